@@ -1,0 +1,39 @@
+# Two commands do everything: `make atlas` (the main job on the built-in model and corpus) and `make test` (all tests, linters, types).
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+OUT ?= atlas
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: atlas test setup setup-test lint benchmarks clean
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt demo-model/pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) torch
+	$(PIP) ./demo-model -e .
+	touch $@
+
+setup-test: $(VENV)/.installed-test
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(PIP) -e ".[test]"
+	touch $@
+
+atlas: setup
+	$(BIN)/headwise atlas --out $(OUT) --overwrite
+
+lint: setup-test
+	$(BIN)/ruff check --output-format concise .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/mypy
+
+test: setup-test lint
+	$(BIN)/pytest -n 2 --dist loadfile
+
+benchmarks: setup-test
+	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV) atlas build

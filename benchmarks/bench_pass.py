@@ -1,0 +1,52 @@
+"""The full pass with `surface` and `offsets` against a bare eager forward pass that returns attentions: same batches, same run. At most 1.5 times is wanted.
+
+    python benchmarks/bench_pass.py [--examples 64] [--length 128]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import torch
+from common import demo_rows, report_ratio
+from transformers import AutoModel
+
+from headwise import HeadModel, make_analysis
+from headwise.models.demo import demo_model_path
+from headwise.run.engine import observe_batch
+from headwise.run.plan import Scan, model_shape
+from headwise.text.encode import batches
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--examples", type=int, default=64)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    model = HeadModel.open(demo_model_path())
+    bare = AutoModel.from_pretrained(demo_model_path(), attn_implementation="eager", dtype=torch.float32).eval()
+    rows = demo_rows(model, options.examples, options.length)
+    cut = batches(rows, 4096, model.pad_id)
+    analyses = [make_analysis("surface"), make_analysis("offsets")]
+    shape = model_shape(model, Scan(longest=options.length))
+    times: dict[str, list[float]] = {"bare": [], "headwise": []}
+    for _ in range(options.repeats):  # taken in turns, so that both meet the same machine
+        began = time.perf_counter()
+        with torch.no_grad():
+            for batch in cut:
+                bare(input_ids=batch.ids, attention_mask=batch.real.long(), token_type_ids=batch.types, output_attentions=True)
+        times["bare"].append(time.perf_counter() - began)
+        began = time.perf_counter()
+        states = {a.name: a.start(shape) for a in analyses}
+        for batch in cut:
+            observe_batch(model, batch, analyses, states)
+        times["headwise"].append(time.perf_counter() - began)
+    report_ratio(
+        f"pass with surface and offsets, {options.examples} x {options.length} tokens", min(times["headwise"]), "bare eager pass", min(times["bare"]), wanted="at most 1.5"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,395 @@
+"""A model whose heads can be watched, changed and differentiated."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from headwise.errors import InputError, ModelError, ParameterError, unknown
+from headwise.models import opening
+from headwise.models.fallbacks import lead_to_tap
+from headwise.models.interventions import Intervention, plan_interventions
+from headwise.models.session import BLOCK_BYTES, Session, at_least_single
+from headwise.models.sites import KINDS, Sites, find_sites
+from headwise.models.sizes import head_of, input_limit, padding_id
+from headwise.models.tap import NAME
+from headwise.models.trace import Trace, TraceWatcher
+from headwise.models.view import TAPS, Rows, Watcher
+from headwise.text.encode import Batch, Encoded, Encoder, collate
+from headwise.text.example import Example
+
+Interventions = Mapping[Any, Intervention]
+
+
+class HeadModel:
+    """A transformer with the tap selected; use `HeadModel.open`.
+
+    Attributes
+    ----------
+    name, module, tokenizer, encoder, config, device, dtype
+        What was opened and where it lives; `tokenizer` and `encoder` are None for a bare module.
+    layers, heads, kv_heads, d_head, hidden
+        Sizes as seen in a run: attention layers, query heads, key/value heads, size of a head's output, width of the hidden states.
+    kv_groups
+        The key/value group of each query head.
+    causal, stack
+        Whether tokens see only what is before them; `encoder`, `decoder` (self-attention) or `cross`.
+    max_length, pad_id
+        The longest input in tokens; the id that fills batches.
+    lm_kind
+        `masked`, `causal` or None where there is no language-model head.
+    notes
+        What was decided at opening that a user should know.
+    """
+
+    def __init__(self, module: PreTrainedModel, tokenizer: Any, name: str, stack: str | None, notes: list[str]) -> None:
+        if stack is not None and stack not in KINDS:
+            raise ParameterError(unknown("stack", stack, KINDS))
+        self.module, self.tokenizer, self.name, self.notes = module, tokenizer, name, notes
+        self.config = module.config
+        self.device: torch.device = next(module.parameters()).device
+        self.dtype: torch.dtype = next(p.dtype for p in module.parameters() if p.is_floating_point())
+        opening.check_weights(module, name)
+        if tokenizer is not None:
+            opening.check_tokenizer(module, tokenizer, name)
+        self.pad_id = padding_id(module, tokenizer)
+        self.max_length = input_limit(module, tokenizer, notes)
+        self.encoder = None if tokenizer is None else _Encoder(tokenizer, self.max_length)
+        self._encoder_part: nn.Module | None = module.get_encoder() if self.config.is_encoder_decoder else None
+        self._undo: list[Callable[[], object]] = []
+        self._select_tap()
+        try:
+            self._sites, self.stack = self._probe(stack)
+        except BaseException:
+            self.close()
+            raise
+        self.has_lm_head, self.lm_kind = head_of(module, self.stack)
+        self._measure()
+
+    # --- opening and closing ----------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        model: str | Path | nn.Module | None = None,
+        *,
+        tokenizer: Any = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        stack: str | None = None,
+        task: str | None = None,
+    ) -> HeadModel:
+        """Open a model and select the tap on it.
+
+        Parameters
+        ----------
+        model
+            A folder, a hub name, a module of transformers, or None for the built-in demo model.
+        tokenizer
+            A fast tokenizer, or a folder or name to load it from; by default the one beside the model.
+        device
+            Where to run; a GPU where there is one. A given module stays where it is.
+        dtype
+            Precision of the weights; by default the checkpoint's own on a GPU, at least float32 on a CPU.
+        stack
+            For encoder-decoders: `encoder` (default), `decoder` (self-attention) or `cross`.
+        task
+            `lm` (masked or causal, whichever the model is) or `classification`; by default the head that the checkpoint has.
+        """
+        notes: list[str] = []
+        if isinstance(model, nn.Module):
+            module, name = _unwrapped(model), type(_unwrapped(model)).__name__
+            if device is not None:
+                module = module.to(device)  # type: ignore[arg-type]
+            if dtype is not None:
+                module = module.to(dtype)
+        else:
+            if model is None:
+                from headwise.models.demo import demo_model_path
+
+                model = demo_model_path()
+            where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+            module = opening.load_model(model, task, where, dtype, notes)
+            name = Path(model).expanduser().resolve().name if Path(model).expanduser().is_dir() else str(model)
+            tokenizer = model if tokenizer is None else tokenizer
+        if isinstance(tokenizer, str | Path):
+            tokenizer = opening.load_tokenizer(tokenizer)
+        return cls(module, tokenizer, name, stack, notes)
+
+    def _select_tap(self) -> None:
+        """Choose the registered function on every config in the model, so that submodels are tapped too, and lead the few others there."""
+        configs = {id(c): c for c in (getattr(m, "config", None) for m in self.module.modules()) if c is not None}
+        for config in configs.values():
+            before = getattr(config, "_attn_implementation_internal", None)
+            if hasattr(config, "_attn_implementation_internal") and before != NAME:
+                config._attn_implementation_internal = NAME
+                self._undo.append(lambda config=config, before=before: setattr(config, "_attn_implementation_internal", before))
+        self._undo.extend(lead_to_tap(self.module))
+
+    def close(self) -> None:
+        """Give the module back as it was."""
+        while self._undo:
+            self._undo.pop()()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"HeadModel({self.name!r}, {self.stack}, layers={self.layers}, heads={self.heads}, d_head={self.d_head}, {self.dtype}, {self.device})"
+
+    # --- what the model is ------------------------------------------------------------------------------------------
+
+    def _probe(self, stack: str | None) -> tuple[Sites, str]:
+        vocabulary = getattr(self.module.get_input_embeddings(), "num_embeddings", 100)
+        ids = torch.arange(12, device=self.device).view(2, 6) * 7 % max(vocabulary - 1, 1)
+        ids = torch.where(ids >= self.pad_id, ids + 1, ids).clamp(max=vocabulary - 1)
+        real = torch.tensor([[True] * 6, [True] * 4 + [False] * 2], device=self.device)
+        ids = torch.where(real, ids, self.pad_id)
+
+        def run() -> None:
+            # The decoder gets one token less than the encoder, so that cross-attention is told by its shape.
+            whole = self._encoder_part is not None and stack in ("decoder", "cross")
+            self._run(ids, real, torch.zeros_like(ids), stack="decoder" if whole else "encoder", decoder_ids=ids[:, :5], decoder_real=real[:, :5])
+
+        try:
+            with self._evaluating():
+                return find_sites(self.module, run, real, stack, self._encoder_part)
+        except ModelError:
+            raise
+        except Exception as error:
+            text = " ".join(str(error).split())
+            raise ModelError(f"{type(self.module).__name__} does not run on plain text with the tap ({type(error).__name__}: {text[:200]}); it is not served.") from error
+
+    def _measure(self) -> None:
+        sites = self._sites
+        self.layers, self.heads, self.kv_heads, self.causal = sites.layers, sites.heads, sites.kv_heads, sites.causal
+        self.d_head = sites.d_heads[0]
+        self.kv_groups = tuple(head // (self.heads // self.kv_heads) for head in range(self.heads))
+        text = self.config.get_text_config(decoder=self.stack != "encoder") if hasattr(self.config, "get_text_config") else self.config
+        self.hidden = int(getattr(text, "hidden_size", None) or getattr(text, "d_model", 0))
+        counted = getattr(text, "num_hidden_layers", self.layers)
+        if self._encoder_part is None and isinstance(counted, int) and counted != self.layers:
+            self.notes.append(f"{self.layers} of the model's {counted} layers compute attention; only those are counted, from 0.")
+
+    @cached_property
+    def _hash(self) -> str:
+        digest = hashlib.sha256()
+        for key, parameter in sorted(self.module.named_parameters()):
+            digest.update(f"{key} {parameter.dtype} {tuple(parameter.shape)}\n".encode())
+            digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+    def identity(self) -> dict[str, Any]:
+        """What tells this model from others: name, architecture, sizes, and a SHA-256 over names, types, shapes and bytes of all weights."""
+        return {
+            "name": self.name,
+            "architecture": type(self.module).__name__,
+            "model_type": self.config.model_type,
+            "weight_hash": self._hash,
+            "stack": self.stack,
+            "layers": self.layers,
+            "heads": self.heads,
+            "kv_heads": self.kv_heads,
+            "d_head": self.d_head,
+            "hidden": self.hidden,
+            "causal": self.causal,
+            "dtype": str(self.dtype).removeprefix("torch."),
+        }
+
+    # --- text -------------------------------------------------------------------------------------------------------
+
+    def encode(self, example: Example | str, index: int = 0) -> Encoded:
+        """One example (or plain text) as a row of tokens."""
+        if self.encoder is None:
+            raise ModelError(f"{self.name} was opened without a tokenizer, so it cannot read text; pass `tokenizer` to HeadModel.open.")
+        row = self.encoder.encode(Example(text=example) if isinstance(example, str) else example, index)
+        if row is None:
+            raise InputError(f"The example is longer than the {self.max_length} tokens the model takes.")
+        return row
+
+    def batch(self, examples: Example | str | Encoded | Sequence[Example | str | Encoded]) -> Batch:
+        """Examples (texts, or rows already encoded) as one batch on the model's device."""
+        given = [examples] if isinstance(examples, Example | str | Encoded) else list(examples)
+        if not given:
+            raise InputError("A batch needs at least one example.")
+        rows = [item if isinstance(item, Encoded) else self.encode(item, i) for i, item in enumerate(given)]
+        return collate(rows, self.pad_id, self.device)
+
+    # --- running ----------------------------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        batch: Batch,
+        watcher: Watcher | None = None,
+        *,
+        interventions: Interventions | None = None,
+        block_rows: int | None = None,
+        block_bytes: int = BLOCK_BYTES,
+        logits: bool = False,
+    ) -> Any:
+        """Run the model once over a batch, without gradients and dropout; gives the model's own output.
+
+        Parameters
+        ----------
+        watcher
+            Sees each layer while it is computed, with what its `needs` name.
+        interventions
+            `{(layer, head): what}` or `{layer: what}`: `uniform`, `zero`, `mean`, a `Mean` or a `Patch`. Watchers see the weights after it.
+        block_rows, block_bytes
+            Weights are formed for so many query rows at a time; by default for all, unless they would take more than `block_bytes`. Results do not depend on it.
+        logits
+            Run the whole model with its head; otherwise only what the watched stack needs.
+        """
+        session = self._session(batch, watcher, interventions, block_rows, block_bytes)
+        with torch.no_grad():
+            return self._forward(session, batch, logits)
+
+    def trace(
+        self,
+        batch: Batch,
+        needs: set[str] | frozenset[str] = frozenset({"attention"}),
+        *,
+        interventions: Interventions | None = None,
+        block_rows: int | None = None,
+    ) -> Trace:
+        """Everything asked for (`attention`, `outputs`, `hidden`), of all layers, stacked."""
+        watcher = TraceWatcher(frozenset(needs))
+        session = self._session(batch, watcher, interventions, block_rows, BLOCK_BYTES)
+        with torch.no_grad():
+            self._forward(session, batch, logits=False)
+        return watcher.trace(None if session.final is None else at_least_single(session.final))
+
+    def gradients(
+        self, batch: Batch, loss: Callable[[Any, Batch], Tensor], *, interventions: Interventions | None = None, block_rows: int | None = None
+    ) -> list[Rows]:
+        """Attention weights with d loss / d weights, layer by layer.
+
+        `loss(output, batch)` gives one loss for each example, `[example]`, from the output of the whole model. Since examples do not see each other, the gradient
+        of their sum is each one's own. The gradient is with respect to the very weights that multiply the values, after any intervention; dropout is off.
+        Weights and gradient are zero outside V(i).
+        """
+        session = self._session(batch, None, interventions, block_rows, BLOCK_BYTES, keep=True)
+        with torch.enable_grad():
+            losses = loss(self._forward(session, batch, logits=True), batch)
+            if losses.shape != (len(batch),):
+                raise ParameterError(f"`loss` must give one number for each of the {len(batch)} examples; it gave shape {list(losses.shape)}.")
+            found = torch.autograd.grad(losses.sum(), [rows.weights for rows in session.kept], allow_unused=True)
+        result = []
+        for rows, gradient in zip(session.kept, found, strict=True):
+            weights = rows.weights.detach()
+            gradient = torch.zeros_like(weights) if gradient is None else gradient
+            shown = rows.visible
+            sink = None if rows.sink is None else rows.sink.detach() * shown.any(-1)
+            result.append(Rows(rows.layer, rows.start, rows.stop, weights * shown, shown, sink, gradient * shown))
+        return result
+
+    def _session(
+        self,
+        batch: Batch,
+        watcher: Watcher | None,
+        interventions: Interventions | None,
+        block_rows: int | None,
+        block_bytes: int,
+        keep: bool = False,
+    ) -> Session:
+        needs = frozenset() if watcher is None else watcher.needs
+        for need in sorted(needs):
+            if need not in TAPS:
+                raise ParameterError(unknown("tap", need, TAPS))
+        if "attention_gradient" in needs:
+            raise ParameterError("Gradients need a loss: use HeadModel.gradients for `attention_gradient`.")
+        if "outputs" in needs and len(set(self._sites.d_heads)) > 1:
+            raise ModelError(f"The heads of {self.name} have different sizes in different layers ({', '.join(map(str, self._sites.d_heads))}); their outputs are not served.")
+        if block_rows is not None and block_rows < 1:
+            raise ParameterError(f"`block_rows` must be at least 1; it is {block_rows}.")
+        if batch.ids.shape[1] > self.max_length:
+            raise InputError(f"The batch is {batch.ids.shape[1]} tokens long, but {self.name} takes at most {self.max_length}.")
+        plan = plan_interventions(interventions, self.layers, self.heads, self.d_head)
+        return Session(self._sites, batch.real, watcher, plan, block_rows=block_rows, block_bytes=block_bytes, keep=keep)
+
+    def _forward(self, session: Session, batch: Batch, logits: bool) -> Any:
+        if logits and not (self.has_lm_head or hasattr(self.module, "num_labels")):
+            raise ModelError(f"{self.name} was opened without a head, so it gives no logits; open it with `task`.")
+        with self._evaluating(), session.running():
+            return self._run(batch.ids, batch.real, batch.types, logits=logits, stack=self.stack)
+
+    def _run(
+        self,
+        ids: Tensor,
+        real: Tensor,
+        types: Tensor,
+        *,
+        stack: str,
+        logits: bool = False,
+        decoder_ids: Tensor | None = None,
+        decoder_real: Tensor | None = None,
+    ) -> Any:
+        """Call the smallest part of the model that computes this stack."""
+        inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": real.long()}
+        part: nn.Module = self.module
+        if self._encoder_part is not None and stack == "encoder" and not logits:
+            part = self._encoder_part
+        elif not logits:
+            part = getattr(self.module, "base_model", self.module)
+        accepted = _accepted(part)
+        if self._encoder_part is not None and part is not self._encoder_part:
+            inputs["decoder_input_ids"] = ids if decoder_ids is None else decoder_ids
+            inputs["decoder_attention_mask"] = (real if decoder_real is None else decoder_real).long()
+        elif "token_type_ids" in accepted and ((getattr(self.config, "type_vocab_size", 0) or 0) > 1 or self.config.model_type == "xlnet"):
+            # Not for every model that takes them: GPT-2 would add the embedding of token 0 to everything.
+            inputs["token_type_ids"] = types
+        if "use_cache" in accepted:
+            inputs["use_cache"] = False
+        return part(**{key: value for key, value in inputs.items() if key in accepted or "kwargs" in accepted})
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Evaluation mode for the time of a run; training mode is given back module by module."""
+        training = [m for m in self.module.modules() if m.training]
+        if training:
+            self.module.eval()
+        try:
+            yield
+        finally:
+            for module in training:
+                module.training = True
+
+
+class _Encoder(Encoder):
+    """An encoder that reads pre-split words as following a space, where the tokenizer writes spaces into its pieces."""
+
+    @cached_property
+    def _words_tokenizer(self) -> Any:
+        return opening.for_words(self.tokenizer)
+
+    def _tokenize(self, example: Example, truncate: bool) -> Any:
+        if example.text is not None or self._words_tokenizer is self.tokenizer:
+            return super()._tokenize(example, truncate)
+        twin = Encoder(self._words_tokenizer, self.max_length, self.overlong)
+        return twin._tokenize(example, truncate)
+
+
+def _unwrapped(module: nn.Module) -> PreTrainedModel:
+    """The model inside wrappers that compile or spread it."""
+    while not isinstance(module, PreTrainedModel):
+        inner = getattr(module, "_orig_mod", None) or getattr(module, "module", None)
+        if not isinstance(inner, nn.Module):
+            raise ModelError(f"A {type(module).__name__} is no model of transformers; give a folder, a hub name or a PreTrainedModel.")
+        module = inner
+    return module
+
+
+def _accepted(module: nn.Module) -> frozenset[str]:
+    return frozenset(inspect.signature(module.forward).parameters)

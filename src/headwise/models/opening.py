@@ -1,0 +1,197 @@
+"""Loading a model and its tokenizer from a folder or the hub, and checking that they are whole and fit each other."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import Tokenizer
+from torch import nn
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
+from transformers.models.auto import modeling_auto as auto
+
+from headwise.errors import ModelError, ParameterError
+
+TASKS = ("lm", "classification")
+HALF = (torch.float16, torch.bfloat16)
+LM_NAMES = ("ForMaskedLM", "ForPreTraining", "ForCausalLM", "LMHeadModel", "LMHead", "WithLMHeadModel", "ForConditionalGeneration")
+
+
+def load_model(name: str | Path, task: str | None, device: torch.device, dtype: torch.dtype | None, notes: list[str]) -> PreTrainedModel:
+    """The model in a folder or under a hub name, with the head that `task` asks for (None: the one the checkpoint has)."""
+    if task is not None and task not in TASKS:
+        raise ParameterError(f"`task` must be one of {', '.join(TASKS)}; it is {task!r}.")
+    where = located(name)
+    with _spoken(name, "config.json"):
+        config = AutoConfig.from_pretrained(where, trust_remote_code=False)
+    chosen = _class_for(config, task, name)
+    model, missing = _load(chosen, where, config, name, dtype or "auto")
+    base = _base_prefix(model)
+    heads = [key for key in missing if base and not key.startswith(base)]
+    body = [key for key in missing if key not in heads and ".pooler." not in f".{key}"]
+    if body:
+        raise ModelError(f"The checkpoint of '{name}' lacks {len(body)} weights of {type(model).__name__}, the first is '{body[0]}'; it is not whole or of another kind.")
+    if heads and task == "lm":
+        raise ModelError(f"The checkpoint of '{name}' has no language-model head ('{heads[0]}' is missing); open it without `task`.")
+    if heads and task is None:
+        model, missing = _load(transformers.AutoModel, where, config, name, dtype or "auto")
+        notes.append(f"The checkpoint has no weights for the head of {chosen.__name__}; it was opened without one.")
+    elif heads:
+        notes.append(f"The classifier was newly initialised: {', '.join(heads)} are not in the checkpoint.")
+    if any(".pooler." in f".{key}" for key in missing):
+        notes.append("The pooler was newly initialised: its weights are not in the checkpoint.")
+    found = next(model.parameters()).dtype
+    if dtype is None and device.type == "cpu" and found in HALF:
+        model = model.float()  # type: ignore[no-untyped-call]
+        notes.append(f"The checkpoint is in {str(found).removeprefix('torch.')}; on a CPU it is opened in float32.")
+    return model.to(device).eval()  # type: ignore[arg-type]
+
+
+def located(name: str | Path) -> str:
+    """A folder that exists, or a hub name; a path that leads nowhere is refused."""
+    text = str(name)
+    path = Path(text).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelError(f"The folder '{text}' has no config.json, so it is no model in the format of transformers.")
+        return str(path)
+    if path.is_file():
+        raise ModelError(f"'{text}' is a file; give the folder that holds config.json and the weights.")
+    if isinstance(name, Path) or text.startswith((".", "/", "~")) or text.count("/") > 1 or not text:
+        raise ModelError(f"There is no folder '{text}'.")
+    return text
+
+
+def _class_for(config: Any, task: str | None, name: str | Path) -> Any:
+    if task is None:
+        architecture = (getattr(config, "architectures", None) or [""])[0]
+        if architecture.endswith("ForSequenceClassification"):
+            task = "classification"
+        elif architecture.endswith(LM_NAMES) and not architecture.startswith("ElectraForPreTraining"):
+            task = "lm"
+    kind = config.model_type
+    if task == "classification":
+        return transformers.AutoModelForSequenceClassification
+    if task == "lm":
+        if config.is_encoder_decoder and kind in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
+            return transformers.AutoModelForSeq2SeqLM
+        if kind in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False) and not config.is_encoder_decoder:
+            return transformers.AutoModelForMaskedLM
+        if kind in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+            return transformers.AutoModelForCausalLM
+        if kind in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+            return transformers.AutoModelForMaskedLM
+        raise ModelError(f"'{name}' ({kind}) has no language-model head in transformers; open it without `task`.")
+    return transformers.AutoModel
+
+
+def _load(chosen: Any, where: str, config: Any, name: str | Path, dtype: Any) -> tuple[PreTrainedModel, list[str]]:
+    with _spoken(name, "weights"):
+        model, info = chosen.from_pretrained(where, config=copy.deepcopy(config), attn_implementation="eager", dtype=dtype, trust_remote_code=False, output_loading_info=True)
+    wrong = sorted(str(key[0] if isinstance(key, tuple) else key) for key in info.get("mismatched_keys", ()))
+    if wrong:
+        raise ModelError(f"The weight '{wrong[0]}' in '{name}' has another shape than its config.json says.")
+    return model, sorted(info["missing_keys"])
+
+
+def _base_prefix(model: PreTrainedModel) -> str:
+    prefix = model.base_model_prefix
+    return f"{prefix}." if prefix and hasattr(model, prefix) else ""
+
+
+@contextmanager
+def _spoken(name: str | Path, what: str) -> Iterator[None]:
+    """Turn what transformers raises while loading into one sentence."""
+    try:
+        with _quiet():
+            yield
+    except (ModelError, KeyboardInterrupt, MemoryError):
+        raise
+    except Exception as error:  # loaders raise OSError, ValueError, KeyError, safetensors and pickle errors, depending on what is wrong
+        text = " ".join(str(error).split())
+        if Path(str(name)).expanduser().is_dir():
+            raise ModelError(f"The {what} of '{name}' cannot be read ({type(error).__name__}: {text[:300]}).") from error
+        if isinstance(error, OSError):
+            raise ModelError(f"'{name}' is neither a folder here nor a model that can be fetched from the hub now; give a folder, or check the name and the connection.") from error
+        raise ModelError(f"'{name}' cannot be opened ({type(error).__name__}: {text[:300]}).") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the load report and progress bars of transformers off the screen: what matters of them is said in notes and errors."""
+    logger = logging.getLogger("transformers")
+    level, bars = logger.level, transformers.utils.logging.is_progress_bar_enabled()
+    transformers.utils.logging.disable_progress_bar()
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        if bars:
+            transformers.utils.logging.enable_progress_bar()
+
+
+# --- tokenizers -----------------------------------------------------------------------------------------------------
+
+
+def load_tokenizer(name: str | Path) -> Any:
+    """The fast tokenizer beside a model."""
+    where = located(name)
+    if Path(where).is_dir() and not any((Path(where) / file).is_file() for file in ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model", "tokenizer_config.json")):
+        raise ModelError(f"The folder '{name}' has no tokenizer; put tokenizer.json there, or pass `tokenizer`.")
+    with _spoken(name, "tokenizer"):
+        return AutoTokenizer.from_pretrained(where, use_fast=True, trust_remote_code=False)
+
+
+def for_words(tokenizer: Any) -> Any:
+    """A copy that reads each word of a pre-split text as one that follows a space, as byte-level and metaspace tokenizers need; the same object where nothing changes."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return tokenizer
+    content = json.loads(backend.to_str())
+    if not _prefix_spaces(content.get("pre_tokenizer")):
+        return tokenizer
+    twin = copy.deepcopy(tokenizer)
+    twin._tokenizer = Tokenizer.from_str(json.dumps(content))
+    twin.add_prefix_space = True
+    return twin
+
+
+def _prefix_spaces(part: Any) -> bool:
+    """Switch on the leading space wherever a pre-tokenizer has that switch; True where something changed."""
+    if isinstance(part, list):
+        return any([_prefix_spaces(item) for item in part])
+    if not isinstance(part, dict):
+        return False
+    changed = False
+    if part.get("type") == "ByteLevel" and not part.get("add_prefix_space"):
+        part["add_prefix_space"] = changed = True
+    if part.get("type") == "Metaspace" and part.get("prepend_scheme") == "never":
+        part["prepend_scheme"], changed = "always", True
+    return any([changed, *[_prefix_spaces(value) for value in part.values()]])
+
+
+# --- checks ---------------------------------------------------------------------------------------------------------
+
+
+def check_weights(model: nn.Module, name: str) -> None:
+    """Refuse NaN and infinity in the weights."""
+    for key, parameter in model.named_parameters():
+        if parameter.is_floating_point() and not parameter.is_meta and not bool(torch.isfinite(parameter).all()):
+            raise ModelError(f"The weights of '{name}' hold NaN or infinity, first in '{key}'; get an intact copy.")
+
+
+def check_tokenizer(model: PreTrainedModel, tokenizer: Any, name: str) -> None:
+    """Refuse a tokenizer that makes ids the model has no embedding for."""
+    embeddings = model.get_input_embeddings()
+    rows = getattr(embeddings, "num_embeddings", None) or len(embeddings.weight)  # type: ignore[union-attr,arg-type]
+    largest = max(tokenizer.get_vocab().values(), default=-1)
+    if largest >= rows:
+        raise ModelError(f"The tokenizer does not fit '{name}': it makes ids up to {largest}, but the model has embeddings for 0 to {rows - 1}.")

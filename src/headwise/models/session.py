@@ -1,0 +1,176 @@
+"""A watched forward pass: forms the weights of each layer, block by block, shows them, and applies interventions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.models.interventions import Plan, on_outputs, on_weights
+from headwise.models.masks import RowMask, is_open
+from headwise.models.sites import Sites, hidden_input, hidden_output
+from headwise.models.tap import SESSION, Call, FormedCall, Running
+from headwise.models.view import Layer, Rows, Watcher
+
+BLOCK_BYTES = 512 * 2**20
+
+
+class Session:
+    """What one forward pass of one model is watched with.
+
+    Parameters
+    ----------
+    sites
+        The attention modules of the watched stack.
+    real
+        Bool `[example, token]`: which tokens are no padding (padding is on the right).
+    watcher
+        Who wants to see; None where only interventions are asked for.
+    plan
+        Interventions by layer and head.
+    block_rows
+        How many query rows are formed at a time; None: all at once, unless the weights of a layer take more than `block_bytes`.
+    keep
+        Keep each block's weights with their gradient history (`kept`), for gradients.
+    """
+
+    def __init__(
+        self,
+        sites: Sites,
+        real: Tensor,
+        watcher: Watcher | None = None,
+        plan: Plan | None = None,
+        *,
+        block_rows: int | None = None,
+        block_bytes: int = BLOCK_BYTES,
+        keep: bool = False,
+    ) -> None:
+        self.sites, self.real, self.watcher, self.plan = sites, real, watcher, plan or {}
+        self.block_rows, self.block_bytes, self.keep = block_rows, block_bytes, keep
+        self.needs: frozenset[str] = frozenset() if watcher is None else watcher.needs
+        self.lengths: list[int] = real.sum(-1).tolist()
+        self.padded = bool(self.lengths) and min(self.lengths) < real.shape[-1]
+        self.kept: list[Rows] = []
+        self.final: Tensor | None = None  # what leaves the last layer, where hidden states were asked for
+        self._calls: Counter[nn.Module] = Counter()
+        self._entering: dict[nn.Module, Tensor] = {}
+        self._visible: dict[int, tuple[Tensor | None, Tensor]] = {}
+
+    @contextmanager
+    def running(self) -> Iterator[Session]:
+        """Make this the session of the current context, with hooks on the layers where hidden states are asked for."""
+        with ExitStack() as stack:
+            if "hidden" in self.needs:
+                for entry in {id(e): e for e in self.sites.entries}.values():
+                    stack.callback(entry.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
+                    stack.callback(entry.register_forward_hook(self._leave).remove)
+            token = SESSION.set(self)
+            stack.callback(SESSION.reset, token)
+            yield self
+
+    # Hooks fire in every thread that runs the module: they act only for the session of their own context.
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if SESSION.get() is self:
+            self._entering[module] = hidden_input(args, kwargs)
+
+    def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if SESSION.get() is self:
+            self.final = hidden_output(output)
+
+    def by_rows(self, batch_size: int, queries: int, keys: int) -> bool:
+        """Whether the rows of this input are formed in blocks."""
+        return self._rows_at_once(batch_size, queries, keys) < queries
+
+    def _rows_at_once(self, batch_size: int, queries: int, keys: int) -> int:
+        if self.block_rows is not None:
+            return self.block_rows
+        return max(1, self.block_bytes // (batch_size * self.sites.heads * keys * 4))
+
+    def visible(self, call: Call, start: int, stop: int) -> Tensor:
+        """V(i) for a block of rows: open in the mask, and neither query nor key is padding."""
+        key = id(call.mask)
+        whole = stop - start == call.sizes[2] and not isinstance(call.mask, RowMask | None) and not call.causal
+        if whole and key in self._visible:
+            return self._visible[key][1]
+        real = self.real
+        shown = real[:, None, start:stop, None] & real[:, None, None, :]
+        mask = call.rows_mask(start, stop)
+        if mask is not None:
+            shown = shown & is_open(mask)
+        if whole:
+            self._visible[key] = (call.mask, shown)  # the mask is kept too, so that its id stays its own
+        return shown
+
+    def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
+        site = self.sites.of(call.module)
+        if site is None:
+            return call.plain()
+        layer = site.layers[self._calls[call.module] % len(site.layers)]
+        self._calls[call.module] += 1
+        plan = self.plan.get(layer, {})
+        key, value = call.repeated()
+        examples, _, queries, keys, _, _ = call.sizes
+        at_once = self._rows_at_once(examples, queries, keys)
+        watched = "attention" in self.needs or self.keep
+        form = watched or not call.can_fuse or any(what == "uniform" or getattr(what, "weights", None) is not None for what in plan.values())
+        outputs, weights = [], None
+        for start in range(0, queries, at_once):
+            stop = min(start + at_once, queries)
+            if not form:
+                outputs.append(call.fused(key, value, start, stop))
+                continue
+            weights, sink = call.weights(key, start, stop)
+            visible = self.visible(call, start, stop) if watched or plan else None
+            if plan and visible is not None:
+                weights, sink = on_weights(plan, weights, visible, sink, start)
+            if self.keep:
+                weights = weights if weights.requires_grad else weights.detach().requires_grad_()
+            outputs.append(weights.to(value.dtype) @ value)
+            if self.keep and visible is not None:
+                self.kept.append(Rows(layer, start, stop, weights, visible, sink))
+            elif "attention" in self.needs and self.watcher is not None and visible is not None:
+                weights = self._without_padding(weights, start)
+                self.watcher.rows(Rows(layer, start, stop, weights, visible, None if sink is None else self._without_padding(sink, start)))
+        output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
+        if plan:
+            output = on_outputs(plan, output, self.real)
+        if self.watcher is not None:
+            self._show(layer, site.entry, output, call)
+        return output.transpose(1, 2).contiguous(), weights if len(outputs) == 1 else None
+
+    def _show(self, layer: int, entry: nn.Module | None, output: Tensor, call: Call) -> None:
+        assert self.watcher is not None
+        hidden = self._entering.get(entry) if "hidden" in self.needs and entry is not None else None
+        self.watcher.layer(
+            Layer(
+                layer,
+                outputs=at_least_single(output) if "outputs" in self.needs else None,
+                hidden=None if hidden is None else at_least_single(hidden),
+                query=None if isinstance(call, FormedCall) else call.query,
+                key=None if isinstance(call, FormedCall) else call.key,
+                value=call.value,
+            )
+        )
+
+    def _without_padding(self, values: Tensor, start: int) -> Tensor:
+        """Zero the rows of queries that are padding. Only those are touched: batches are sorted by length, so they are few."""
+        if not self.padded:
+            return values
+        if torch.is_grad_enabled() or torch.autograd.forward_ad._current_level >= 0:
+            values = values.clone()
+        for example, length in enumerate(self.lengths):
+            if length < start + values.shape[2]:
+                values[example, :, max(0, length - start) :] = 0
+        return values
+
+
+def at_least_single(values: Tensor) -> Tensor:
+    """Float32 or better: statistics are never taken in half precision."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+_check: type[Running] = Session  # a session is what the tap calls

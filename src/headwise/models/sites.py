@@ -1,0 +1,151 @@
+"""Which modules of a model compute attention, of which kind, in which layer: found by running a few tokens through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import ModelError
+from headwise.models.tap import SESSION, Call
+
+KINDS = ("encoder", "decoder", "cross")
+TOLERANCE = 1e-2  # of the probe; loose because the model may be in half precision: it looks for another computation, not for rounding
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Site:
+    """An attention module and the layers it computes, in the order of its calls (more than one where layers share it)."""
+
+    path: str
+    layers: tuple[int, ...]
+    entry: nn.Module | None  # the layer's module: what enters it is E[l]
+
+
+@dataclass(slots=True, eq=False)
+class Sites:
+    """The attention modules of one stack, with the sizes they were seen to have."""
+
+    by_module: WeakKeyDictionary[nn.Module, Site]
+    layers: int
+    heads: int
+    kv_heads: int
+    d_heads: tuple[int, ...]  # of each layer
+    causal: bool
+    entries: list[nn.Module] = field(default_factory=list)
+
+    def of(self, module: nn.Module) -> Site | None:
+        return self.by_module.get(module)
+
+
+@dataclass(slots=True, eq=False)
+class _Seen:
+    module: nn.Module
+    queries: int
+    keys: int
+    heads: int
+    kv_heads: int
+    d_head: int
+    causal: bool
+
+
+class Probe:
+    """A session that notes every attention call and compares the tap's numbers with the model's own eager function."""
+
+    def __init__(self, real: Tensor) -> None:
+        self.real = real
+        self.seen: list[_Seen] = []
+
+    def by_rows(self, batch_size: int, queries: int, keys: int) -> bool:
+        return False
+
+    def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
+        if call.value.ndim != 4 or len(call.value) != len(self.real) or call.sizes[1] % call.sizes[4]:
+            raise ModelError(f"{type(call.module).__name__} lays out its attention as {list(call.value.shape)}, which headwise does not serve.")
+        _, heads, queries, keys, kv_heads, d_head = call.sizes
+        key, value = call.repeated()
+        weights, _ = call.weights(key, 0, queries)
+        output = (weights.to(value.dtype) @ value).transpose(1, 2)
+        if call.own is not None:
+            own = call.own()[0].reshape(output.shape)
+            rows = self.real[:, : output.shape[1]]
+            difference = (own[rows] - output[rows]).abs().max().item()
+            if not difference <= TOLERANCE * max(1.0, own[rows].abs().max().item()):
+                raise ModelError(
+                    f"{type(call.module).__name__} computes its attention in a way that headwise does not reproduce (outputs differ by {difference:.1e}); this model is not served."
+                )
+        causal = queries == keys and not bool((weights * self.real[:, None, :queries, None]).triu(1).any())
+        self.seen.append(_Seen(call.module, queries, keys, heads, kv_heads, d_head, causal))
+        return output.contiguous(), weights
+
+
+def find_sites(model: nn.Module, run: Callable[[], object], real: Tensor, stack: str | None, encoder: nn.Module | None) -> tuple[Sites, str]:
+    """Run a probe and sort the attention calls it made; gives the sites of the asked-for stack and its name."""
+    probe = Probe(real)
+    token = SESSION.set(probe)
+    try:
+        with torch.no_grad():
+            run()
+    finally:
+        SESSION.reset(token)
+    name = type(model).__name__
+    if not probe.seen:
+        raise ModelError(f"{name} computes its attention in its own way, outside the attention interface of transformers, and headwise does not serve it.")
+    inside = {id(m) for m in encoder.modules()} if encoder is not None else set()
+    kinds: dict[str, list[_Seen]] = {}
+    for seen in probe.seen:
+        if encoder is None:
+            kind = "decoder" if all(s.causal for s in probe.seen) else "encoder"
+        else:
+            kind = "encoder" if id(seen.module) in inside else "decoder" if seen.queries == seen.keys else "cross"
+        kinds.setdefault(kind, []).append(seen)
+    stack = stack or ("encoder" if "encoder" in kinds else "decoder")
+    if stack not in kinds:
+        raise ModelError(f"{name} has no attention of the kind '{stack}'; it has {' and '.join(sorted(kinds))}.")
+    return _sites(model, kinds[stack], name), stack
+
+
+def _sites(model: nn.Module, calls: Sequence[_Seen], name: str) -> Sites:
+    if len({c.heads for c in calls}) > 1:
+        raise ModelError(f"The layers of {name} have different numbers of heads ({', '.join(str(c.heads) for c in calls)}), which headwise does not serve.")
+    paths = {module: path for path, module in model.named_modules()}
+    layers: dict[nn.Module, list[int]] = {}
+    for layer, call in enumerate(calls):
+        layers.setdefault(call.module, []).append(layer)
+    by_module: WeakKeyDictionary[nn.Module, Site] = WeakKeyDictionary()
+    entries = []
+    for module, numbers in layers.items():
+        entry = _entry(model, paths[module], layers)
+        by_module[module] = Site(paths[module], tuple(numbers), entry)
+        if entry is not None:
+            entries.append(entry)
+    first = calls[0]
+    return Sites(by_module, len(calls), first.heads, first.kv_heads, tuple(c.d_head for c in calls), all(c.causal for c in calls), entries)
+
+
+def _entry(model: nn.Module, path: str, attentions: Mapping[nn.Module, object]) -> nn.Module | None:
+    """The outermost entry of a ModuleList on the way to an attention module that holds no other attention of the same stack."""
+    parts = path.split(".")
+    for depth in range(1, len(parts) + 1):
+        parent = model.get_submodule(".".join(parts[: depth - 1]))
+        candidate = model.get_submodule(".".join(parts[:depth]))
+        if isinstance(parent, nn.ModuleList) and sum(m in attentions for m in candidate.modules()) == 1:
+            return candidate
+    return None
+
+
+def hidden_input(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
+    """The hidden states among the arguments of a layer: the first, or the one that carries the name."""
+    for value in (*args[:1], kwargs.get("hidden_states"), *args, *kwargs.values()):
+        if isinstance(value, Tensor) and value.is_floating_point() and value.ndim >= 3:
+            return value
+    raise ModelError("A layer of this model takes no hidden states, so they cannot be watched.")
+
+
+def hidden_output(output: Any) -> Tensor:
+    """The hidden states among what a layer returns."""
+    return output if isinstance(output, Tensor) else next(value for value in output if isinstance(value, Tensor))

@@ -1,0 +1,56 @@
+"""Everything the tap shows of one batch, stacked: for small inputs, drawings, tests, and analyses that look at whole examples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headwise.models.view import Layer, Rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """All layers of one batch; None for what was not asked for.
+
+    `attention[example, layer, head, query, key]`, `visible[example, layer, 1 or head, query, key]`, `sink[example, layer, head, query]`,
+    `outputs[example, layer, head, token, d_head]`, `hidden[example, layer + 1, token, width]` (E[0] to E[L]: the last is what leaves the last layer).
+    """
+
+    attention: Tensor | None = None
+    visible: Tensor | None = None
+    sink: Tensor | None = None
+    outputs: Tensor | None = None
+    hidden: Tensor | None = None
+
+
+class TraceWatcher:
+    """Keeps what it sees; `trace` stacks it."""
+
+    def __init__(self, needs: frozenset[str]) -> None:
+        self.needs = needs
+        self.blocks: dict[int, list[Rows]] = {}
+        self.layers: list[Layer] = []
+
+    def rows(self, rows: Rows) -> None:
+        self.blocks.setdefault(rows.layer, []).append(rows)
+
+    def layer(self, layer: Layer) -> None:
+        self.layers.append(layer)
+
+    def trace(self, final: Tensor | None = None) -> Trace:
+        blocks = [self.blocks[layer] for layer in sorted(self.blocks)]
+        layers = sorted(self.layers, key=lambda layer: layer.layer)
+        return Trace(
+            attention=_stack([[b.weights for b in layer] for layer in blocks]),
+            visible=_stack([[b.visible for b in layer] for layer in blocks]),
+            sink=_stack([[b.sink for b in layer if b.sink is not None] for layer in blocks]),
+            outputs=_stack([[x.outputs] for x in layers if x.outputs is not None]),
+            hidden=_stack([*([x.hidden] for x in layers if x.hidden is not None), *([[final]] if final is not None else [])]),
+        )
+
+
+def _stack(layers: list[list[Tensor]]) -> Tensor | None:
+    layers = [blocks for blocks in layers if blocks]
+    return torch.stack([blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2) for blocks in layers], dim=1) if layers else None

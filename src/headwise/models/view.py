@@ -1,0 +1,57 @@
+"""What the tap shows of one layer on one batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+TAPS = ("attention", "outputs", "hidden", "attention_gradient")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """A block of query rows of one layer: usually all of them; several blocks for long inputs, so that memory stays linear in length.
+
+    `weights[example, head, row, key]` is float32 or better, after softmax and any intervention, and exactly zero outside `visible`; padding rows
+    (queries that are no token) hold no meaning: `visible` is False all along them. `visible[example, 1 or head, row, key]` is V(i).
+    `sink[example, head, row]` is the mass on a learned sink (rows sum to one minus it), None where the model has none.
+    `gradient`, where asked for, is d loss / d weights, of the same shape.
+    """
+
+    layer: int
+    start: int
+    stop: int
+    weights: Tensor
+    visible: Tensor
+    sink: Tensor | None = None
+    gradient: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """One layer once its attention is done, with what was asked for.
+
+    `outputs[example, head, token, d_head]`: each head's output before the output projection; `hidden[example, token, width]`: what enters the layer, before
+    any norm inside it (E[l]). `query`, `key`, `value` as the attention function got them (after norms and rotary embedding, key and value before group repetition).
+    """
+
+    layer: int
+    outputs: Tensor | None = None
+    hidden: Tensor | None = None
+    query: Tensor | None = None
+    key: Tensor | None = None
+    value: Tensor | None = None
+
+
+class Watcher(Protocol):
+    """Whoever wants to see a forward pass. Both methods are called inside it, layer by layer, under no_grad unless gradients were asked for."""
+
+    needs: frozenset[str]
+
+    def rows(self, rows: Rows) -> None:
+        """Called for each block of query rows, in order (only where `needs` has `attention`)."""
+
+    def layer(self, layer: Layer) -> None:
+        """Called once for each layer, after its last block of rows."""

@@ -1,0 +1,149 @@
+"""Everything a user opens after a run: figures, tables and the page, written from an atlas."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+
+from headwise.atlas import Atlas, head_name, measures
+from headwise.errors import OutputError
+from headwise.page.write import PageFigure, PageTable, Section, write_page
+from headwise.papers import REFERENCES
+from headwise.plots import figures_for, save_figure
+
+TABLE_ROWS = 400  # longer tables are on the page as a link to their CSV
+
+
+def write_report(atlas: Atlas, folder: Path, report: Callable[[str, int, int], None] | None = None) -> Path:
+    """Write `figures/`, `tables/` and `index.html` beside the atlas; returns the page's path."""
+    model, corpus = atlas.provenance.get("model", {}), atlas.provenance.get("corpus", {})
+    sections = []
+    for done, name in enumerate(atlas):
+        dataset = atlas[name].assign_attrs(model=model.get("name", ""), corpus=corpus.get("name", ""))
+        figures = []
+        for spec in figures_for(name):
+            for drawn in spec.draw(dataset):
+                paths = save_figure(drawn.figure, folder / "figures", f"{name}-{drawn.name}")
+                svg = next(path for path in paths if path.suffix == ".svg")
+                figures.append(
+                    PageFigure(
+                        drawn.title, f"{drawn.caption} {drawn.paper}".strip(), svg, [str(path.relative_to(folder)) for path in paths]
+                    )
+                )
+        table = atlas.to_dataframe(name)
+        csv = _write_csv(table, folder / "tables" / f"{name}.csv")
+        best = _summary_table(atlas, name)
+        tables = (
+            [PageTable("Extremes over heads", list(best.columns), best.values.tolist(), csv.relative_to(folder).as_posix())]
+            if len(best)
+            else []
+        )
+        attrs = dataset.attrs
+        sections.append(
+            Section(
+                name,
+                str(attrs.get("title", name)),
+                f"{attrs.get('paper', '')}, {attrs.get('section', '')}",
+                _what(dataset.attrs, measures(dataset)),
+                figures,
+                tables,
+            )
+        )
+        if report:
+            report("figures", done + 1, len(atlas))
+    page = folder / "index.html"
+    facts = [
+        ("Model", f"{model.get('name', '?')} ({model.get('architecture', '?')}, {atlas.layers} layers × {atlas.heads} heads)"),
+        (
+            "Corpus",
+            f"{corpus.get('name', '?')}, {corpus.get('examples', '?'):,} examples, {corpus.get('tokens', 0):,} tokens" if corpus else "?",
+        ),
+        ("Analyses", ", ".join(atlas)),
+        ("Digest", atlas.digest[:16]),
+    ]
+    write_page(
+        page,
+        title=f"What the heads of {model.get('name', '?')} do",
+        subtitle=f"{atlas.layers} layers × {atlas.heads} heads, watched on {corpus.get('name', '?')}",
+        facts=facts,
+        notes=_notes(atlas),
+        highlights=highlights(atlas),
+        sections=sections,
+        provenance=atlas.provenance,
+    )
+    return page
+
+
+def highlights(atlas: Atlas) -> list[tuple[str, str]]:
+    """The head that goes furthest in each measure a reader asks for first, in words."""
+    asked = {
+        ("surface", "position", "-1"): "most on the previous token",
+        ("surface", "position", "1"): "most on the next token",
+        ("surface", "position", "0"): "most on the token itself",
+        ("surface", "token_type", "cls"): "most on the opening token",
+        ("surface", "token_type", "sep"): "most on the closing token",
+        ("surface", "token_type", "punct"): "most on full stops and commas",
+        ("surface", "max_weight", ""): "sharpest: largest mean weight",
+        ("surface", "entropy", ""): "broadest: highest entropy (nats)",
+        ("offsets", "mean_distance", "attention"): "looks furthest (tokens)",
+    }
+    found = []
+    for (analysis, variable, item), words in asked.items():
+        if analysis not in atlas:
+            continue
+        frame = atlas.to_dataframe(analysis)
+        part = frame[(frame["variable"] == variable) & (frame["item"] == item) & frame["value"].notna()]
+        if len(part):
+            row = part.loc[part["value"].idxmax()]
+            interval = "" if pd.isna(row["low"]) else f" (95 % interval {row['low']:.3f} to {row['high']:.3f}, {int(row['n'])} examples)"
+            found.append((head_name(int(row["layer"]), int(row["head"])), f"{words}: {row['value']:.3f}{interval}"))
+    return found
+
+
+def _notes(atlas: Atlas) -> list[str]:
+    notes = []
+    corpus = atlas.provenance.get("corpus", {})
+    for name, words in (
+        ("truncated", "were cut to the longest input allowed"),
+        ("skipped", "were left out as too long"),
+        ("unaligned", "have words that the tokenizer cannot align"),
+    ):
+        if corpus.get(name):
+            notes.append(f"{corpus[name]:,} examples {words}.")
+    for name, count in atlas.provenance.get("sampled", {}).items():
+        notes.append(f"{name} saw the first {count:,} examples (its budget; --full lifts it).")
+    for name, items in atlas.provenance.get("left_out", {}).items():
+        notes += [f"{name}{f' ({item})' if item else ''} left out: {reason}." for item, reason in items.items()]
+    return notes + list(atlas.provenance.get("notes", []))
+
+
+def _what(attrs: dict[str, object], names: list[str]) -> str:
+    text = f"Measures: {', '.join(names)}. Means are over examples, with their 95 % interval in the table."
+    parameters = json.loads(str(attrs.get("parameters", "{}")))
+    if parameters:
+        text += " Parameters: " + ", ".join(f"{key} = {value}" for key, value in parameters.items()) + "."
+    citation = attrs.get("citation")
+    known = {r.citation for r in REFERENCES.values()}
+    return f"{text} {citation}" if citation in known else text
+
+
+def _summary_table(atlas: Atlas, name: str) -> pd.DataFrame:
+    frame = Atlas({name: atlas[name]}, {}).summary()
+    if not len(frame) or len(frame) > TABLE_ROWS:
+        return pd.DataFrame()
+    shown = frame.drop(columns="analysis")
+    for column in ("mean", "lowest", "highest"):
+        shown[column] = shown[column].map(lambda value: f"{value:.3f}")
+    return shown
+
+
+def _write_csv(table: pd.DataFrame, path: Path) -> Path:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        table.to_csv(path, index=False, float_format="%.7g")
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written ({error.strerror or error}); choose another folder with --out.") from error
+    return path

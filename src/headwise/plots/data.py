@@ -1,0 +1,87 @@
+"""Read what a figure needs out of a dataset: values in a fixed order of dimensions, labels, counts and intervals in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import xarray as xr
+
+from headwise.errors import ParameterError, unknown
+
+TOKEN_TYPES = ("cls", "sep", "punct", "other")
+
+
+def values(dataset: xr.Dataset, name: str, dims: Sequence[str]) -> np.ndarray:
+    """A variable as float64 with its dimensions in the given order."""
+    if name not in dataset.variables:
+        raise ParameterError(unknown("variable", name, sorted(map(str, dataset.variables))))
+    variable = dataset.variables[name]
+    if set(variable.dims) != set(dims):
+        raise ParameterError(f"`{name}` must have the dimensions {', '.join(dims)}; it has {', '.join(map(str, variable.dims))}.")
+    return np.asarray(variable.transpose(*dims).values, dtype=float)
+
+
+def has(dataset: xr.Dataset, name: str) -> bool:
+    """Whether a variable is there and holds at least one number."""
+    return name in dataset.variables and bool(np.isfinite(np.asarray(dataset.variables[name].values, dtype=float)).any())
+
+
+def interval(dataset: xr.Dataset, name: str, dims: Sequence[str]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Lower and upper end of a mean's interval, or nothing where the dataset has none."""
+    if has(dataset, f"{name}_low") and has(dataset, f"{name}_high"):
+        return values(dataset, f"{name}_low", dims), values(dataset, f"{name}_high", dims)
+    return None
+
+
+def labels(dataset: xr.Dataset, dim: str) -> list[str]:
+    """The labels of a dimension.
+
+    `token_type` is both a variable and a dimension of the atlas, so its labels may live in another one-dimensional coordinate over it, or in
+    an attribute; where there are none, the four types stand in their fixed order.
+    """
+    if dim in dataset.indexes:
+        return [str(label) for label in dataset.indexes[dim]]
+    for name, variable in dataset.variables.items():
+        if variable.dims == (dim,) and variable.dtype.kind in "OUST":
+            return [str(label) for label in dataset.variables[name].values]
+    size = dataset.sizes.get(dim, 0)
+    given = dataset.attrs.get(f"{dim}s", ())
+    given = [part.strip() for part in given.split(",")] if isinstance(given, str) else [str(part) for part in given]
+    if len(given) == size:
+        return given
+    if dim == "token_type" and size == len(TOKEN_TYPES):
+        return list(TOKEN_TYPES)
+    return [str(index) for index in range(size)]
+
+
+def numbers(dataset: xr.Dataset | xr.DataArray, dim: str) -> list[int]:
+    """The labels of a dimension of whole numbers (layers, heads, offsets); 0, 1, 2 … where it has none."""
+    if dim in dataset.indexes:
+        return [int(label) for label in dataset.indexes[dim]]
+    return list(range(dataset.sizes[dim]))
+
+
+def count_text(dataset: xr.Dataset, *names: str, each: str = "examples") -> str:
+    """How many examples are behind the means: `n = 200 examples`, or a range where heads or items differ."""
+    counts = [np.asarray(dataset.variables[f"{name}_n"].values, dtype=float).ravel() for name in names if f"{name}_n" in dataset.variables]
+    found = np.concatenate(counts) if counts else np.array([])
+    found = found[np.isfinite(found) & (found > 0)]
+    if not found.size:
+        total = dataset.attrs.get("examples", dataset.attrs.get("n_examples"))
+        return f"n = {int(total):,} {each}" if isinstance(total, int | float | np.number) else ""
+    low, high = int(found.min()), int(found.max())
+    return f"n = {low:,} {each}" if low == high else f"n = {low:,} to {high:,} {each}"
+
+
+def source_text(dataset: xr.Dataset) -> str:
+    """Which model on which corpus, as far as the dataset says."""
+    model, corpus = dataset.attrs.get("model"), dataset.attrs.get("corpus")
+    if model and corpus:
+        return f"{model} on {corpus}"
+    return str(model or corpus or "")
+
+
+def interval_text(present: bool, mark: str = "Bars") -> str:
+    """What the interval on a figure is."""
+    return f"{mark}: 95 % interval of the mean over examples, for each head" if present else "No interval over examples"

@@ -1,0 +1,50 @@
+"""Write a figure to disk so that the same figure gives the same bytes."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from headwise.errors import OutputError, ParameterError
+from headwise.plots import style
+
+# Dates and program versions are left out: they are all that would differ between two runs.
+_METADATA: dict[str, dict[str, Any]] = {
+    "svg": {"Date": None, "Creator": "headwise"},
+    "pdf": {"CreationDate": None, "ModDate": None, "Creator": "headwise", "Producer": None},
+    "png": {"Software": None},
+}
+FORMATS = tuple(_METADATA)
+
+
+def figure_bytes(figure: Figure, format: str) -> bytes:
+    """The figure as the bytes of an SVG, PDF or PNG file (PNG at 300 dots per inch)."""
+    if format not in _METADATA:
+        raise ParameterError(f"`format` must be one of {', '.join(FORMATS)}; it is {format!r}.")
+    buffer = io.BytesIO()
+    with style.context(), warnings.catch_warnings():
+        # A letter that no installed font has is drawn as a box, which says so itself.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure.savefig(buffer, format=format, dpi=300, metadata=_METADATA[format])
+    return buffer.getvalue()
+
+
+def save_figure(figure: Figure, folder: Path | str, name: str, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write `folder/name.svg`, `.pdf` and `.png`; the same figure always gives the same bytes. Returns the paths written."""
+    folder = Path(folder)
+    written = []
+    for format in formats:
+        content = figure_bytes(figure, format)
+        path = folder / f"{name}.{format}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        except OSError as error:
+            raise OutputError(f"The figure {path} cannot be written ({error.strerror}): choose a folder you may write to.") from None
+        written.append(path)
+    return written

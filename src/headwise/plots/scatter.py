@@ -1,0 +1,100 @@
+"""One point per head by layer, with intervals and the mean over heads: the form most figures of Clark et al. take."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import matplotlib.patheffects as effects
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.lines import Line2D
+
+from headwise.plots import data, style
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One quantity of every head, `[layer, head]`, with how to draw it."""
+
+    label: str
+    values: np.ndarray
+    bounds: tuple[np.ndarray, np.ndarray] | None = None
+    colour: str = style.BLUE
+    marker: str = "o"
+
+
+def series_of(dataset: xr.Dataset, name: str, dim: str, chosen: dict[str, tuple[str, str, str]]) -> list[Series]:
+    """The items of one dimension as series, those all NaN left out; `chosen` maps an item's label to (shown label, colour, marker)."""
+    dims = ("layer", "head", dim)
+    values, bounds = data.values(dataset, name, dims), data.interval(dataset, name, dims)
+    found = []
+    for index, item in enumerate(data.labels(dataset, dim)):
+        shown, colour, marker = chosen.get(item, (item, style.cycle(style.OKABE_ITO, index), style.cycle(style.MARKERS, index)))
+        if np.isfinite(values[..., index]).any():
+            ends = (bounds[0][..., index], bounds[1][..., index]) if bounds else None
+            found.append(Series(shown, values[..., index], ends, colour, marker))
+    return found
+
+
+def mean_over_heads(values: np.ndarray) -> np.ndarray:
+    """Mean over the heads of each layer that have a number; NaN for a layer without any."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Mean of empty slice")
+        return np.nanmean(values, axis=1)
+
+
+def head_positions(layers: int, heads: int, index: int = 0, count: int = 1) -> np.ndarray:
+    """Where the points stand, `[layer, head]`: heads side by side around their layer, series beside series."""
+    room = 0.76 / count
+    centre = (index + 0.5) * room - 0.38
+    spread = np.linspace(-0.5, 0.5, heads) * room * 0.72 if heads > 1 else np.zeros(1)
+    return np.arange(layers)[:, None] + centre + spread[None, :]
+
+
+def scatter_by_layer(ax: Axes, series: Sequence[Series], *, mean_line: bool = True, name_best: bool = False) -> None:
+    """Draw each series: a point per head with its interval, and a line through the means over heads."""
+    for index, one in enumerate(series):
+        layers, heads = one.values.shape
+        x = head_positions(layers, heads, index, len(series))
+        size = float(np.clip(1100 / (layers * heads * len(series)) ** 0.85 * ax.get_figure().get_figwidth() / 7, 1.2, 9.0))  # type: ignore[union-attr]
+        if one.bounds is not None:
+            low, high = one.bounds
+            seen = np.isfinite(low) & np.isfinite(high)
+            bars = np.stack([np.stack([x, low], -1), np.stack([x, high], -1)], -2)[seen]
+            ax.add_collection(LineCollection(list(bars), colors=one.colour, linewidths=0.5, alpha=0.45, zorder=2))
+        seen = np.isfinite(one.values)
+        ax.scatter(x[seen], one.values[seen], s=size, c=one.colour, marker=one.marker, alpha=0.55, linewidths=0, zorder=3)
+        if mean_line:
+            outline = [effects.Stroke(linewidth=2.2, foreground="white"), effects.Normal()]
+            style_of_line = {"color": one.colour, "linewidth": 1.3, "marker": one.marker, "markersize": 3.6, "markeredgecolor": "white"}
+            ax.plot(np.arange(layers), mean_over_heads(one.values), markeredgewidth=0.5, zorder=5, path_effects=outline, **style_of_line)
+        if name_best and seen.any():
+            _name_best(ax, one, x)
+    ax.grid(axis="y")
+
+
+def _name_best(ax: Axes, one: Series, x: np.ndarray) -> None:
+    """Write the name of the head with the largest value beside its point."""
+    layer, head = np.unravel_index(np.nanargmax(one.values), one.values.shape)
+    left = layer >= one.values.shape[0] / 2  # keep the text inside the axes
+    ax.annotate(
+        style.head_name(int(layer), int(head)),
+        (x[layer, head], one.values[layer, head]),
+        xytext=(-3 if left else 3, 2),
+        textcoords="offset points",
+        ha="right" if left else "left",
+        va="bottom",
+        fontsize=style.SMALL,
+        color=one.colour,
+        zorder=6,
+        path_effects=[effects.withStroke(linewidth=1.6, foreground="white")],
+    )
+
+
+def legend_handles(series: Sequence[Series]) -> list[Line2D]:
+    """What the legend shows for each series."""
+    return [Line2D([], [], color=s.colour, marker=s.marker, markersize=4, linewidth=1.3, label=s.label) for s in series]

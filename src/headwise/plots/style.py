@@ -1,0 +1,186 @@
+"""What all figures share: sizes, colours that colour-blind readers can tell apart, and the small print on each figure."""
+
+from __future__ import annotations
+
+import functools
+import string
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, fontManager
+from matplotlib.textpath import text_to_path
+
+COLUMN = 3.3  # inches: one column of a two-column paper
+PAGE = 7.0  # inches: the whole width of the text
+PAGE_HEIGHT = 9.3  # inches: what a page leaves for a figure and its caption
+SMALL = 6.5  # points: nothing is printed smaller
+NORMAL = 7.5
+LARGE = 8.5
+
+# Okabe & Ito (2008), without the yellow, which is too pale for lines on white.
+OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, BLACK = OKABE_ITO
+INK = "#1a1a1a"
+GREY = "#595959"
+PALE = "#d9d9d9"
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+SEQUENTIAL = "viridis"
+SEQUENTIAL_ALTERNATIVE = "cividis"
+DIVERGING = "PuOr_r"
+
+TYPE_COLOURS = {"cls": BLUE, "sep": VERMILION, "punct": GREEN, "other": BLACK}
+
+# Tried in this order for letters that the first one lacks; only those installed are used.
+_FONTS = ("DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans Arabic", "Noto Sans Devanagari", "Arial Unicode MS")
+
+
+@functools.cache
+def fonts() -> tuple[str, ...]:
+    """The installed fonts among those we ask for; the first one comes with matplotlib."""
+    installed = {font.name for font in fontManager.ttflist}
+    return tuple(name for name in _FONTS if name in installed) or ("sans-serif",)
+
+
+def rc() -> dict[str, Any]:
+    """The settings under which every figure is made and saved."""
+    return {
+        "font.family": list(fonts()),
+        "font.size": NORMAL,
+        "axes.titlesize": NORMAL,
+        "axes.titleweight": "normal",
+        "axes.titlelocation": "left",
+        "axes.titlepad": 4.0,
+        "axes.labelsize": NORMAL,
+        "axes.labelpad": 2.5,
+        "axes.labelcolor": INK,
+        "axes.edgecolor": "#404040",
+        "axes.linewidth": 0.6,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.unicode_minus": True,
+        "axes.axisbelow": True,
+        "xtick.labelsize": SMALL,
+        "ytick.labelsize": SMALL,
+        "xtick.major.size": 2.5,
+        "ytick.major.size": 2.5,
+        "xtick.major.width": 0.6,
+        "ytick.major.width": 0.6,
+        "xtick.major.pad": 2.0,
+        "ytick.major.pad": 2.0,
+        "grid.color": "#e6e6e6",
+        "grid.linewidth": 0.5,
+        "legend.fontsize": SMALL,
+        "legend.frameon": False,
+        "legend.handlelength": 1.4,
+        "legend.handletextpad": 0.4,
+        "legend.columnspacing": 1.2,
+        "legend.borderaxespad": 0.2,
+        "lines.linewidth": 1.3,
+        "lines.markersize": 3.0,
+        "text.color": INK,
+        "text.parse_math": False,  # tokens and model names may hold dollar signs
+        "hatch.linewidth": 0.5,
+        "figure.facecolor": "white",
+        "savefig.facecolor": "white",
+        "savefig.bbox": None,
+        "savefig.dpi": 300,
+        "figure.dpi": 150,
+        "figure.constrained_layout.w_pad": 0.03,
+        "figure.constrained_layout.h_pad": 0.03,
+        "svg.fonttype": "path",
+        "svg.hashsalt": "headwise",
+        "pdf.fonttype": 42,
+        "path.simplify": True,
+    }
+
+
+def context() -> AbstractContextManager[None]:
+    """The shared settings, for a `with` block; nothing outside it changes."""
+    return mpl.rc_context({**mpl.rcParamsDefault, **rc()})
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure that belongs to no window, laid out by itself."""
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def head_name(layer: int, head: int) -> str:
+    """A head's name, 0-based: `L7H9`."""
+    return f"L{layer}H{head}"
+
+
+def layer_colours(layers: int) -> np.ndarray:
+    """One colour per layer, dark to light, `[layer, rgba]`; the palest end is left out."""
+    return mpl.colormaps[SEQUENTIAL](np.linspace(0.0, 0.9, max(layers, 1)))
+
+
+def cycle(values: Sequence[str], index: int) -> str:
+    return values[index % len(values)]
+
+
+def text_width(text: str, size: float) -> float:
+    """Width of a line of text in inches."""
+    if not text:
+        return 0.0
+    width, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties(family=list(fonts()), size=size), ismath=False)
+    return width / 72
+
+
+def wrap(text: str, width: float, size: float) -> str:
+    """Break a text into lines no wider than `width` inches."""
+    lines: list[str] = []
+    for paragraph in text.split("\n"):
+        line = ""
+        for word in paragraph.split(" "):
+            longer = f"{line} {word}" if line else word
+            if line and text_width(longer, size) > width:
+                lines.append(line)
+                line = word
+            else:
+                line = longer
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def annotate_figure(figure: Figure, title: str, notes: Iterable[str], legend: Sequence[Artist] = (), columns: int = 1) -> None:
+    """Put title and legend above and the small print (count, interval, how to read) below a figure, all wrapped to its width."""
+    width = figure.get_figwidth() - 0.08
+    margin = 0.04 / figure.get_figwidth()
+    if legend:  # the layout does not keep a title and a legend outside the axes apart, so the legend carries the title
+        font = {"size": LARGE, "weight": "bold"}
+        heading = wrap(title, width, LARGE)
+        place: dict[str, Any] = {"loc": "outside upper left", "alignment": "left", "borderpad": 0.1}
+        figure.legend(handles=list(legend), ncols=columns, title=heading, title_fontproperties=font, **place)
+    elif title:
+        figure.suptitle(wrap(title, width, LARGE), x=margin, ha="left", fontsize=LARGE, fontweight="bold", linespacing=1.15)
+    note = " ".join(part if part.endswith((".", "?")) else part + "." for part in notes if part)
+    if note:
+        figure.supxlabel(wrap(note, width, SMALL), x=margin, ha="left", fontsize=SMALL, color=GREY, linespacing=1.25)
+
+
+def finish(figure: Figure) -> Figure:
+    """Lay the figure out now, under the shared settings, so that it looks the same wherever it is shown or saved later."""
+    figure.draw_without_rendering()
+    return figure
+
+
+def panel_labels(axes: Sequence[Axes], titles: Sequence[str] = ()) -> None:
+    """Letter the panels a, b, c … before their titles; a single panel gets no letter."""
+    for index, ax in enumerate(axes):
+        letter = f"({string.ascii_lowercase[index % 26]}) " if len(axes) > 1 else ""
+        ax.set_title(letter + (titles[index] if index < len(titles) else ""))
+
+
+def layer_axis(ax: Axes, layers: Sequence[int] | np.ndarray, label: str = "layer (0 = first)") -> None:
+    """An x axis of layers with as many ticks as fit."""
+    count = len(layers)
+    step = next(step for step in (1, 2, 3, 4, 5, 10, 20, 50, 100, count) if count / step <= 13)
+    ax.set_xticks(np.arange(0, count, step), [str(layer) for layer in layers[::step]])
+    ax.set_xlim(-0.6, count - 0.4)
+    ax.set_xlabel(label)

@@ -1,0 +1,20 @@
+"""Classifiers trained for every head at once."""
+
+from headwise.probes.features import ArrayFeatures, Features, JoinedFeatures, PairFeatures
+from headwise.probes.linear import ProbeScores, fit_probes, fit_regressions
+from headwise.probes.ridge import greedy_heads
+from headwise.probes.settings import PENALTIES, ProbeSettings, Split
+
+__all__ = [
+    "PENALTIES",
+    "ArrayFeatures",
+    "Features",
+    "JoinedFeatures",
+    "PairFeatures",
+    "ProbeScores",
+    "ProbeSettings",
+    "Split",
+    "fit_probes",
+    "fit_regressions",
+    "greedy_heads",
+]

@@ -1,0 +1,91 @@
+"""The one loop everything goes through: a model runs over batches while analyses watch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from headwise.analyses.base import Analysis
+from headwise.models.view import Layer, Rows
+from headwise.stats.accumulators import State
+from headwise.text.encode import Batch
+
+if TYPE_CHECKING:
+    from headwise.models import HeadModel
+
+
+class Observation:
+    """Watches one batch for several analyses: adds up what each `reduce` gives over blocks of rows, hands the sums to `observe` once a layer is done."""
+
+    def __init__(self, analyses: Sequence[Analysis], states: Mapping[str, State], batch: Batch) -> None:
+        self.analyses = analyses
+        self.states = states
+        self.batch = batch
+        self.needs = frozenset().union(*(a.taps for a in analyses)) - {"attention_gradient"}
+        self._sums: dict[str, dict[str, Tensor]] = {}
+        self._maps: list[Tensor] = []
+        self._whole = any(a.scope == "example" for a in analyses)
+
+    def rows(self, rows: Rows) -> None:
+        for analysis in self.analyses:
+            if analysis.scope == "layer":
+                self._add(analysis.name, analysis.reduce(rows, self.batch))
+        if self._whole:
+            self._maps.append(rows.weights)
+
+    def layer(self, layer: Layer) -> None:
+        for analysis in self.analyses:
+            if analysis.scope == "layer":
+                analysis.observe(self.states[analysis.name], self._sums.pop(analysis.name, {}), layer, self.batch)
+        if self._whole:
+            blocks = self._maps[layer.layer :]
+            self._maps[layer.layer :] = [torch.cat(blocks, dim=2) if len(blocks) > 1 else blocks[0]]
+
+    def close(self) -> None:
+        """Hand all maps of the batch to the analyses that want them together."""
+        if self._whole:
+            maps = torch.stack(self._maps, dim=1)
+            for analysis in self.analyses:
+                if analysis.scope == "example":
+                    analysis.observe_example(self.states[analysis.name], maps, self.batch)
+
+    def _add(self, name: str, parts: Mapping[str, Tensor]) -> None:
+        totals = self._sums.setdefault(name, {})
+        for key, value in parts.items():
+            totals[key] = totals[key] + value if key in totals else value
+
+
+def observe_batch(
+    model: HeadModel, batch: Batch, analyses: Sequence[Analysis], states: Mapping[str, State], block_rows: int | None = None
+) -> None:
+    """Run one batch once and let every streaming analysis see it; analyses of gradients get a second, differentiated run."""
+    streaming = [a for a in analyses if "attention_gradient" not in a.taps]
+    if streaming:
+        observation = Observation(streaming, states, batch)
+        model.forward(batch, observation, block_rows=block_rows)
+        observation.close()
+    for analysis in analyses:
+        if "attention_gradient" in analysis.taps:
+            inputs, loss = analysis.prepare(batch, model)
+            for rows in model.gradients(inputs, loss):
+                analysis.observe(states[analysis.name], analysis.reduce(rows, batch), Layer(rows.layer), batch)
+
+
+def observe_batches(
+    model: HeadModel,
+    batches: Iterable[Batch],
+    analyses: Sequence[Analysis],
+    states: Mapping[str, State] | None = None,
+    block_rows: int | None = None,
+) -> dict[str, State]:
+    """States of analyses after these batches (new ones unless given)."""
+    states = dict(states) if states is not None else {}
+    for batch in batches:
+        for analysis in analyses:
+            if analysis.name not in states:
+                raise KeyError(f"no state for {analysis.name}: make one with analysis.start(shape)")
+        observe_batch(model, batch, analyses, states, block_rows)
+    return states

@@ -1,0 +1,1 @@
+"""Running moments, tests, corrections, intervals and divergences: pure functions on arrays."""

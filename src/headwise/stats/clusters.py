@@ -1,0 +1,59 @@
+"""Families from distances: average-linkage trees, cut where the groups stand apart best. Pure functions on arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.cluster import hierarchy
+from scipy.spatial.distance import squareform
+
+
+def linkage(distance: np.ndarray) -> np.ndarray:
+    """The tree of merges by average linkage, `[merge, 4]`: the two parts (items, then earlier merges), their distance, the number of items."""
+    distance = np.asarray(distance, dtype=float)
+    if len(distance) < 2:
+        return np.zeros((0, 4))
+    return hierarchy.linkage(squareform(distance, checks=False), method="average")
+
+
+def leaf_order(tree: np.ndarray, items: int) -> np.ndarray:
+    """The items in the order of the tree's leaves, the tighter branch first."""
+    return (
+        hierarchy.dendrogram(tree, no_plot=True, count_sort=False, distance_sort="ascending")["leaves"] if len(tree) else np.arange(items)
+    )
+
+
+def cut(tree: np.ndarray, items: int, count: int) -> np.ndarray:
+    """A label 0.. for each item, for at most `count` groups; labels are numbered by the first item that has them."""
+    if items < 2:
+        return np.zeros(items, dtype=np.int64)
+    raw = hierarchy.fcluster(tree, count, criterion="maxclust")
+    _, first, inverse = np.unique(raw, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse].astype(np.int64)
+
+
+def silhouette(distance: np.ndarray, labels: np.ndarray) -> float:
+    """The mean of `(b − a) / max(a, b)` over items: a, mean distance to its own group, b, to the nearest other one; 0 for an item alone in its group."""
+    distance = np.asarray(distance, dtype=float)
+    groups = np.unique(labels)
+    if len(groups) < 2:
+        return float("nan")
+    members = (labels[:, None] == groups[None]).astype(float)
+    sizes = members.sum(0)
+    sums = distance @ members
+    own = labels[:, None] == groups[None]
+    alone = sizes[own.argmax(1)] == 1
+    a = sums[own] / np.maximum(sizes[own.argmax(1)] - 1, 1)
+    b = np.where(own, np.inf, sums / sizes).min(1)
+    scale = np.maximum(a, b)
+    scores = np.divide(b - a, scale, out=np.zeros_like(a), where=(scale > 0) & ~alone)
+    return float(scores.mean())
+
+
+def best_cut(distance: np.ndarray, tree: np.ndarray, most: int = 12) -> np.ndarray:
+    """The labels of the cut into 2 to `most` groups with the largest silhouette (the fewest groups among equals)."""
+    items = len(distance)
+    tried = [cut(tree, items, count) for count in range(2, min(most, items - 1) + 1)]
+    scored = [(silhouette(distance, labels), labels) for labels in tried if len(np.unique(labels)) > 1]
+    if not scored:
+        return np.zeros(items, dtype=np.int64)
+    return max(scored, key=lambda pair: pair[0])[1]  # max keeps the first of equals

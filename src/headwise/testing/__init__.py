@@ -1,0 +1,9 @@
+"""Models with planted heads, slow independent computations, and the battery of checks that every analysis must pass."""
+
+from headwise.testing.behaviours import RULES
+from headwise.testing.contributions import contributions
+from headwise.testing.lookup import planted_annotations
+from headwise.testing.planted import Planted, planted_model
+from headwise.testing.slow import eager, eager_hidden, eager_maps
+
+__all__ = ["RULES", "Planted", "contributions", "eager", "eager_hidden", "eager_maps", "planted_annotations", "planted_model"]

@@ -1,0 +1,331 @@
+"""Small real transformers models whose heads are made to do known things, by setting weights: the oracle of all tests.
+
+How it works. Every token's embedding is a row of one-hot codes (position, segment, kind of token, token, word, ...), each code centred so that its mean is
+zero. Layer norms get a huge epsilon and a weight of its square root, which makes them plain centring: they leave the codes as they are, exactly. Queries and
+keys read the codes (their biases put back what centring took) and prefer a head's targets to all else by at least `GAP` in the logit. Values are random;
+output projections write only into a few *payload* dimensions that no query or key reads, and feed-forward layers write nothing. So every layer sees the same
+codes, every map is known, and yet head outputs, hidden states and gradients are not trivial: they are linear, with closed forms (`contributions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from headwise.errors import ParameterError
+from headwise.testing.behaviours import GAP, RULES, Behaviour, expected_weights, parse_behaviour, terms
+from headwise.testing.vocabulary import KINDS, Vocabulary, make_vocabulary
+from headwise.text.encode import Encoded, Encoder
+from headwise.text.example import Example
+
+PAYLOAD = 8  # dimensions that output projections write into
+NORM_EPSILON = 1e8  # against variances under 1: layer norm is linear to 1e-8
+TABLE = "table:"
+
+
+@dataclass(frozen=True, eq=False)
+class Planted:
+    """A planted model with all that is known of it.
+
+    `model` is a `BertForMaskedLM` or, for causal models, a `GPT2LMHeadModel`, in eval mode with eager attention. `values[layer, head, d_head, hidden]` and
+    `outputs[layer, head, hidden, d_head]` are its value and output projections.
+    """
+
+    model: nn.Module
+    tokenizer: PreTrainedTokenizerFast
+    behaviours: tuple[tuple[str, ...], ...]
+    causal: bool
+    max_length: int
+    seed: int
+    vocabulary: Vocabulary = field(repr=False)
+    values: np.ndarray = field(repr=False)
+    outputs: np.ndarray = field(repr=False)
+
+    @property
+    def layers(self) -> int:
+        return len(self.behaviours)
+
+    @property
+    def heads(self) -> int:
+        return len(self.behaviours[0])
+
+    @property
+    def description(self) -> dict[str, str]:
+        """Each planted behaviour and what it does exactly, at edges too."""
+        names = dict.fromkeys(name for layer in self.behaviours for name in layer)
+        return {name: RULES[name] if name in RULES else RULES[_rule_name(name)] for name in names}
+
+    def where(self, behaviour: str) -> list[tuple[int, int]]:
+        """The (layer, head) pairs that were made to do this."""
+        return [(layer, head) for layer, row in enumerate(self.behaviours) for head, name in enumerate(row) if name == behaviour]
+
+    def encoder(self) -> Encoder:
+        return Encoder(self.tokenizer, self.max_length)
+
+    def encode(self, examples: Sequence[Example | str]) -> list[Encoded]:
+        """Examples (or plain texts) as rows of tokens, indexed in their order."""
+        encoder = self.encoder()
+        made = [Example(text=e) if isinstance(e, str) else e for e in examples]
+        rows = [encoder.encode(example, index) for index, example in enumerate(made)]
+        return [row for row in rows if row is not None]
+
+    def expected_map(self, row: Encoded | Sequence[int], types: Sequence[int] | None = None) -> np.ndarray:
+        """What every head must do on one row of tokens: float64 [layer, head, query, key], by plain rules on ids, positions and token types."""
+        if isinstance(row, Encoded):
+            ids, types = row.ids.tolist(), row.types.tolist()
+        else:
+            ids = [int(i) for i in row]
+        types = [0] * len(ids) if types is None else list(types)
+        self._check_colours(ids)
+        known: dict[str, np.ndarray] = {}
+        for name in {name for layer in self.behaviours for name in layer}:
+            known[name] = expected_weights(parse_behaviour(name, self.causal, self.vocabulary), ids, types, self.vocabulary, self.causal)
+        return np.array([[known[name] for name in layer] for layer in self.behaviours])
+
+    def permuted(self, order: Sequence[Sequence[int]]) -> Planted:
+        """The same model with its heads in another order: new head `h` of layer `l` is old head `order[l][h]`."""
+        behaviours = tuple(tuple(row[h] for h in new) for row, new in zip(self.behaviours, order, strict=True))
+        values = np.array([layer[list(new)] for layer, new in zip(self.values, order, strict=True)])
+        outputs = np.array([layer[list(new)] for layer, new in zip(self.outputs, order, strict=True)])
+        return _build(behaviours, self.vocabulary, self.causal, self.max_length, self.seed, values, outputs)
+
+    def _check_colours(self, ids: Sequence[int]) -> None:
+        colours: dict[int, int] = {}
+        for i in ids:
+            if colours.setdefault(self.vocabulary.token_colour[i], i) != i:
+                raise ParameterError(
+                    "Two words that never stand together in the examples this model was planted for stand together here; plant it with `words` instead."
+                )
+
+
+def planted_model(
+    behaviours: Sequence[Sequence[str]],
+    *,
+    causal: bool = False,
+    words: Sequence[str] | None = None,
+    examples: Sequence[Example] | None = None,
+    tables: Mapping[str, Mapping[str, str]] | None = None,
+    relation: Mapping[str, str] | None = None,
+    max_length: int = 64,
+    seed: int = 0,
+) -> Planted:
+    """A small model whose heads do what is named.
+
+    Parameters
+    ----------
+    behaviours
+        Names by layer and head, from `RULES`: the same number of heads in each layer.
+    causal
+        A GPT-2 with a beginning-of-sequence token, instead of a BERT with `[CLS] a [SEP] b [SEP]`.
+    words
+        The words the tokenizer knows; `play|ing` has the pieces `play` and `##ing`. All others are `[UNK]`.
+    examples
+        Instead of `words`: the corpus the model is for, whose words become the vocabulary. What never stands together there shares its code.
+    tables
+        For `tree`, `children`, `to:TABLE`, `from:TABLE`: which word each word points at.
+    relation
+        For `tree:RELATION`: the relation of each word.
+    max_length
+        Tokens of the longest row, special ones included.
+    seed
+        For the values, the payload and the language-model head.
+
+    Returns
+    -------
+    Planted
+        `expected_map(row)` equals the model's attention to 1e-5.
+    """
+    if not behaviours or not behaviours[0] or any(len(row) != len(behaviours[0]) for row in behaviours):
+        raise ParameterError("`behaviours` needs at least one head, and the same number of heads in every layer.")
+    vocabulary = make_vocabulary(words, examples, tables or {}, relation or {}, causal)
+    return _build(tuple(tuple(row) for row in behaviours), vocabulary, causal, max_length, seed)
+
+
+def _rule_name(name: str) -> str:
+    kind = name.partition(":")[0]
+    return {"offset": "offset:K", "to": "to:TABLE", "from": "from:TABLE", "tree": "tree:RELATION"}[kind]
+
+
+# --- building -------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Layout:
+    """Where each one-hot code lies in the hidden vector, and how wide everything is."""
+
+    sizes: dict[str, int]
+    starts: dict[str, int]
+    relations: tuple[str, ...]
+    hidden: int
+    d_head: int
+
+    def onehot(self, block: str, index: int) -> np.ndarray:
+        """The centred code: its mean is zero, so layer norms leave it alone."""
+        out = np.zeros(self.hidden)
+        size, start = self.sizes[block], self.starts[block]
+        out[start : start + size] = np.eye(size)[index] - 1 / size
+        return out
+
+    def reader(self, block: str, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Weight and bias that give `matrix · onehot` from a hidden vector with the centred code."""
+        weight = np.zeros((len(matrix), self.hidden))
+        if not block:
+            return weight, matrix[:, 0]
+        size, start = self.sizes[block], self.starts[block]
+        weight[:, start : start + size] = matrix
+        return weight, matrix.sum(1) / size
+
+
+def _layout(parsed: Sequence[Sequence[Behaviour]], vocabulary: Vocabulary, causal: bool, max_length: int) -> _Layout:
+    relations = ("", *sorted(set(vocabulary.relation.values())))
+    sizes = {"position": max_length, "kind": len(KINDS), "token": max(vocabulary.token_colour) + 1}
+    if not causal:
+        sizes["segment"] = 2
+    if vocabulary.tables:
+        words = max(vocabulary.word_colour.values()) + 2  # index 0: no word
+        sizes |= {"word": words} | {f"{TABLE}{name}": words for name in vocabulary.tables}
+    if vocabulary.relation:
+        sizes["relation"] = len(relations)
+    starts = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
+    needed = max(sum(len(term.query) for term in terms(b, sizes, relations)) for row in parsed for b in row)
+    heads = len(parsed[0])
+    d_head = max(needed, -(-(sum(sizes.values()) + PAYLOAD) // heads), 2)
+    return _Layout(sizes, starts, relations, d_head * heads, d_head)
+
+
+def _build(
+    behaviours: tuple[tuple[str, ...], ...],
+    vocabulary: Vocabulary,
+    causal: bool,
+    max_length: int,
+    seed: int,
+    values: np.ndarray | None = None,
+    outputs: np.ndarray | None = None,
+) -> Planted:
+    parsed = [[parse_behaviour(name, causal, vocabulary) for name in row] for row in behaviours]
+    layout = _layout(parsed, vocabulary, causal, max_length)
+    layers, heads = len(parsed), len(parsed[0])
+    if values is None or outputs is None:
+        generator = np.random.default_rng(seed)
+        values = generator.normal(size=(layers, heads, layout.d_head, layout.hidden)) / np.sqrt(layout.hidden)
+        outputs = np.zeros((layers, heads, layout.hidden, layout.d_head))
+        payload = generator.normal(size=(layers, heads, PAYLOAD, layout.d_head)) / np.sqrt(layout.d_head)
+        outputs[:, :, -PAYLOAD:] = payload - payload.mean(2, keepdims=True)  # zero mean: layer norms leave it alone too
+    model = _empty_model(vocabulary, layout, layers, heads, causal, max_length, seed)
+    with torch.no_grad():
+        _set_embeddings(model, vocabulary, layout, causal, max_length)
+        for layer, row in enumerate(parsed):
+            projections = _query_key(row, layout) + _value_output(values[layer], outputs[layer])
+            (_set_gpt2_layer if causal else _set_bert_layer)(model, layer, *(torch.from_numpy(p).float() for p in projections))
+    return Planted(model, vocabulary.tokenizer, behaviours, causal, max_length, seed, vocabulary, values, outputs)
+
+
+def _empty_model(vocabulary: Vocabulary, layout: _Layout, layers: int, heads: int, causal: bool, max_length: int, seed: int) -> Any:
+    tokenizer = vocabulary.tokenizer
+    common: dict[str, Any] = {
+        "vocab_size": len(vocabulary),
+        "pad_token_id": tokenizer.pad_token_id,
+        "tie_word_embeddings": False,
+        "initializer_range": 0.2,
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # the language-model head stays random
+        if causal:
+            special: dict[str, Any] = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+            size: dict[str, Any] = {"n_positions": max_length, "n_embd": layout.hidden, "n_layer": layers, "n_head": heads, "n_inner": 4}
+            no_dropout: dict[str, Any] = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+            model: Any = GPT2LMHeadModel(GPT2Config(**common, **special, **size, **no_dropout, layer_norm_epsilon=NORM_EPSILON))
+        else:
+            size = {
+                "max_position_embeddings": max_length,
+                "hidden_size": layout.hidden,
+                "num_hidden_layers": layers,
+                "num_attention_heads": heads,
+            }
+            no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+            model = BertForMaskedLM(BertConfig(**common, **size, **no_dropout, intermediate_size=4, layer_norm_eps=NORM_EPSILON))
+    model.set_attn_implementation("eager")
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            nn.init.constant_(module.weight, NORM_EPSILON**0.5)
+            nn.init.zeros_(module.bias)
+    return model.eval()
+
+
+def _set_embeddings(model: Any, vocabulary: Vocabulary, layout: _Layout, causal: bool, max_length: int) -> None:
+    colours = {name: colour + 1 for name, colour in vocabulary.word_colour.items()}  # 0: no word
+    words = np.array([_token_code(i, colours, vocabulary, layout) for i in range(len(vocabulary))])
+    positions = np.array([layout.onehot("position", p) for p in range(max_length)])
+    if causal:
+        pairs = [(model.transformer.wte, words), (model.transformer.wpe, positions)]
+    else:
+        found = model.bert.embeddings
+        segments = np.array([layout.onehot("segment", s) for s in range(2)])
+        pairs = [(found.word_embeddings, words), (found.position_embeddings, positions), (found.token_type_embeddings, segments)]
+    for embedding, table in pairs:
+        embedding.weight.copy_(torch.from_numpy(table))
+
+
+def _token_code(token: int, colours: Mapping[str, int], vocabulary: Vocabulary, layout: _Layout) -> np.ndarray:
+    out = layout.onehot("kind", KINDS.index(vocabulary.kind[token])) + layout.onehot("token", vocabulary.token_colour[token])
+    word = vocabulary.word_of.get(token)
+    if vocabulary.tables:
+        out += layout.onehot("word", colours.get(word or "", 0))
+        for name, table in vocabulary.tables.items():
+            out += layout.onehot(f"{TABLE}{name}", colours.get(table.get(word or "", ""), 0))
+    if vocabulary.relation:
+        out += layout.onehot("relation", layout.relations.index(vocabulary.relation.get(word or "", "")))
+    return out
+
+
+def _query_key(row: Sequence[Behaviour], layout: _Layout) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Query weight, query bias, key weight, key bias of a layer: [head · d_head, hidden] and [head · d_head]."""
+    weights = np.zeros((2, len(row), layout.d_head, layout.hidden))
+    biases = np.zeros((2, len(row), layout.d_head))
+    loudness = GAP * np.sqrt(layout.d_head)  # attention divides the scores by that root
+    for head, behaviour in enumerate(row):
+        start = 0
+        for term in terms(behaviour, layout.sizes, layout.relations):
+            stop = start + len(term.query)
+            for side, (block, matrix) in enumerate(((term.query_block, loudness * term.query), (term.key_block, term.key))):
+                weights[side, head, start:stop], biases[side, head, start:stop] = layout.reader(block, matrix)
+            start = stop
+    flat = weights.reshape(2, -1, layout.hidden), biases.reshape(2, -1)
+    return flat[0][0], flat[1][0], flat[0][1], flat[1][1]
+
+
+def _value_output(values: np.ndarray, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Value weight [head · d_head, hidden] and output weight [hidden, head · d_head] of a layer."""
+    hidden = values.shape[-1]
+    return values.reshape(-1, hidden), outputs.transpose(1, 0, 2).reshape(hidden, -1)
+
+
+def _set_bert_layer(model: Any, index: int, query: Any, query_bias: Any, key: Any, key_bias: Any, value: Any, output: Any) -> None:
+    layer = model.bert.encoder.layer[index]
+    own = layer.attention.self
+    for linear, weight, bias in (
+        (own.query, query, query_bias),
+        (own.key, key, key_bias),
+        (own.value, value, 0),
+        (layer.attention.output.dense, output, 0),
+    ):
+        linear.weight.copy_(weight)
+        linear.bias.copy_(torch.as_tensor(bias))
+    layer.output.dense.weight.zero_()
+    layer.output.dense.bias.zero_()
+
+
+def _set_gpt2_layer(model: Any, index: int, query: Any, query_bias: Any, key: Any, key_bias: Any, value: Any, output: Any) -> None:
+    block = model.transformer.h[index]
+    block.attn.c_attn.weight.copy_(torch.cat([query, key, value]).T)
+    block.attn.c_attn.bias.copy_(torch.cat([query_bias, key_bias, torch.zeros(len(value))]))
+    block.attn.c_proj.weight.copy_(output.T)
+    block.attn.c_proj.bias.zero_()
+    block.mlp.c_proj.weight.zero_()
+    block.mlp.c_proj.bias.zero_()

@@ -1,0 +1,55 @@
+"""Plain, slow and independent ways to the same numbers, for tests: transformers' own eager attention, one sentence at a time, no padding, no tap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from headwise.text.encode import Encoded
+
+
+@contextmanager
+def eager(model: Any) -> Iterator[Any]:
+    """The model (a module of transformers, or a HeadModel that wraps one) with transformers' own eager attention and in eval mode, as long as the context lasts."""
+    module = getattr(model, "module", None)
+    module = model if module is None or hasattr(model, "set_attn_implementation") else module
+    before = module.config._attn_implementation
+    training = module.training
+    module.set_attn_implementation("eager")
+    module.eval()
+    try:
+        yield module
+    finally:
+        module.set_attn_implementation(before)
+        module.train(training)
+
+
+def model_inputs(module: Any, row: Encoded) -> dict[str, torch.Tensor]:
+    """One row as a batch of one, with the token types where the model takes them as segments."""
+    device = next(module.parameters()).device
+    inputs = {"input_ids": torch.as_tensor(row.ids, device=device)[None]}
+    if getattr(module.config, "type_vocab_size", 0) > 1:
+        inputs["token_type_ids"] = torch.as_tensor(row.types, device=device)[None]
+    return inputs
+
+
+def eager_maps(model: Any, rows: Sequence[Encoded]) -> list[np.ndarray]:
+    """The attention [layer, head, query, key] of each row, float64, through transformers' eager path with `output_attentions`, unpadded."""
+    with eager(model) as module, torch.no_grad():
+        return [
+            np.stack([layer[0].double().cpu().numpy() for layer in module(**model_inputs(module, row), output_attentions=True).attentions])
+            for row in rows
+        ]
+
+
+def eager_hidden(model: Any, rows: Sequence[Encoded]) -> list[np.ndarray]:
+    """What enters each layer, and last what leaves the model: float64 [layer + 1, token, width] of each row, from transformers' `output_hidden_states`."""
+    with eager(model) as module, torch.no_grad():
+        return [
+            np.stack([h[0].double().cpu().numpy() for h in module(**model_inputs(module, row), output_hidden_states=True).hidden_states])
+            for row in rows
+        ]

@@ -1,0 +1,279 @@
+"""From an example to token ids, with every token's word, segment and kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headwise.errors import InputError, ModelError, ParameterError
+from headwise.text.example import Example
+
+NO_WORD = -1
+NO_SEGMENT = -1
+OVERLONG = ("truncate", "skip")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """An example as one row of token ids.
+
+    `word[t]` is the index of token t's word (NO_WORD for special tokens, and everywhere where no words are known), `segment[t]` 0 or 1
+    (NO_SEGMENT for special tokens). `aligned` is False where some word got no piece or a piece lies on two words: word-level analyses
+    leave such an example out and count it.
+    """
+
+    index: int
+    example: Example
+    ids: np.ndarray  # int64 [token]
+    types: np.ndarray  # int64 [token], the model's token_type_ids
+    word: np.ndarray  # int64 [token]
+    segment: np.ndarray  # int64 [token]
+    special: np.ndarray  # bool [token]
+    cls: np.ndarray  # bool [token]
+    sep: np.ndarray  # bool [token]
+    punct: np.ndarray  # bool [token]
+    truncated: bool
+    aligned: bool
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def word_count(self) -> int:
+        """How many of the example's words have a token here (those after a cut have none)."""
+        return int(self.word.max(initial=-1)) + 1
+
+
+class Encoder:
+    """Turns examples into token rows with one tokenizer.
+
+    Parameters
+    ----------
+    tokenizer
+        A fast tokenizer of transformers.
+    max_length
+        The longest row the model takes; special tokens count.
+    overlong
+        What happens to longer rows: `truncate` (cut at the end, of the longer segment first) or `skip`.
+    """
+
+    def __init__(self, tokenizer: Any, max_length: int, overlong: str = "truncate") -> None:
+        if overlong not in OVERLONG:
+            raise ParameterError(f"`overlong` must be one of {', '.join(OVERLONG)}; it is '{overlong}'.")
+        if not getattr(tokenizer, "is_fast", False):
+            raise ModelError(f"{type(tokenizer).__name__} gives no word ids or offsets; use the model's fast tokenizer.")
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        self.overlong = overlong
+
+    @cached_property
+    def cls_id(self) -> int | None:
+        """The id of the token that opens an input: cls, or beginning of sequence."""
+        return _first(self.tokenizer.cls_token_id, self.tokenizer.bos_token_id)
+
+    @cached_property
+    def sep_id(self) -> int | None:
+        """The id of the token that closes a segment: sep, or end of sequence. None where it is the opening token too (GPT-2)."""
+        found = _first(self.tokenizer.sep_token_id, self.tokenizer.eos_token_id)
+        return None if found == self.cls_id else found
+
+    @cached_property
+    def token_types(self) -> tuple[str, ...]:
+        """The token types this tokenizer really has."""
+        has = {"cls": self.cls_id is not None, "sep": self.sep_id is not None, "punct": True, "other": True}
+        return tuple(name for name, present in has.items() if present)
+
+    def piece_text(self, token: int) -> str:
+        """The text of one piece, without the marks that say where it stands in a word."""
+        return _piece_text(self.tokenizer, token)
+
+    def encode(self, example: Example, index: int = 0) -> Encoded | None:
+        """The example as a row of tokens; None where it is too long and the policy is `skip`."""
+        try:
+            row = self._tokenize(example, truncate=False)
+        except InputError:
+            raise
+        except Exception as error:  # tokenizers raise bare exceptions of many kinds
+            raise InputError(f"{example.where}: the tokenizer cannot read it ({type(error).__name__}: {error}).") from error
+        truncated = len(row["input_ids"]) > self.max_length
+        if truncated:
+            if self.overlong == "skip":
+                return None
+            row = self._tokenize(example, truncate=True)
+        ids = np.asarray(row["input_ids"], dtype=np.int64)
+        if ids.size == 0:
+            raise InputError(f"{example.where}: the text has no tokens; remove the empty row.")
+        sequence = row.sequence_ids(0)
+        segment = np.array([NO_SEGMENT if s is None else s for s in sequence], dtype=np.int64)
+        special = segment == NO_SEGMENT
+        word, aligned = self._align(example, row, segment, truncated)
+        types = np.asarray(row["token_type_ids"], dtype=np.int64) if "token_type_ids" in row else np.zeros_like(ids)
+        cls = ids == self.cls_id if self.cls_id is not None else np.zeros(len(ids), dtype=bool)
+        sep = ids == self.sep_id if self.sep_id is not None else np.zeros(len(ids), dtype=bool)
+        punct = np.array([self.piece_text(int(i)) in (".", ",") for i in ids], dtype=bool) & ~cls & ~sep
+        return Encoded(index, example, ids, types, word, segment, special, cls, sep, punct, truncated, aligned)
+
+    def _tokenize(self, example: Example, truncate: bool) -> Any:
+        split = example.text is None
+        first: Any = list(example.words or ()) if split else example.text
+        second: Any = list(example.words_pair or ()) if split else example.pair
+        options: dict[str, Any] = {"truncation": "longest_first" if second else True, "max_length": self.max_length} if truncate else {}
+        if split and not first:
+            raise InputError(f"{example.where}: the example has no words.")
+        return self.tokenizer(
+            first,
+            second if example.has_pair else None,
+            is_split_into_words=split,
+            return_offsets_mapping=not split,
+            return_token_type_ids="token_type_ids" in self.tokenizer.model_input_names,
+            verbose=False,
+            **options,
+        )
+
+    def _align(self, example: Example, row: Any, segment: np.ndarray, truncated: bool) -> tuple[np.ndarray, bool]:
+        word = np.full(len(segment), NO_WORD, dtype=np.int64)
+        if example.words is None:
+            return word, False
+        first_count = len(example.words)
+        if example.text is None:
+            for token, local in enumerate(row.word_ids(0)):
+                if local is not None and segment[token] != NO_SEGMENT:
+                    word[token] = local + first_count * int(segment[token])
+            clean = True
+        else:
+            clean = _align_by_offsets(word, row["offset_mapping"], segment, example.spans or (), first_count)
+        seen = np.unique(word[word != NO_WORD])
+        total = len(example.all_words)
+        complete = len(seen) == total if not truncated else _no_holes(seen, first_count, total)
+        return word, bool(clean and complete)
+
+
+def _align_by_offsets(
+    word: np.ndarray, offsets: Sequence[tuple[int, int]], segment: np.ndarray, spans: Sequence[tuple[int, int]], first: int
+) -> bool:
+    """Give each piece the word whose characters it covers; False where a piece covers two words."""
+    clean = True
+    for part, base in ((0, 0), (1, first)):
+        own = spans[base:first] if part == 0 else spans[first:]
+        if not own:
+            continue
+        starts = np.array([s for s, _ in own])
+        ends = np.array([e for _, e in own])
+        for token in np.flatnonzero(segment == part).tolist():
+            begin, end = offsets[token]
+            overlaps = np.flatnonzero((starts < end) & (ends > begin))
+            if len(overlaps) == 1:
+                word[token] = base + overlaps[0]
+            elif len(overlaps) > 1:
+                clean = False
+    return clean
+
+
+def _no_holes(seen: np.ndarray, first: int, total: int) -> bool:
+    """Whether the words present are the beginnings of their segments (a cut takes words from the ends only)."""
+    for low, high in ((0, first), (first, total)):
+        part = seen[(seen >= low) & (seen < high)]
+        if len(part) and (part[0] != low or part[-1] - part[0] + 1 != len(part)):
+            return False
+    return True
+
+
+def _first(*values: int | None) -> int | None:
+    return next((v for v in values if v is not None), None)
+
+
+@lru_cache(maxsize=200_000)
+def _piece_text(tokenizer: Any, token: int) -> str:
+    piece = tokenizer.convert_ids_to_tokens(token) or ""
+    return piece.removeprefix("##").lstrip("▁ĠĊ ").removesuffix("</w>").strip()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Rows of similar length, padded on the right, on the model's device. Padding is False in `real` and in every kind, NO_WORD, NO_SEGMENT."""
+
+    rows: tuple[Encoded, ...]
+    ids: Tensor  # int64 [example, token]
+    types: Tensor  # int64 [example, token]
+    real: Tensor  # bool [example, token]
+    lengths: Tensor  # int64 [example]
+    word: Tensor  # int64 [example, token]
+    segment: Tensor  # int64 [example, token]
+    special: Tensor  # bool [example, token]
+    cls: Tensor  # bool [example, token]
+    sep: Tensor  # bool [example, token]
+    punct: Tensor  # bool [example, token]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def index(self) -> list[int]:
+        """The positions of these examples in the corpus."""
+        return [row.index for row in self.rows]
+
+    @property
+    def device(self) -> torch.device:
+        return self.ids.device
+
+    def kind(self, name: str) -> Tensor:
+        """Bool [example, token]: tokens of a type (`cls`, `sep`, `punct`, `other`)."""
+        if name == "other":
+            return self.real & ~(self.cls | self.sep | self.punct)
+        return {"cls": self.cls, "sep": self.sep, "punct": self.punct}[name]
+
+    def select(self, keep: Sequence[int]) -> Batch:
+        """Only these examples, with the same padding."""
+        chosen = torch.as_tensor(list(keep), device=self.device)
+        tensors = {name: getattr(self, name)[chosen] for name in _TENSORS}
+        return replace(self, rows=tuple(self.rows[i] for i in keep), **tensors)
+
+
+_TENSORS = ("ids", "types", "real", "lengths", "word", "segment", "special", "cls", "sep", "punct")
+
+
+def collate(rows: Sequence[Encoded], pad_id: int = 0, device: torch.device | str = "cpu", pad_to: int = 0) -> Batch:
+    """Pad rows to the longest of them (or to `pad_to`)."""
+    width = max(pad_to, max(len(row) for row in rows))
+
+    def stack(name: str, fill: int, dtype: torch.dtype) -> Tensor:
+        out = torch.full((len(rows), width), fill, dtype=dtype)
+        for i, row in enumerate(rows):
+            out[i, : len(row)] = torch.from_numpy(getattr(row, name))
+        return out.to(device)
+
+    lengths = torch.tensor([len(row) for row in rows])
+    return Batch(
+        rows=tuple(rows),
+        ids=stack("ids", pad_id, torch.int64),
+        types=stack("types", 0, torch.int64),
+        real=(torch.arange(width)[None] < lengths[:, None]).to(device),
+        lengths=lengths.to(device),
+        word=stack("word", NO_WORD, torch.int64),
+        segment=stack("segment", NO_SEGMENT, torch.int64),
+        special=stack("special", False, torch.bool),
+        cls=stack("cls", False, torch.bool),
+        sep=stack("sep", False, torch.bool),
+        punct=stack("punct", False, torch.bool),
+    )
+
+
+def batches(rows: Sequence[Encoded], max_tokens: int, pad_id: int = 0, device: torch.device | str = "cpu") -> list[Batch]:
+    """Rows sorted by length and cut into batches of at most `max_tokens` padded tokens (at least one row each)."""
+    ordered = sorted(rows, key=lambda row: (len(row), row.index))
+    out: list[Batch] = []
+    group: list[Encoded] = []
+    for row in ordered:
+        if group and (len(group) + 1) * len(row) > max_tokens:
+            out.append(collate(group, pad_id, device))
+            group = []
+        group.append(row)
+    if group:
+        out.append(collate(group, pad_id, device))
+    return out

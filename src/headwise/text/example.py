@@ -1,0 +1,143 @@
+"""One input to a model, with whatever is known about its words."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from headwise.errors import InputError
+
+ROOT = -1  # the head of a word that has none
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """A stretch of words `start..end` (end exclusive) that belongs to an entity; `head` is the index of its head word, where known."""
+
+    start: int
+    end: int
+    entity: str
+    head: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FrameLink:
+    """A link from a frame's target words to one of its elements; spans are word indices, end exclusive."""
+
+    frame: str
+    element: str
+    target: tuple[int, int]
+    span: tuple[int, int]
+    core: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A text (or its words), an optional second segment, and annotations.
+
+    Word indices are 0-based and run through both segments: the first word of the second segment has index `len(words)`.
+
+    Three ways to say what the words are:
+    `words` alone: each word is tokenized apart (the tokenizer's own word ids align pieces and words);
+    `text` with `words` and `spans` (character offsets of each word, end exclusive, relative to its own segment's text): the text is tokenized as it stands and
+    pieces are aligned by offsets; `text` alone: no words are known.
+    """
+
+    text: str | None = None
+    pair: str | None = None
+    words: tuple[str, ...] | None = None
+    words_pair: tuple[str, ...] | None = None
+    spans: tuple[tuple[int, int], ...] | None = None  # over both segments
+    heads: tuple[int, ...] | None = None  # index of each word's syntactic head; ROOT for roots
+    relations: tuple[str, ...] | None = None
+    upos: tuple[str, ...] | None = None
+    lemmas: tuple[str, ...] | None = None
+    features: tuple[Mapping[str, str], ...] | None = None  # UD morphological features
+    sentences: tuple[int, ...] | None = None  # sentence number of each word, for examples of several sentences
+    mentions: tuple[Mention, ...] | None = None
+    frames: tuple[FrameLink, ...] | None = None
+    label: str | float | None = None
+    origin: str = ""  # file and line, for messages; not part of the fingerprint
+    scheme: str = field(default="ud")  # what relation names mean: "ud" or "stanford"
+
+    def __post_init__(self) -> None:
+        if self.text is None and self.words is None:
+            raise InputError(f"{self.where}: an example needs `text` or `words`.")
+        if self.text is not None and self.words is not None and self.spans is None:
+            raise InputError(f"{self.where}: an example with both `text` and `words` needs `spans`, the character offsets of the words.")
+        count = len(self.all_words) if self.words is not None else None
+        for name in ("spans", "heads", "relations", "upos", "lemmas", "features", "sentences"):
+            value = getattr(self, name)
+            if value is not None and len(value) != count:
+                raise InputError(f"{self.where}: `{name}` has {len(value)} entries for {count if count is not None else 'no'} words.")
+        if self.heads is not None:
+            check_tree(self.heads, self.where)
+        for mention in self.mentions or ():
+            if not 0 <= mention.start < mention.end <= (count or 0):
+                raise InputError(f"{self.where}: mention {mention.start}..{mention.end} lies outside the {count} words.")
+        for link in self.frames or ():
+            for start, end in (link.target, link.span):
+                if not 0 <= start < end <= (count or 0):
+                    raise InputError(f"{self.where}: frame span {start}..{end} lies outside the {count} words.")
+
+    @property
+    def where(self) -> str:
+        return self.origin or "example"
+
+    @property
+    def all_words(self) -> tuple[str, ...]:
+        """The words of both segments."""
+        return (self.words or ()) + (self.words_pair or ())
+
+    @property
+    def has_pair(self) -> bool:
+        return self.pair is not None or self.words_pair is not None
+
+    @property
+    def annotations(self) -> frozenset[str]:
+        """Which of `words`, `dependencies`, `pos`, `coreference`, `frames`, `segments`, `label` this example has."""
+        has = {
+            "words": self.words is not None,
+            "dependencies": self.heads is not None and self.relations is not None,
+            "pos": self.upos is not None,
+            "coreference": self.mentions is not None,
+            "frames": self.frames is not None,
+            "segments": self.has_pair,
+            "label": self.label is not None,
+        }
+        return frozenset(name for name, present in has.items() if present)
+
+    def fingerprint(self) -> bytes:
+        """A digest of everything but `origin`."""
+        content = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "origin" and getattr(self, f.name) is not None}
+        return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).digest()
+
+
+ANNOTATIONS = ("words", "dependencies", "pos", "coreference", "frames", "segments", "label")
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mention | FrameLink):
+        return [_plain(getattr(value, f.name)) for f in fields(value)]
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def check_tree(heads: tuple[int, ...], where: str) -> None:
+    """Refuse heads that point outside the words or go round in a circle."""
+    for word, head in enumerate(heads):
+        if not ROOT <= head < len(heads):
+            raise InputError(f"{where}: word {word + 1} has head {head + 1}, but there are {len(heads)} words.")
+    known_good: set[int] = {ROOT}
+    for start in range(len(heads)):
+        path: dict[int, None] = {}
+        word = start
+        while word not in known_good:
+            if word in path:
+                raise InputError(f"{where}: the tree has a cycle through word {word + 1}; mend the HEAD column there.")
+            path[word] = None
+            word = heads[word]
+        known_good.update(path)

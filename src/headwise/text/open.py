@@ -1,0 +1,152 @@
+"""From the name of a corpus, as a user gives it, to the corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from headwise.errors import InputError, ParameterError, unknown
+from headwise.text.corpus import Corpus, Notes
+from headwise.text.example import Example
+from headwise.text.readers import BY_ENDING, FORMATS, Format
+from headwise.text.readers.files import Files, TextFile, endings, peek_lines, plain_name
+from headwise.text.readers.hub import open_hub
+from headwise.text.readers.plain import read_txt
+from headwise.text.readers.senteval import is_senteval, read_senteval
+from headwise.text.readers.tsv import is_glue_header, read_tsv
+
+HOW = "The ending tells the format ({endings}, each also .gz, .xz, .bz2 or in a .tar of them), or give format:path with one of {formats}."
+
+
+def open_corpus(
+    spec: str | Path | Corpus | None = None,
+    *,
+    limit: int | None = None,
+    tokenizer: Any = None,
+    max_tokens: int = 128,
+    name: str | None = None,
+    licence: str = "",
+    **options: Any,
+) -> Corpus:
+    """Open a corpus.
+
+    Parameters
+    ----------
+    spec
+        A file whose ending tells its format (`.txt`, `.jsonl`, `.conllu`, `.conll`, `.tsv`, each also compressed or in a tar), `format:path`,
+        `glue:TASK:path`, `hf:dataset/config:split`, a corpus, or None for the built-in demo corpus.
+    limit
+        Only so many examples.
+    tokenizer, max_tokens
+        For pairs of paragraphs: the model's fast tokenizer, and the longest pair in tokens. Without a tokenizer pairs are left whole.
+    name, licence
+        For provenance; the name is the file's by default.
+    options
+        Options of the format's reader, for instance `documents=True` (conllu), `part="tr"` (senteval), `task="MRPC"` (tsv).
+
+    The first example is read at once, so that a file that cannot be read fails here.
+    """
+    if isinstance(spec, Corpus):
+        if options:
+            raise ParameterError(f"A corpus that is open already takes no reader options; given: {', '.join(options)}.")
+        return spec.limit(limit)
+    if spec is None:
+        from headwise.text.demo import demo_corpus
+
+        return demo_corpus(**options).limit(limit)
+    from_hub = isinstance(spec, str) and spec.startswith("hf:")
+    common = {"tokenizer": tokenizer, "max_tokens": max_tokens}
+    corpus = open_hub(str(spec), **options) if from_hub else _open_path(spec, common, options)
+    corpus.name = name or corpus.name
+    corpus.licence = licence or corpus.licence
+    corpus = corpus.limit(limit)
+    corpus.peek()
+    return corpus
+
+
+def _open_path(spec: str | Path, common: dict[str, Any], options: dict[str, Any]) -> Corpus:
+    format_name, path = parse_spec(spec, options)
+    if not path.exists():
+        raise InputError(f"There is no file '{path}'; check the path.")
+    if format_name is None:
+        if path.is_dir():
+            raise InputError(f"'{path}' is a folder; name a file, or give format:folder with one of {', '.join(FORMATS)}.")
+        format_name = format_by_ending(path)
+    chosen = FORMATS[format_name]
+    if format_name == "txt":
+        chosen = SNIFFED_TXT
+    chosen.check_options(options)
+    options = {**{key: value for key, value in common.items() if key in chosen.options}, **options}
+    files = Files(path, chosen.members)
+
+    def stream(notes: Notes) -> Iterator[Example]:
+        return chosen.read(files, notes, **options)
+
+    return Corpus(plain_name(path.name), stream, description=chosen.about)
+
+
+def parse_spec(spec: str | Path, options: dict[str, Any] | None = None) -> tuple[str | None, Path]:
+    """The format a spec names (None where the ending must tell) and its path; `glue:TASK:path` puts the task into the options."""
+    if isinstance(spec, Path):
+        return None, spec
+    if not spec.strip():
+        raise ParameterError("The corpus is named by an empty text; " + how())
+    head, colon, rest = spec.partition(":")
+    if colon and head in FORMATS:
+        if not rest:
+            raise ParameterError(f"'{spec}' names no file; give {head}:path.")
+        return head, Path(rest)
+    if colon and head == "glue":
+        task, second, path = rest.partition(":")
+        if not second:
+            return "tsv", Path(rest)
+        if options is not None:
+            options["task"] = task
+        return "tsv", Path(path)
+    if colon and not Path(spec).exists() and len(head) > 1 and head.replace("-", "").isalnum():
+        raise ParameterError(unknown("format", head, [*FORMATS, "glue", "hf"]))
+    return None, Path(spec)
+
+
+def format_by_ending(path: Path) -> str:
+    """The format that a file's ending, or the first fitting member of an archive, tells."""
+    ending = endings(path.name)[0]
+    if ending == ".tar":
+        for member in Files(path, ()).member_names():
+            found = _by_name(member)
+            if found is not None:
+                return found
+        raise InputError(f"The archive '{path}' holds no file of a known format. {how()}")
+    by_name = _by_name(path.name)
+    if by_name is None:
+        raise ParameterError(f"The ending of '{path.name}' tells no format. {how()}")
+    return by_name
+
+
+def _by_name(name: str) -> str | None:
+    ending, compression = endings(name)
+    if ending.endswith("_conll") or name.removesuffix(compression).endswith("_conll"):
+        return "conll"
+    return BY_ENDING.get(ending)
+
+
+def how() -> str:
+    """The sentence that says how a corpus is named."""
+    return HOW.format(endings=", ".join(BY_ENDING), formats=", ".join(FORMATS))
+
+
+def _read_by_first_line(files: Iterable[TextFile], notes: Notes, *, part: str | None = None, task: str | None = None) -> Iterator[Example]:
+    """A `.txt` file: SentEval's and MRPC's are known by their first line, all else is prose."""
+    for file in files:
+        opening, file = peek_lines(file, lambda line: bool(line.strip()))
+        first = opening[-1] if opening else ""
+        if is_senteval(first):
+            yield from read_senteval([file], notes, part=part)
+        elif is_glue_header(first) or task is not None:
+            yield from read_tsv([file], notes, task=task)
+        else:
+            yield from read_txt([file], notes)
+
+
+SNIFFED_TXT = Format("txt", FORMATS["txt"].about, _read_by_first_line, FORMATS["txt"].members)

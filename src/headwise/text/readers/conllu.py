@@ -1,0 +1,251 @@
+"""CoNLL-U treebanks: one example per sentence, or one per document with the entities that GUM marks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from headwise.errors import InputError
+from headwise.text.corpus import Notes
+from headwise.text.example import ROOT, Example
+from headwise.text.readers.entities import EntityMarks
+from headwise.text.readers.files import TextFile
+from headwise.text.readers.rows import features_of
+
+COLUMNS = 10
+FORM, LEMMA, UPOS, FEATS, HEAD, DEPREL, MISC = 1, 2, 3, 5, 6, 7, 9
+
+
+@dataclass
+class Sentence:
+    """The words of one sentence as they stand in the file; multiword tokens and empty nodes are no words."""
+
+    line: int = 0
+    comments: list[str] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)  # of each row
+    fused: list[tuple[int, int, str, bool]] = field(default_factory=list)  # multiword tokens: first word, last word, form, space after
+
+    def comment(self, key: str) -> str | None:
+        """The value of a comment `# key = value`, or "" of a bare `# key`."""
+        for text in self.comments:
+            name, equals, value = text.partition("=")
+            if name.strip() == key:
+                return value.strip() if equals else ""
+        return None
+
+    def heads(self, file: TextFile) -> tuple[int, ...] | None:
+        """0-based heads; None where no word of the sentence has one."""
+        given = [row[HEAD] for row in self.rows]
+        if all(head == "_" for head in given):
+            return None
+        heads = []
+        for head, line in zip(given, self.lines, strict=True):
+            if not head.isdecimal():
+                raise InputError(f"{file.where(line)}: HEAD is '{head}' where a number from 0 to {len(given)} is needed.")
+            if int(head) > len(given):
+                raise InputError(f"{file.where(line)}: HEAD is {head}, but the sentence has {len(given)} words.")
+            heads.append(int(head) - 1)
+        looped = word_in_cycle(heads)
+        if looped is not None:
+            raise InputError(
+                f"{file.where(self.lines[looped])}: the tree has a cycle through word {looped + 1}; mend the HEAD column there."
+            )
+        return tuple(heads)
+
+    def column(self, index: int) -> tuple[str, ...] | None:
+        """A column, None where it is empty throughout."""
+        values = tuple(row[index] for row in self.rows)
+        return None if all(value == "_" for value in values) else values
+
+    def features(self) -> tuple[dict[str, str], ...] | None:
+        return None if self.column(FEATS) is None else tuple(features_of(row[FEATS]) for row in self.rows)
+
+    def surface(self) -> tuple[str, tuple[tuple[int, int], ...]]:
+        """The text, put together by SpaceAfter, and each word's place in it. Words fused into one token whose form is not just theirs all get its whole place."""
+        text, spans = "", list[tuple[int, int]]()
+        fused = {first: (last, form, space) for first, last, form, space in self.fused}
+        word = 0
+        while word < len(self.rows):
+            last, form, space = fused.get(word, (word, self.rows[word][FORM], spaced(self.rows[word][MISC])))
+            start, end = len(text), len(text) + len(form)
+            parts = [row[FORM] for row in self.rows[word : last + 1]]
+            if "".join(parts) == form:
+                for part in parts:
+                    spans.append((start, start + len(part)))
+                    start += len(part)
+            else:
+                spans.extend((start, end) for _ in parts)
+            text += form + (" " if space else "")
+            word = last + 1
+        return text.rstrip(" "), tuple(spans)
+
+
+def spaced(misc: str) -> bool:
+    """Whether a space follows the token."""
+    return "SpaceAfter=No" not in misc.split("|")
+
+
+def word_in_cycle(heads: Sequence[int]) -> int | None:
+    """The first word from which following the heads never ends at a root."""
+    good = {ROOT}
+    for start in range(len(heads)):
+        path, word = set[int](), start
+        while word not in good:
+            if word in path:
+                return word
+            path.add(word)
+            word = heads[word]
+        good |= path
+    return None
+
+
+_ID = re.compile(r"(\d+)(?:([-.])(\d+))?")
+
+
+def sentences_of(file: TextFile) -> Iterator[Sentence]:
+    """The sentences of a CoNLL-U file, each row checked for its ten columns and its number."""
+    current = Sentence()
+    for number, line in file.lines():
+        if not line.strip():
+            if current.rows:
+                yield current
+                current = Sentence()
+            continue
+        current.line = current.line or number
+        if line.startswith("#"):
+            current.comments.append(line[1:].strip())
+            continue
+        row = line.split("\t")
+        if len(row) != COLUMNS:
+            raise InputError(f"{file.where(number)}: the row has {len(row)} columns separated by tabs; CoNLL-U has {COLUMNS}.")
+        match = _ID.fullmatch(row[0])
+        if match is None:
+            raise InputError(f"{file.where(number)}: ID is '{row[0]}', which is no word number.")
+        first, kind, second = match.groups()
+        if not row[FORM]:
+            raise InputError(f"{file.where(number)}: FORM is empty.")
+        if kind == ".":
+            continue
+        if int(first) != len(current.rows) + 1:
+            raise InputError(f"{file.where(number)}: ID is {row[0]} where word {len(current.rows) + 1} is due.")
+        if kind == "-":
+            if int(second) < int(first):
+                raise InputError(f"{file.where(number)}: the multiword token {row[0]} ends before it begins.")
+            current.fused.append((int(first) - 1, int(second) - 1, row[FORM], spaced(row[MISC])))
+            continue
+        current.rows.append(row)
+        current.lines.append(number)
+    if current.rows:
+        yield current
+
+
+def read_conllu(
+    files: Iterable[TextFile],
+    notes: Notes,
+    *,
+    documents: bool = False,
+    text: bool = False,
+    entities: bool = True,
+    skip_links: Collection[str] = (),
+) -> Iterator[Example]:
+    """Universal Dependencies treebanks.
+
+    Parameters
+    ----------
+    documents
+        One example per document (`# newdoc`, or the whole file where there is none), with sentence numbers and, where the file marks them (`Entity=`), mentions.
+    text
+        Give the text as it was written, by SpaceAfter, and the words as places in it; otherwise each word is tokenized apart.
+    entities
+        Whether the mentions of documents are read.
+    skip_links
+        Kinds of GUM links whose mentions are left out, for instance `appos`, `pred`.
+    """
+    for file in files:
+        if not documents:
+            for sentence in sentences_of(file):
+                yield _example([sentence], file, text=text)
+            continue
+        held: list[Sentence] = []
+        marks: EntityMarks | None = None
+        for sentence in sentences_of(file):
+            if held and (sentence.comment("newdoc") is not None or sentence.comment("newdoc id") is not None):
+                yield _document(held, file, marks, notes, text=text, skip_links=skip_links)
+                held = []
+            declared = sentence.comment("global.Entity")
+            if declared is not None and entities:
+                marks = EntityMarks(declared)
+            held.append(sentence)
+        if held:
+            yield _document(held, file, marks, notes, text=text, skip_links=skip_links)
+
+
+def read_gum(files: Iterable[TextFile], notes: Notes, *, text: bool = False, skip_links: Collection[str] = ()) -> Iterator[Example]:
+    """GUM and other CoNLL-U files with `Entity=`: one example per document, with trees and mentions."""
+    return read_conllu(files, notes, documents=True, text=text, skip_links=skip_links)
+
+
+def _document(
+    held: list[Sentence], file: TextFile, marks: EntityMarks | None, notes: Notes, *, text: bool, skip_links: Collection[str]
+) -> Example:
+    name = held[0].comment("newdoc id") or file.stem
+    example = _example(held, file, text=text, document=name)
+    if marks is None:
+        return example
+    misc = [(row[MISC], file.where(line)) for sentence in held for row, line in zip(sentence.rows, sentence.lines, strict=True)]
+    mentions = marks.mentions(misc, example.heads, notes, skip_links)
+    return replace(example, mentions=mentions)
+
+
+def _example(parts: list[Sentence], file: TextFile, *, text: bool, document: str = "") -> Example:
+    heads: list[int] = []
+    columns: dict[int, list[str]] = {LEMMA: [], UPOS: [], DEPREL: []}
+    absent: set[int] = set()  # columns that some sentence has not
+    features: list[dict[str, str]] = []
+    has_features = False
+    words: list[str] = []
+    numbers: list[int] = []
+    written, spans = "", list[tuple[int, int]]()
+    for number, sentence in enumerate(parts):
+        offset = len(words)
+        own = sentence.heads(file)
+        if own is None:
+            absent.add(HEAD)
+        else:
+            heads.extend(h if h == ROOT else h + offset for h in own)
+        for index, gathered in columns.items():
+            values = sentence.column(index)
+            if values is None:
+                absent.add(index)
+            else:
+                gathered.extend(values)
+        own_features = sentence.features()
+        has_features |= own_features is not None
+        features.extend(own_features or ({},) * len(sentence.rows))
+        words.extend(row[FORM] for row in sentence.rows)
+        numbers.extend([number] * len(sentence.rows))
+        if text:
+            surface, places = sentence.surface()
+            start = len(written) + 1 if written else 0
+            written = f"{written} {surface}" if written else surface
+            spans.extend((a + start, b + start) for a, b in places)
+    where = file.where(parts[0].line)
+
+    def column(index: int) -> tuple[str, ...] | None:
+        return None if index in absent else tuple(columns[index])
+
+    return Example(
+        text=written if text else None,
+        spans=tuple(spans) if text else None,
+        words=tuple(words),
+        heads=None if HEAD in absent else tuple(heads),
+        relations=column(DEPREL),
+        upos=column(UPOS),
+        lemmas=column(LEMMA),
+        features=tuple(features) if has_features else None,
+        sentences=tuple(numbers) if document else None,
+        origin=f"{where}, document {document}" if document else where,
+        scheme="ud",
+    )

@@ -1,0 +1,169 @@
+"""GLUE's TSV files as they really are: columns by header (or by shape where there is none), and quotes that are just characters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from headwise.errors import InputError, ParameterError, unknown
+from headwise.text.corpus import Notes
+from headwise.text.example import Example
+from headwise.text.readers.files import TextFile
+
+
+@dataclass(frozen=True)
+class Task:
+    """Which columns of a task's file are text, second text and label; `header` False for files without one, whose columns are numbered."""
+
+    name: str
+    text: str
+    pair: str | None
+    label: str
+    header: bool = True
+    regression: bool = False
+    columns: int = 0  # of a file without header
+
+
+# The order matters: the first task whose text columns a header has is taken.
+TASKS = (
+    Task("MRPC", "#1 String", "#2 String", "Quality"),
+    Task("STS-B", "sentence1", "sentence2", "score", regression=True),
+    Task("QQP", "question1", "question2", "is_duplicate"),
+    Task("QNLI", "question", "sentence", "label"),
+    Task("MNLI", "sentence1", "sentence2", "gold_label"),
+    Task("RTE", "sentence1", "sentence2", "label"),
+    Task("WNLI", "sentence1", "sentence2", "label"),
+    Task("SST-2", "sentence", None, "label"),
+    Task("CoLA", "3", None, "1", header=False, columns=4),
+    Task("XNLI", "0", "1", "2", header=False, columns=3),
+    Task("pairs of texts", "text1", "text2", "label"),
+    Task("premise and hypothesis", "premise", "hypothesis", "label"),
+    Task("text and pair", "text", "pair", "label"),
+    Task("text", "text", None, "label"),
+    Task("scored text", "text", None, "score", regression=True),
+)
+NAMED = {task.name.lower(): task for task in TASKS if " " not in task.name and task.name != "text"}
+ALSO = {"sst2": "sst-2", "stsb": "sts-b", "mnli-m": "mnli", "mnli-mm": "mnli"}
+NLI_LABELS = {"neutral", "contradiction", "entailment", "contradictory"}
+
+
+def task_by_name(name: str) -> Task:
+    """A GLUE task by its name, in any case."""
+    found = NAMED.get(ALSO.get(name.lower(), name.lower()))
+    if found is None:
+        raise ParameterError(unknown("GLUE task", name, (task.name for task in NAMED.values())))
+    return found
+
+
+def task_of_header(header: Sequence[str]) -> Task | None:
+    """The task that a header line belongs to: its label column too must be there, except in test files, which have none."""
+    for with_label in (True, False):
+        for task in TASKS:
+            wanted = [task.text, task.pair, task.label if with_label else None]
+            if task.header and all(name in header for name in wanted if name is not None):
+                return task
+    return None
+
+
+def is_glue_header(line: str) -> bool:
+    """Whether a line can only be the header of a GLUE file (for MRPC's, which end in .txt)."""
+    return line.startswith("Quality\t#1 ID\t#2 ID\t")
+
+
+def task_without_header(row: Sequence[str]) -> Task | None:
+    """CoLA's four columns (source, 0 or 1, mark, sentence) or XNLI's three (premise, hypothesis, label)."""
+    if len(row) == 4 and row[1] in ("0", "1") and row[2] in ("", "*", "**", "?", "??"):
+        return NAMED["cola"]
+    if len(row) == 3 and row[2] in NLI_LABELS:
+        return NAMED["xnli"]
+    return None
+
+
+def read_tsv(files: Iterable[TextFile], notes: Notes, *, task: str | None = None, bad_rows: str | None = None) -> Iterator[Example]:
+    """Rows of a TSV file as text, pair and label. Quotes mean nothing and a line is a row, as in GLUE.
+
+    Parameters
+    ----------
+    task
+        A GLUE task; otherwise told by the header, or by the shape of the first row for CoLA and XNLI, which have none.
+    bad_rows
+        What happens to a row of another number of columns than the first (the halves of a row that a quoted line break tore apart): `error`, or `skip`, which
+        counts them and notes the first. By default GLUE's own files are read with `skip`, since some of them (QQP) are like that, all others with `error`.
+    """
+    if bad_rows not in (None, "error", "skip"):
+        raise ParameterError(f"`bad_rows` must be error or skip; it is '{bad_rows}'.")
+    named = None if task is None else task_by_name(task)
+    for file in files:
+        yield from _rows(file, notes, named, bad_rows)
+
+
+def _rows(file: TextFile, notes: Notes, named: Task | None, bad_rows: str | None) -> Iterator[Example]:
+    chosen: Task | None = None
+    columns: Mapping[str, int] = {}
+    width, first_bad = 0, ""
+    for number, line in file.lines():
+        if not line.strip():
+            continue
+        row = line.split("\t")
+        if chosen is None:
+            chosen, columns = _choose(row, named, file.where(number))
+            width = len(row)
+            if chosen.header or "sentence" in columns:
+                continue
+        where = file.where(number)
+        problem = _problem(row, width, chosen, columns)
+        if problem:
+            skip = bad_rows == "skip" or (bad_rows is None and chosen in NAMED.values())
+            if not skip:
+                raise InputError(f"{where}: {problem}; mend the row, or leave such rows out with bad_rows=skip.")
+            first_bad = first_bad or f"{where}: {problem}"
+            notes[f"broken rows left out (first: {first_bad})"] += 1
+            continue
+        pair = columns.get(chosen.pair) if chosen.pair else None
+        label = row[columns[chosen.label]].strip() if chosen.label in columns else None
+        yield Example(
+            text=row[columns[chosen.text]].strip(),
+            pair=None if pair is None else row[pair].strip(),
+            label=float(label) if label is not None and chosen.regression else label,
+            origin=where,
+        )
+
+
+def _choose(row: Sequence[str], named: Task | None, where: str) -> tuple[Task, dict[str, int]]:
+    """The task of a file by its first row, and where its columns are."""
+    header = [name.strip() for name in row]
+    by_name = {name: index for index, name in enumerate(header)}
+    if named is not None and not named.header:
+        if "sentence" in by_name and named.name == "CoLA":  # CoLA's test file has a header and no labels
+            return Task("CoLA", "sentence", None, "label"), by_name
+        if len(row) != named.columns:
+            raise InputError(f"{where}: the row has {len(row)} columns; a {named.name} file has {named.columns}.")
+        return named, {str(i): i for i in range(named.columns)}
+    found = named if named is not None else task_of_header(header)
+    if found is not None:
+        missing = [name for name in (found.text, found.pair) if name is not None and name not in by_name]
+        if missing:
+            raise InputError(f"{where}: the header of a {found.name} file has {', '.join(missing)}; this one has {', '.join(header)}.")
+        return found, by_name
+    found = task_without_header(row)
+    if found is None:
+        raise InputError(
+            f"{where}: the header names no text: one of text, sentence, sentence1 and sentence2, question and sentence, premise and hypothesis is needed; "
+            f"it has {', '.join(header[:8])[:200]}. For a GLUE file give glue:TASK:path."
+        )
+    return found, {str(i): i for i in range(found.columns)}
+
+
+def _problem(row: Sequence[str], width: int, task: Task, columns: Mapping[str, int]) -> str:
+    if len(row) != width:
+        return f"the row has {len(row)} columns where the first line has {width}"
+    if not row[columns[task.text]].strip():
+        return f"the column '{task.text}' is empty"
+    if task.pair and not row[columns[task.pair]].strip():
+        return f"the column '{task.pair}' is empty"
+    if task.regression and task.label in columns:
+        try:
+            float(row[columns[task.label]])
+        except ValueError:
+            return f"the column '{task.label}' holds '{row[columns[task.label]]}' where a number is needed"
+    return ""

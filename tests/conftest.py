@@ -1,0 +1,37 @@
+"""Fixtures shared by all tests: where the real models and data are, unpacked once for a session."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(2)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real models and data; the test is skipped where there is none."""
+    given = os.environ.get("HEADWISE_SHARED")
+    if not given or not Path(given).is_dir():
+        pytest.skip("HEADWISE_SHARED does not point at real models and data")
+    return Path(given).resolve()
+
+
+def _unpacked(shared: Path, name: str, folder: Path) -> Path:
+    from headwise.models.demo import unpack
+
+    unpack(shared / "models" / name, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def wiki_bert(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _unpacked(shared, "wiki-bert", tmp_path_factory.mktemp("models") / "wiki-bert")
+
+
+@pytest.fixture(scope="session")
+def stories(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _unpacked(shared, "stories15M", tmp_path_factory.mktemp("models") / "stories15M")

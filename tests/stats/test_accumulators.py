@@ -1,0 +1,121 @@
+"""Accumulators: equal to numpy over the whole, whatever the cuts; merged, saved and loaded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from headwise.stats.accumulators import Moments, Ratios, Records, State, Sums
+
+values_with_gaps = hnp.arrays(
+    np.float64,
+    st.tuples(st.integers(1, 20), st.integers(1, 3)),
+    elements=st.one_of(st.floats(-1e3, 1e3), st.just(float("nan"))),
+)
+
+
+def moments_of(values: np.ndarray) -> Moments:
+    found = Moments(values.shape[1])
+    if len(values):
+        found.add(torch.from_numpy(values))
+    return found
+
+
+def assert_is_numpys(found: Moments, values: np.ndarray) -> None:
+    count = (~np.isnan(values)).sum(0)
+    np.testing.assert_array_equal(found.count.numpy(), count)
+    for column in range(values.shape[1]):
+        own = values[~np.isnan(values[:, column]), column]
+        if len(own):
+            assert float(found.mean[column]) == pytest.approx(own.mean(), rel=1e-9, abs=1e-9)
+        variance = found.variance()[column]
+        if len(own) > 1:
+            assert variance == pytest.approx(own.var(ddof=1), rel=1e-7, abs=1e-7)
+            assert variance >= 0
+        else:
+            assert np.isnan(variance)
+
+
+@given(values_with_gaps, st.data())
+@settings(max_examples=60, deadline=None)
+def test_moments_do_not_depend_on_the_cuts(values: np.ndarray, data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(values)), max_size=3)))
+    parts = [moments_of(part) for part in np.split(values, cuts)]
+    order = data.draw(st.permutations(range(len(parts))))
+    merged = Moments(values.shape[1])
+    for i in order:
+        merged.merge(parts[i])
+    assert_is_numpys(merged, values)
+    streamed = Moments(values.shape[1])
+    for part in np.split(values, cuts):
+        if len(part):
+            streamed.add(torch.from_numpy(part))
+    assert_is_numpys(streamed, values)
+
+
+@given(st.floats(-1e6, 1e6), st.integers(2, 9), st.integers(1, 8))
+@settings(deadline=None)
+def test_equal_values_have_a_variance_of_exactly_zero(value: float, count: int, cut: int) -> None:
+    values = np.full((count, 1), value)
+    merged = moments_of(values[: min(cut, count)])
+    merged.merge(moments_of(values[min(cut, count) :]))
+    assert merged.variance()[0] == 0.0
+
+
+def test_moments_into_a_part_of_the_shape() -> None:
+    values = torch.rand(5, 3, dtype=torch.float64)
+    found = Moments(2, 3)
+    found.add(values, where=(1,))
+    assert found.count[0].sum() == 0
+    np.testing.assert_allclose(found.mean[1], values.mean(0))
+    summary = found.summary()
+    assert np.isnan(summary["mean"][0]).all()
+    assert summary["n"].dtype == np.int64
+    assert (summary["low"][1] < summary["mean"][1]).all()
+
+
+def test_ratios_weigh_tokens_alike_and_merge() -> None:
+    generator = np.random.default_rng(0)
+    weight = torch.from_numpy(generator.integers(0, 9, size=(40, 2)).astype(float))
+    total = weight * 0.3 + torch.from_numpy(generator.normal(size=(40, 2))) * weight.sqrt()
+    whole, first, second = (Ratios(2) for _ in range(3))
+    whole.add_sums(total, weight)
+    first.add_sums(total[:13], weight[:13])
+    second.add_sums(total[13:], weight[13:])
+    second.merge(first)
+    for name, value in whole.summary().items():
+        np.testing.assert_allclose(second.summary()[name], value)
+    np.testing.assert_allclose(whole.summary()["mean"], (total.sum(0) / weight.sum(0)).numpy())
+    # The delta method's interval is near the bootstrap's, which knows nothing of it.
+    draws = np.random.default_rng(1).integers(0, 40, size=(4000, 40))
+    ratios = total.numpy()[draws].sum(1) / weight.numpy()[draws].sum(1)
+    summary = whole.summary()
+    np.testing.assert_allclose(summary["high"] - summary["low"], 2 * 2.02 * ratios.std(0), rtol=0.15)
+
+
+def test_sums_and_records_merge_and_come_back_from_arrays() -> None:
+    state = State(total=Sums(2, 3), mean=Moments(3), rows=Records(2, 2))
+    other = State(total=Sums(2, 3), mean=Moments(3), rows=Records(2, 2))
+    state.sums("total").add(torch.ones(3), where=(0,))
+    other.sums("total").add(torch.ones(2, 3))
+    state.moments("mean").add(torch.rand(4, 3))
+    other.moments("mean").add(torch.rand(2, 3))
+    state.records("rows").add([5, 1], torch.tensor([[1.0, 2.0], [3.0, 4.0]]), where=(0,))
+    other.records("rows").add([5, 2], torch.tensor([[7.0, 8.0], [9.0, 9.0]]), where=(1,))
+    state.merge(other)
+    np.testing.assert_array_equal(state.sums("total").total, [[2, 2, 2], [1, 1, 1]])
+    np.testing.assert_array_equal(state.records("rows").index, [1, 2, 5])
+    np.testing.assert_array_equal(state.records("rows").values[2], [[1, 2], [7, 8]])
+    loaded = State(total=Sums(2, 3), mean=Moments(3), rows=Records(2, 2))
+    loaded.load({key: np.array(value) for key, value in state.arrays().items()})
+    for key, value in state.arrays().items():
+        np.testing.assert_array_equal(loaded.arrays()[key], value)
+
+
+def test_states_of_different_analyses_do_not_merge() -> None:
+    with pytest.raises(ValueError, match="different analyses"):
+        State(a=Sums(1)).merge(State(b=Sums(1)))

@@ -32,7 +32,15 @@ def synthetic(heads: int, examples: int, size: int, classes: int, seed: int = 0)
     return vectors @ mixing, labels
 
 
-def one_classifier(train: torch.Tensor, labels: torch.Tensor, held_out: torch.Tensor, held_out_labels: torch.Tensor, classes: int, penalty: float, settings: ProbeSettings):
+def one_classifier(
+    train: torch.Tensor,
+    labels: torch.Tensor,
+    held_out: torch.Tensor,
+    held_out_labels: torch.Tensor,
+    classes: int,
+    penalty: float,
+    settings: ProbeSettings,
+):
     """SentEval's fit of one classifier: (best validation accuracy, best model)."""
     order = np.random.RandomState(settings.seed)
     torch.manual_seed(settings.seed)
@@ -59,14 +67,19 @@ def one_classifier(train: torch.Tensor, labels: torch.Tensor, held_out: torch.Te
     return best, best_model
 
 
-def sequential(vectors: np.ndarray, labels: np.ndarray, split: Split, classes: int, settings: ProbeSettings) -> tuple[np.ndarray, np.ndarray]:
+def sequential(
+    vectors: np.ndarray, labels: np.ndarray, split: Split, classes: int, settings: ProbeSettings
+) -> tuple[np.ndarray, np.ndarray]:
     """Validation and test accuracy of each head, one classifier after the other."""
     targets = torch.from_numpy(labels).to(settings.device)
     validation, test = [], []
     for head in vectors:
         mean, deviation = head[split.train].mean(0), head[split.train].std(0)
         scaled = torch.from_numpy((head - mean) / deviation).to(settings.device)
-        parts = [(scaled[rows], targets[rows]) for rows in (torch.from_numpy(split.train), torch.from_numpy(split.validation), torch.from_numpy(split.test))]
+        parts = [
+            (scaled[rows], targets[rows])
+            for rows in (torch.from_numpy(split.train), torch.from_numpy(split.validation), torch.from_numpy(split.test))
+        ]
         fits = [one_classifier(*parts[0], *parts[1], classes, penalty, settings) for penalty in PENALTIES]
         picked = max(range(len(fits)), key=lambda i: (fits[i][0], i))
         with torch.no_grad():
@@ -108,11 +121,15 @@ def main() -> None:
 
     ratio = sequential_seconds / batched_seconds
     difference = np.abs(together.test[chosen] - test)
-    print(f"{given.heads} heads x {len(PENALTIES)} penalties, {given.examples} examples x {given.size}, {given.classes} classes, {given.device}, {given.threads} thread(s)")
+    print(
+        f"{given.heads} heads x {len(PENALTIES)} penalties, {given.examples} examples x {given.size}, {given.classes} classes, {given.device}, {given.threads} thread(s)"
+    )
     print(f"one by one     {sequential_seconds:8.2f} s" + ("" if some == given.heads else f"  (scaled up from {some} heads)"))
     print(f"all at once    {batched_seconds:8.2f} s")
     print(f"ratio          {ratio:8.1f} x   (wanted: {WANTED[given.device.split(':')[0]]:.0f} x)")
-    print(f"test accuracy: mean {together.test[chosen].mean():.4f} and {test.mean():.4f}, largest difference of a head {difference.max():.4f}")
+    print(
+        f"test accuracy: mean {together.test[chosen].mean():.4f} and {test.mean():.4f}, largest difference of a head {difference.max():.4f}"
+    )
     print(f"validation accuracy: largest difference of a head {np.abs(together.validation[chosen] - validation).max():.4f}")
 
 

@@ -96,14 +96,16 @@ def parse_settings(given: list[str] | None, analyses: list[str]) -> dict[str, di
 def _open(
     model: str | None, corpus: str | None, device: str | None, stack: str | None, max_length: int | None, overlong: str, parser: str | None
 ) -> tuple[Any, Any]:
+    from headwise.analyses.base import one_of
     from headwise.models import HeadModel
     from headwise.text import annotate, open_corpus
-    from headwise.text.encode import Encoder
+    from headwise.text.encode import OVERLONG
 
     opened = HeadModel.open(model, device=device, stack=stack)
     for note in opened.notes:
         err.print(f"[dim]{note}[/dim]")
-    opened.encoder = Encoder(opened.tokenizer, min(max_length or opened.max_length, opened.max_length), overlong)
+    one_of("overlong", overlong, OVERLONG)
+    opened.encoder.max_length, opened.encoder.overlong = min(max_length or opened.max_length, opened.max_length), overlong
     text = open_corpus(corpus, tokenizer=opened.tokenizer)
     return opened, annotate(text, parser) if parser else text
 

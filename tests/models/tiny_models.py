@@ -51,7 +51,7 @@ SERVED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "data2vec-text": ("Data2VecTextConfig", "Data2VecTextModel", PLAIN | IDS),
     "ernie": ("ErnieConfig", "ErnieModel", PLAIN),
     "esm": ("EsmConfig", "EsmModel", PLAIN | {"pad_token_id": 1, "mask_token_id": 3, "position_embedding_type": "rotary"}),
-    "eurobert": ("EuroBertConfig", "EuroBertModel", GROUPED),
+    "eurobert": ("EuroBertConfig", "EuroBertModel", GROUPED | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "mask_token_id": 3}),
     "nomic-bert": ("NomicBertConfig", "NomicBertModel", PLAIN),
     "jina": ("JinaEmbeddingsV3Config", "JinaEmbeddingsV3Model", PLAIN),
     "bert-generation": ("BertGenerationConfig", "BertGenerationEncoder", PLAIN),
@@ -117,15 +117,7 @@ SERVED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "megatron-bert": ("MegatronBertConfig", "MegatronBertModel", PLAIN),
     "rembert": ("RemBertConfig", "RemBertModel", PLAIN | {"input_embedding_size": 16}),
     "roformer": ("RoFormerConfig", "RoFormerModel", PLAIN),
-    "ibert": ("IBertConfig", "IBertModel", PLAIN | IDS),
-    "convbert": ("ConvBertConfig", "ConvBertModel", PLAIN | {"embedding_size": 32, "head_ratio": 2}),
-    "squeezebert": ("SqueezeBertConfig", "SqueezeBertModel", PLAIN | {"embedding_size": 32}),
     "gpt-neox-japanese": ("GPTNeoXJapaneseConfig", "GPTNeoXJapaneseModel", PLAIN),
-    "longformer": ("LongformerConfig", "LongformerModel", PLAIN | {"attention_window": 4}),
-    "bigbird": ("BigBirdConfig", "BigBirdModel", PLAIN),
-    "funnel": ("FunnelConfig", "FunnelModel", {"vocab_size": VOCABULARY, "block_sizes": [1, 1], "d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 48, "num_decoder_layers": 1}),
-    "fnet": ("FNetConfig", "FNetModel", {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48, "vocab_size": VOCABULARY, "max_position_embeddings": 40}),
-    "mamba": ("MambaConfig", "MambaModel", {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": VOCABULARY, "state_size": 8}),
 }
 SEQ2SEQ: dict[str, tuple[str, str, dict[str, Any]]] = {
     "t5": ("T5Config", "T5Model", T5),
@@ -140,15 +132,28 @@ SEQ2SEQ: dict[str, tuple[str, str, dict[str, Any]]] = {
     "plbart": ("PLBartConfig", "PLBartModel", BART),
     "switch": ("SwitchTransformersConfig", "SwitchTransformersModel", T5 | {"num_decoder_layers": 3, "num_experts": 2, "num_sparse_encoder_layers": 0, "num_sparse_decoder_layers": 0}),
     "t5gemma": ("T5GemmaConfig", "T5GemmaModel", {"encoder": GROUPED | BAND, "decoder": GROUPED | BAND, "vocab_size": VOCABULARY}),
-    "prophetnet": ("ProphetNetConfig", "ProphetNetModel", {"vocab_size": VOCABULARY, "hidden_size": 32, "num_encoder_layers": 2, "num_decoder_layers": 2, "num_encoder_attention_heads": 4, "num_decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 40}),
-    "led": ("LEDConfig", "LEDModel", {k: v for k, v in BART.items() if k != "max_position_embeddings"} | {"max_encoder_position_embeddings": 40, "max_decoder_position_embeddings": 40, "attention_window": 4}),
     "fsmt": ("FSMTConfig", "FSMTModel", {k: v for k, v in BART.items() if k != "vocab_size"} | {"langs": ["en", "de"], "src_vocab_size": VOCABULARY, "tgt_vocab_size": VOCABULARY}),
 }
 
+# outside the attention registry, and no way in
+REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "squeezebert": ("SqueezeBertConfig", "SqueezeBertModel", PLAIN | {"embedding_size": 32}),
+    "convbert": ("ConvBertConfig", "ConvBertModel", PLAIN | {"embedding_size": 32, "head_ratio": 2}),
+    "longformer": ("LongformerConfig", "LongformerModel", PLAIN | {"attention_window": 4}),
+    "bigbird": ("BigBirdConfig", "BigBirdModel", PLAIN),
+    "funnel": ("FunnelConfig", "FunnelModel", {"vocab_size": VOCABULARY, "block_sizes": [1, 1], "d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 48, "num_decoder_layers": 1}),
+    "fnet": ("FNetConfig", "FNetModel", {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48, "vocab_size": VOCABULARY, "max_position_embeddings": 40}),
+    "mamba": ("MambaConfig", "MambaModel", {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": VOCABULARY, "state_size": 8}),
+    "prophetnet": ("ProphetNetConfig", "ProphetNetModel", {"vocab_size": VOCABULARY, "hidden_size": 32, "num_encoder_layers": 2, "num_decoder_layers": 2, "num_encoder_attention_heads": 4, "num_decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 40}),
+    "led": ("LEDConfig", "LEDModel", {k: v for k, v in BART.items() if k != "max_position_embeddings"} | {"max_encoder_position_embeddings": 40, "max_decoder_position_embeddings": 40, "attention_window": 4}),
+}
 
-def build(config_class: str, model_class: str, arguments: dict[str, Any], *, seed: int = 0, scale: float = 4.0) -> Any:
+
+def build(config_class: str, model_class: str, arguments: dict[str, Any], *, seed: int = 0, scale: float | None = None) -> Any:
     """A random model in evaluation mode with the eager path. Weight matrices are enlarged, so that attention is far from uniform."""
     torch.manual_seed(seed)
+    if scale is None:
+        scale = 1.5 if "num_heads" in arguments and "d_kv" in arguments else 4.0  # T5 does not scale its scores
     config = getattr(transformers, config_class)(**arguments)
     model = getattr(transformers, model_class)._from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():

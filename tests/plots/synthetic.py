@@ -5,7 +5,30 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-TOKENS = "[CLS] the old dog that my sister found chased three cats . [SEP] it was tired , they ran off . [SEP]".split()
+TOKENS = [
+    "[CLS]",
+    "the",
+    "old",
+    "dog",
+    "that",
+    "my",
+    "sister",
+    "found",
+    "chased",
+    "three",
+    "cats",
+    ".",
+    "[SEP]",
+    "it",
+    "was",
+    "tired",
+    ",",
+    "they",
+    "ran",
+    "off",
+    ".",
+    "[SEP]",
+]
 
 
 def _mean(name: str, dims: tuple[str, ...], values: np.ndarray, n: int) -> dict[str, xr.Variable]:

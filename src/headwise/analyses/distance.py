@@ -43,7 +43,8 @@ class Distance(Analysis):
       majorisation; `mds_share[axis]`; attributes `stress`, `stress_smacof`;
     - `js_within_layer`, `js_between_layers`, `layer_p_value`: mean distance of pairs of heads of one layer and of different layers, and a permutation test
       of their difference (layers handed round at random among heads; one-tailed); `layer_js[layer, layer_b]`;
-    - `cluster[head_a]`: average-linkage families, numbered by their first head; `linkage[merge, part]` and `leaf[head_a]` (place in the tree's order).
+    - `cluster[head_a]`: families by Ward's rule on `sqrt(js)`, which is a Euclidean distance (the divergence itself is none), numbered by their first head;
+      `linkage[merge, part]` and `leaf[head_a]` (place in the tree's order).
 
     Parameters
     ----------
@@ -79,7 +80,7 @@ class Distance(Analysis):
         at_least("permutations", self.permutations, 1)
 
     def start(self, shape: Shape) -> State:
-        return State(js=PairSums(shape.layers * shape.heads, shape.causal), tokens=Sums(), examples=Sums())
+        return State(js=PairSums(shape.layers * shape.heads, shape.causal), tokens=Sums(1), examples=Sums(1))
 
     def observe_example(self, state: State, maps: Tensor, batch: Batch) -> None:
         pairs = state["js"]
@@ -109,10 +110,10 @@ class Distance(Analysis):
             yield torch.cat(waiting, 1)
 
     def result(self, state: State, shape: Shape) -> xr.Dataset:
-        tokens = float(state.sums("tokens").total)
+        tokens = float(state.sums("tokens").total[0])
         js = state.sums("js").total.numpy() / tokens if tokens else np.full((shape.layers * shape.heads,) * 2, np.nan)
         return distance_dataset(js, shape.layers, shape.heads, self).assign_attrs(
-            tokens=int(tokens), examples=int(state.sums("examples").total), smoothing=self.smoothing
+            tokens=int(tokens), examples=int(state.sums("examples").total[0]), smoothing=self.smoothing
         )
 
 
@@ -124,8 +125,9 @@ def distance_dataset(js: np.ndarray, layers: int, heads: int, settings: Distance
     safe = js if known else np.zeros_like(js)
     points, share = classical_mds(safe, settings.axes)
     turned = smacof_mds(safe, settings.axes)
-    tree = linkage(safe)
-    labels = cut(tree, count, settings.clusters) if settings.clusters else best_cut(safe, tree)
+    metric = np.sqrt(safe)
+    tree = linkage(metric)
+    labels = cut(tree, count, settings.clusters) if settings.clusters else best_cut(metric, tree)
     leaf = np.empty(count, dtype=np.int64)
     leaf[leaf_order(tree, count)] = np.arange(count)
     test = group_distance_test(safe, layer_of, settings.permutations, settings.seed)
@@ -139,7 +141,7 @@ def distance_dataset(js: np.ndarray, layers: int, heads: int, settings: Distance
         "js_within_layer": ((), test.within, nats | {"long_name": "mean distance of heads of one layer"}),
         "js_between_layers": ((), test.between, nats | {"long_name": "mean distance of heads of different layers"}),
         "layer_p_value": ((), test.p_value, {"long_name": "heads of one layer are nearer: one-tailed permutation test"}),
-        "cluster": ("head_a", labels, {"long_name": "family by average linkage"}),
+        "cluster": ("head_a", labels, {"long_name": "family by Ward's rule on the root of js"}),
         "leaf": ("head_a", leaf, {"long_name": "place among the leaves of the tree"}),
         "linkage": (("merge", "part"), tree, {"long_name": "tree of merges"}),
     }

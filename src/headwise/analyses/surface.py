@@ -102,7 +102,7 @@ class Surface(Analysis):
 
     def result(self, state: State, shape: Shape) -> xr.Dataset:
         heads = ("layer", "head")
-        variables = {}
+        variables: dict[str, xr.Variable] = {}
         for name in ORIGINS:
             variables |= mean_variables(name, (*heads, "token_type"), state.means(name), units="share of attention")
         variables |= mean_variables("position", (*heads, "offset"), state.means("position"), units="share of attention")
@@ -128,9 +128,16 @@ class Surface(Analysis):
 
 
 def row_entropy(weights: Tensor) -> Tensor:
-    """Entropy of each row in nats; 0·ln 0 is 0."""
-    # A floor under the logarithm is cheaper than a masked one, and exact: weights below it add less than 1e-36.
-    return -(weights * weights.clamp(min=1e-38).log_()).sum(-1)
+    """Entropy of each row in nats, `[..., row, key]` to `[..., row]`; 0·ln 0 is 0."""
+    if weights.device.type != "cpu":
+        return torch.special.entr(weights).sum(-1)
+    # One example at a time stays in the processor's cache. A floor under the logarithm is cheaper than a masked one, and exact: weights below it add less than 1e-36.
+    out = weights.new_empty(weights.shape[:-1])
+    buffer = weights.new_empty(weights.shape[1:])
+    for example, own in enumerate(weights):
+        torch.clamp(own, min=1e-38, out=buffer).log_().mul_(own)
+        torch.sum(buffer, dim=-1, out=out[example])
+    return out.neg_()
 
 
 def _diagonal(values: Tensor, rows: Rows, offset: int) -> Tensor:

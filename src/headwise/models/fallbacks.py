@@ -10,6 +10,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from headwise.models.intercept import intercepted_forward
@@ -31,7 +32,7 @@ def lead_to_tap(model: nn.Module) -> list[Undo]:
     return undo
 
 
-def _through_tap(module: nn.Module, method: str, own: Callable[[], Any], *tensors: Any, **options: Any) -> tuple[Tensor, Tensor | None] | None:
+def _through_tap(module: nn.Module, own: Callable[[], Any], *tensors: Any, **options: Any) -> tuple[Tensor, Tensor | None] | None:
     """The tap's answer for this call as `[example, head, token, d_head]`; None where nobody watches and the module's own method should answer."""
     session = SESSION.get()
     if session is None:
@@ -50,7 +51,7 @@ def _gpt1(self: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | N
         return type(self)._attn(self, q, k, v, attention_mask, output_attentions)
 
     scaling = v.shape[-1] ** -0.5 if self.scale else 1.0
-    answer = _through_tap(self, "_attn", own, q, k.transpose(2, 3), v, attention_mask, scaling=scaling, causal=True)
+    answer = _through_tap(self, own, q, k.transpose(2, 3), v, attention_mask, scaling=scaling, causal=True)
     return own() if answer is None else [answer[0], answer[1]] if output_attentions else [answer[0]]
 
 
@@ -59,7 +60,7 @@ def _gptj(self: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: 
         return type(self)._attn(self, query, key, value, attention_mask)
 
     scaling = 1.0 / float(self.scale_attn)
-    return _through_tap(self, "_attn", own, query.float(), key.float(), value, attention_mask, scaling=scaling) or own()
+    return _through_tap(self, own, query.float(), key.float(), value, attention_mask, scaling=scaling) or own()
 
 
 def _gpt_neo(self: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None) -> Any:
@@ -69,9 +70,8 @@ def _gpt_neo(self: Any, query: Tensor, key: Tensor, value: Tensor, attention_mas
     keys = key.shape[2]
     window = self.bias[:, :, keys - query.shape[2] : keys, :keys]  # the causal triangle, or the band of a local layer
     if attention_mask is not None:
-        lowest = attention_mask.new_tensor(float("-inf")).clamp(min=-3e38 if attention_mask.dtype.itemsize == 4 else -6e4)
-        window = attention_mask.masked_fill(~window, lowest.item())
-    return _through_tap(self, "_attn", own, query.float(), key.float(), value, window, scaling=1.0) or own()
+        window = attention_mask.masked_fill(~window, torch.finfo(attention_mask.dtype).min)
+    return _through_tap(self, own, query.float(), key.float(), value, window, scaling=1.0) or own()
 
 
 # (file, class) of attention modules whose softmax is intercepted
@@ -89,7 +89,6 @@ INTERCEPTED = frozenset(
         ("mpt", "MptAttention"),
         ("rembert", "RemBertSelfAttention"),
         ("roformer", "RoFormerSelfAttention"),
-        ("squeezebert", "SqueezeBertSelfAttention"),
         ("xglm", "XGLMAttention"),
         ("xlm", "MultiHeadAttention"),
         ("xlnet", "XLNetRelativeAttention"),

@@ -152,25 +152,32 @@ class HeadModel:
     # --- what the model is ------------------------------------------------------------------------------------------
 
     def _probe(self, stack: str | None) -> tuple[Sites, str]:
+        """Run a few tokens through the model to see which modules compute attention and in which shapes."""
         vocabulary = getattr(self.module.get_input_embeddings(), "num_embeddings", 100)
         ids = torch.arange(12, device=self.device).view(2, 6) * 7 % max(vocabulary - 1, 1)
         ids = torch.where(ids >= self.pad_id, ids + 1, ids).clamp(max=vocabulary - 1)
         real = torch.tensor([[True] * 6, [True] * 4 + [False] * 2], device=self.device)
         ids = torch.where(real, ids, self.pad_id)
 
-        def run() -> None:
+        def run(decoder_tokens: int = 5) -> Any:
             # The decoder gets one token less than the encoder, so that cross-attention is told by its shape.
-            whole = self._encoder_part is not None and stack in ("decoder", "cross")
-            self._run(ids, real, torch.zeros_like(ids), stack="decoder" if whole else "encoder", decoder_ids=ids[:, :5], decoder_real=real[:, :5])
+            part = "decoder" if self._encoder_part is not None and stack in ("decoder", "cross") else "encoder"
+            return self._run(ids, real, torch.zeros_like(ids), stack=part, decoder_tokens=decoder_tokens)
 
         try:
-            with self._evaluating():
-                return find_sites(self.module, run, real, stack, self._encoder_part)
+            with self._evaluating(), torch.no_grad():
+                sites, found = find_sites(self.module, run, real, stack, self._encoder_part)
+                with Session(sites, real, TraceWatcher(frozenset({"hidden"}))).running() as session:
+                    output = run(decoder_tokens=6)
         except ModelError:
             raise
         except Exception as error:
             text = " ".join(str(error).split())
             raise ModelError(f"{type(self.module).__name__} does not run on plain text with the tap ({type(error).__name__}: {text[:200]}); it is not served.") from error
+        shape = tuple((output.last_hidden_state if session.final is None else session.final).shape)
+        self.hidden = shape[-1] if len(shape) == 3 else 0
+        sites.tokens_first = shape[:2] == (6, 2)
+        return sites, found
 
     def _measure(self) -> None:
         sites = self._sites
@@ -178,7 +185,6 @@ class HeadModel:
         self.d_head = sites.d_heads[0]
         self.kv_groups = tuple(head // (self.heads // self.kv_heads) for head in range(self.heads))
         text = self.config.get_text_config(decoder=self.stack != "encoder") if hasattr(self.config, "get_text_config") else self.config
-        self.hidden = int(getattr(text, "hidden_size", None) or getattr(text, "d_model", 0))
         counted = getattr(text, "num_hidden_layers", self.layers)
         if self._encoder_part is None and isinstance(counted, int) and counted != self.layers:
             self.notes.append(f"{self.layers} of the model's {counted} layers compute attention; only those are counted, from 0.")
@@ -269,7 +275,7 @@ class HeadModel:
         session = self._session(batch, watcher, interventions, block_rows, BLOCK_BYTES)
         with torch.no_grad():
             self._forward(session, batch, logits=False)
-        return watcher.trace(None if session.final is None else at_least_single(session.final))
+        return watcher.trace(session.final)
 
     def gradients(
         self, batch: Batch, loss: Callable[[Any, Batch], Tensor], *, interventions: Interventions | None = None, block_rows: int | None = None
@@ -312,6 +318,8 @@ class HeadModel:
             raise ParameterError("Gradients need a loss: use HeadModel.gradients for `attention_gradient`.")
         if "outputs" in needs and len(set(self._sites.d_heads)) > 1:
             raise ModelError(f"The heads of {self.name} have different sizes in different layers ({', '.join(map(str, self._sites.d_heads))}); their outputs are not served.")
+        if "hidden" in needs and not self.hidden:
+            raise ModelError(f"The layers of {self.name} pass on no hidden states of the usual shape; they are not served.")
         if block_rows is not None and block_rows < 1:
             raise ParameterError(f"`block_rows` must be at least 1; it is {block_rows}.")
         if batch.ids.shape[1] > self.max_length:
@@ -323,7 +331,10 @@ class HeadModel:
         if logits and not (self.has_lm_head or hasattr(self.module, "num_labels")):
             raise ModelError(f"{self.name} was opened without a head, so it gives no logits; open it with `task`.")
         with self._evaluating(), session.running():
-            return self._run(batch.ids, batch.real, batch.types, logits=logits, stack=self.stack)
+            output = self._run(batch.ids, batch.real, batch.types, logits=logits, stack=self.stack)
+        if "hidden" in session.needs and session.final is None:
+            session.final = at_least_single(output.last_hidden_state)  # XLM keeps its layers in pieces: nothing else leaves the last one
+        return output
 
     def _run(
         self,
@@ -333,8 +344,7 @@ class HeadModel:
         *,
         stack: str,
         logits: bool = False,
-        decoder_ids: Tensor | None = None,
-        decoder_real: Tensor | None = None,
+        decoder_tokens: int | None = None,
     ) -> Any:
         """Call the smallest part of the model that computes this stack."""
         inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": real.long()}
@@ -345,8 +355,8 @@ class HeadModel:
             part = getattr(self.module, "base_model", self.module)
         accepted = _accepted(part)
         if self._encoder_part is not None and part is not self._encoder_part:
-            inputs["decoder_input_ids"] = ids if decoder_ids is None else decoder_ids
-            inputs["decoder_attention_mask"] = (real if decoder_real is None else decoder_real).long()
+            inputs["decoder_input_ids"] = ids[:, :decoder_tokens]
+            inputs["decoder_attention_mask"] = real[:, :decoder_tokens].long()
         elif "token_type_ids" in accepted and ((getattr(self.config, "type_vocab_size", 0) or 0) > 1 or self.config.model_type == "xlnet"):
             # Not for every model that takes them: GPT-2 would add the embedding of token 0 to everything.
             inputs["token_type_ids"] = types

@@ -5,11 +5,15 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlparse
 
+import huggingface_hub
 import torch
 import transformers
 from tokenizers import Tokenizer
@@ -30,7 +34,7 @@ def load_model(name: str | Path, task: str | None, device: torch.device, dtype: 
         raise ParameterError(f"`task` must be one of {', '.join(TASKS)}; it is {task!r}.")
     where = located(name)
     with _spoken(name, "config.json"):
-        config = AutoConfig.from_pretrained(where, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(where, trust_remote_code=False, local_files_only=_offline(where))
     chosen = _class_for(config, task, name)
     model, missing = _load(chosen, where, config, name, dtype or "auto")
     base = _base_prefix(model)
@@ -69,6 +73,19 @@ def located(name: str | Path) -> str:
     return text
 
 
+def _offline(where: str) -> bool:
+    """Whether the hub is out of reach: then only what is already cached is looked for, at once instead of after many tries."""
+    if Path(where).is_dir():
+        return True
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        return False  # a proxy resolves names for us
+    try:
+        socket.getaddrinfo(urlparse(huggingface_hub.constants.ENDPOINT).hostname, 443)
+    except OSError:
+        return True
+    return False
+
+
 def _class_for(config: Any, task: str | None, name: str | Path) -> Any:
     if task is None:
         architecture = (getattr(config, "architectures", None) or [""])[0]
@@ -94,7 +111,7 @@ def _class_for(config: Any, task: str | None, name: str | Path) -> Any:
 
 def _load(chosen: Any, where: str, config: Any, name: str | Path, dtype: Any) -> tuple[PreTrainedModel, list[str]]:
     with _spoken(name, "weights"):
-        model, info = chosen.from_pretrained(where, config=copy.deepcopy(config), attn_implementation="eager", dtype=dtype, trust_remote_code=False, output_loading_info=True)
+        model, info = chosen.from_pretrained(where, config=copy.deepcopy(config), attn_implementation="eager", dtype=dtype, trust_remote_code=False, output_loading_info=True, local_files_only=_offline(where))
     wrong = sorted(str(key[0] if isinstance(key, tuple) else key) for key in info.get("mismatched_keys", ()))
     if wrong:
         raise ModelError(f"The weight '{wrong[0]}' in '{name}' has another shape than its config.json says.")
@@ -147,7 +164,7 @@ def load_tokenizer(name: str | Path) -> Any:
     if Path(where).is_dir() and not any((Path(where) / file).is_file() for file in ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model", "tokenizer_config.json")):
         raise ModelError(f"The folder '{name}' has no tokenizer; put tokenizer.json there, or pass `tokenizer`.")
     with _spoken(name, "tokenizer"):
-        return AutoTokenizer.from_pretrained(where, use_fast=True, trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(where, use_fast=True, trust_remote_code=False, local_files_only=_offline(where))
 
 
 def for_words(tokenizer: Any) -> Any:

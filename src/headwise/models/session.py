@@ -75,11 +75,14 @@ class Session:
     # Hooks fire in every thread that runs the module: they act only for the session of their own context.
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if SESSION.get() is self:
-            self._entering[module] = hidden_input(args, kwargs)
+            self._entering[module] = self._hidden(hidden_input(args, kwargs))
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if SESSION.get() is self:
-            self.final = hidden_output(output)
+        if SESSION.get() is self and self.sites.of(module) is None:
+            self.final = self._hidden(hidden_output(output))
+
+    def _hidden(self, values: Tensor) -> Tensor:
+        return at_least_single(values.transpose(0, 1) if self.sites.tokens_first else values)
 
     def by_rows(self, batch_size: int, queries: int, keys: int) -> bool:
         """Whether the rows of this input are formed in blocks."""
@@ -93,7 +96,7 @@ class Session:
     def visible(self, call: Call, start: int, stop: int) -> Tensor:
         """V(i) for a block of rows: open in the mask, and neither query nor key is padding."""
         key = id(call.mask)
-        whole = stop - start == call.sizes[2] and not isinstance(call.mask, RowMask | None) and not call.causal
+        whole = stop - start == call.sizes[2] and not call.causal and not isinstance(call.mask, RowMask) and not isinstance(call, FormedCall)
         if whole and key in self._visible:
             return self._visible[key][1]
         real = self.real
@@ -149,7 +152,7 @@ class Session:
             Layer(
                 layer,
                 outputs=at_least_single(output) if "outputs" in self.needs else None,
-                hidden=None if hidden is None else at_least_single(hidden),
+                hidden=hidden,
                 query=None if isinstance(call, FormedCall) else call.query,
                 key=None if isinstance(call, FormedCall) else call.key,
                 value=call.value,

@@ -37,6 +37,7 @@ class Sites:
     d_heads: tuple[int, ...]  # of each layer
     causal: bool
     entries: list[nn.Module] = field(default_factory=list)
+    tokens_first: bool = False  # hidden states run [token, example, width] inside the model (XLNet, FSMT)
 
     def of(self, module: nn.Module) -> Site | None:
         return self.by_module.get(module)
@@ -94,7 +95,7 @@ def find_sites(model: nn.Module, run: Callable[[], object], real: Tensor, stack:
         SESSION.reset(token)
     name = type(model).__name__
     if not probe.seen:
-        raise ModelError(f"{name} computes its attention in its own way, outside the attention interface of transformers, and headwise does not serve it.")
+        raise ModelError(f"{name} is not served: it computes its attention in its own way (or has none), outside the attention interface of transformers.")
     inside = {id(m) for m in encoder.modules()} if encoder is not None else set()
     kinds: dict[str, list[_Seen]] = {}
     for seen in probe.seen:

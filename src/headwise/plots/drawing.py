@@ -106,7 +106,7 @@ def _draw(ax: Axes, weights: np.ndarray, left: list[str], right: list[str], colo
     lines = [((0.0, float(q)), (1.0, float(k))) for q, k in zip(queries, keys, strict=True)]
     rgba = [
         (*(to_rgb(colours[c]) if c in colours else base), float(np.clip(weights[q, k], 0, 1)) * (1.0 if c in colours else faint))
-        for q, k, c in zip(queries, keys, chosen, strict=True)
+        for q, k, c in zip(queries, keys, chosen.tolist(), strict=True)
     ]
     ax.add_collection(LineCollection(lines, colors=rgba, linewidths=1.4, capstyle="round"))
     coloured = {"from": (colours, {}), "to": ({}, colours)}[side]

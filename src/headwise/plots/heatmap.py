@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -88,13 +88,13 @@ def heatmap_panels(
         for index, (ax, (name, plane)) in enumerate(zip(axes, planes.items(), strict=False)):
             layers, heads = data.numbers(arrays[name], "layer"), data.numbers(arrays[name], "head")
             image = _draw(ax, plane, layers, heads, norm, colours, sort, annotate, cell_room)
-            _labels(ax, sort, first_column=index % columns == 0, last_row=index + columns >= len(planes))
+            _labels(ax, sort, first_column=index % columns == 0, last_row=index + columns >= len(planes), tall=height / rows > 1.6)
         for ax in axes[len(planes) :]:
             ax.remove()
         style.panel_labels(list(axes[: len(planes)]), [name if name else "" for name in planes])
         assert image is not None
         bar = fig.colorbar(image, ax=list(axes[: len(planes)]), fraction=0.035, pad=0.015, aspect=max(12.0, (height - 0.9) / 0.11))
-        bar.outline.set_linewidth(0.4)  # type: ignore[operator]
+        bar.outline.set_linewidth(0.4)
         bar.set_label(f"{label} ({unit})" if label and unit else label or unit)
         hatched = any(np.isnan(plane).any() for plane in planes.values())
         order = "Heads sorted within each layer, largest first; cells carry head numbers" if sort else ""
@@ -124,7 +124,7 @@ def _scale(planes: list[np.ndarray], limits: tuple[float | None, float | None], 
 def _grid(planes: list[np.ndarray], wide: bool) -> tuple[int, int, float, float]:
     """Columns, rows, width and height in inches: square-ish cells, never higher than a page."""
     count, layers, heads = len(planes), max(p.shape[0] for p in planes), max(p.shape[1] for p in planes)
-    columns = min(count, 3)
+    columns = 2 if count in (2, 4) else min(count, 3)
     width = style.COLUMN if count == 1 and heads <= (8 if wide else 12) else style.PAGE
     rows = -(-count // columns)
     cell = ((width - 0.8) / columns - 0.3) / heads
@@ -150,7 +150,7 @@ def _draw(
         plane = np.take_along_axis(plane, names, axis=1)
     image = ax.imshow(np.ma.masked_invalid(plane), cmap=cmap, norm=norm, aspect="auto", interpolation="nearest", origin="upper")
     for layer, head in zip(*np.nonzero(np.isnan(plane)), strict=True):
-        box = {"facecolor": "#f2f2f2", "edgecolor": "#a6a6a6", "hatch": "////", "linewidth": 0}
+        box: dict[str, Any] = {"facecolor": "#f2f2f2", "edgecolor": "#a6a6a6", "hatch": "////", "linewidth": 0}
         ax.add_patch(Rectangle((head - 0.5, layer - 0.5), 1, 1, **box))
     for edges, line in ((np.arange(1, plane.shape[1]) - 0.5, ax.axvline), (np.arange(1, plane.shape[0]) - 0.5, ax.axhline)):
         for edge in edges:
@@ -194,8 +194,8 @@ def _ticks(names: list[int], room: float) -> tuple[list[int], list[str]]:
     return list(range(0, len(names), step)), [str(name) for name in names[::step]]
 
 
-def _labels(ax: Axes, sort: bool, *, first_column: bool, last_row: bool) -> None:
+def _labels(ax: Axes, sort: bool, *, first_column: bool, last_row: bool, tall: bool) -> None:
     if last_row:
         ax.set_xlabel("rank of the head in its layer" if sort else "head")
     if first_column:
-        ax.set_ylabel("layer (0 at the top)")
+        ax.set_ylabel("layer (0 at the top)" if tall else "layer")

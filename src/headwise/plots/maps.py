@@ -69,12 +69,10 @@ def all_maps(
             image, ax=ax, fraction=0.03, pad=0.01, aspect=max(12.0, rows * cell / 0.11), ticks=[0, 0.01, 0.05, 0.1, 0.25, 0.5, 1]
         )
         bar.ax.set_yticklabels(["0", ".01", ".05", ".1", ".25", ".5", "1"])
-        bar.outline.set_linewidth(0.4)  # type: ignore[operator]
+        bar.outline.set_linewidth(0.4)
         bar.set_label("attention weight (square-root scale)")
         how = "Within a map: rows look, columns are looked at, first token top left"
-        style.annotate_figure(fig, title, [*notes, f"One input of {len(tokens)} tokens", how])
-        if fig._supxlabel is not None:
-            fig._supxlabel.set_text(fig._supxlabel.get_text() + "\n" + listing)
+        style.annotate_figure(fig, title, [*notes, f"One input of {len(tokens)} tokens", how], below=listing)
         return style.finish(fig)
 
 

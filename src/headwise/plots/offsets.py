@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import xarray as xr
-from matplotlib import patheffects as effects
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
@@ -64,8 +63,7 @@ def histogram_grid(dataset: xr.Dataset, *, source: str | None = None, window: in
     _cells(ax, bars, offsets)
     for (layer, head), peak in np.ndenumerate(_peaks(bars)):
         if np.isfinite(peak):
-            halo = [effects.withStroke(linewidth=1.5, foreground="white")]
-            ax.text(head - 0.46, layer + 0.03, _peak_text(peak), va="top", fontsize=style.SMALL, color=style.GREY, path_effects=halo)
+            ax.text(head - 0.46, layer + 0.03, _peak_text(peak), va="top", fontsize=style.SMALL, color=style.GREY)
     ax.set_xlim(-0.5, heads - 0.5)
     ax.set_ylim(layers, 0)
     ax.set_xticks(range(heads), [str(h) for h in data.numbers(dataset, "head")])

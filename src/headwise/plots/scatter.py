@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib.patheffects as effects
 import numpy as np
@@ -69,9 +70,10 @@ def scatter_by_layer(ax: Axes, series: Sequence[Series], *, mean_line: bool = Tr
         seen = np.isfinite(one.values)
         ax.scatter(x[seen], one.values[seen], s=size, c=one.colour, marker=one.marker, alpha=0.55, linewidths=0, zorder=3)
         if mean_line:
-            outline = [effects.Stroke(linewidth=2.2, foreground="white"), effects.Normal()]
-            style_of_line = {"color": one.colour, "linewidth": 1.3, "marker": one.marker, "markersize": 3.6, "markeredgecolor": "white"}
-            ax.plot(np.arange(layers), mean_over_heads(one.values), markeredgewidth=0.5, zorder=5, path_effects=outline, **style_of_line)
+            means, many = mean_over_heads(one.values), layers > 14
+            ax.plot(np.arange(layers), means, color="white", linewidth=2.2, zorder=4.5)
+            mark: dict[str, Any] = {"marker": one.marker, "markersize": 2.6 if many else 3.8, "markeredgecolor": "white"}
+            ax.plot(np.arange(layers), means, color=one.colour, linewidth=1.3, markeredgewidth=0.3 if many else 0.5, zorder=5, **mark)
         if name_best and seen.any():
             _name_best(ax, one, x)
     ax.grid(axis="y")

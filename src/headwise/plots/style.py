@@ -102,7 +102,27 @@ def rc() -> dict[str, Any]:
 
 def context() -> AbstractContextManager[None]:
     """The shared settings, for a `with` block; nothing outside it changes."""
-    return mpl.rc_context({**mpl.rcParamsDefault, **rc()})
+    settings: Any = {**_defaults(), **rc()}
+    return mpl.rc_context(settings)
+
+
+@functools.cache
+def _defaults() -> dict[str, Any]:
+    """matplotlib's own defaults, so that a user's settings do not change our bytes; those of windows and backends stay as they are."""
+    others = (
+        "backend",
+        "interactive",
+        "toolbar",
+        "webagg",
+        "tk.",
+        "macosx",
+        "keymap",
+        "date.",
+        "timezone",
+        "docstring",
+        "savefig.directory",
+    )
+    return {str(name): value for name, value in mpl.rcParamsDefault.items() if not str(name).startswith(others)}
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -148,7 +168,9 @@ def wrap(text: str, width: float, size: float) -> str:
     return "\n".join(lines)
 
 
-def annotate_figure(figure: Figure, title: str, notes: Iterable[str], legend: Sequence[Artist] = (), columns: int = 1) -> None:
+def annotate_figure(
+    figure: Figure, title: str, notes: Iterable[str], legend: Sequence[Artist] = (), columns: int = 1, below: str = ""
+) -> None:
     """Put title and legend above and the small print (count, interval, how to read) below a figure, all wrapped to its width."""
     width = figure.get_figwidth() - 0.08
     margin = 0.04 / figure.get_figwidth()
@@ -160,13 +182,15 @@ def annotate_figure(figure: Figure, title: str, notes: Iterable[str], legend: Se
     elif title:
         figure.suptitle(wrap(title, width, LARGE), x=margin, ha="left", fontsize=LARGE, fontweight="bold", linespacing=1.15)
     note = " ".join(part if part.endswith((".", "?")) else part + "." for part in notes if part)
-    if note:
-        figure.supxlabel(wrap(note, width, SMALL), x=margin, ha="left", fontsize=SMALL, color=GREY, linespacing=1.25)
+    small_print = "\n".join(part for part in (wrap(note, width, SMALL) if note else "", below) if part)
+    if small_print:
+        figure.supxlabel(small_print, x=margin, ha="left", fontsize=SMALL, color=GREY, linespacing=1.25)
 
 
 def finish(figure: Figure) -> Figure:
     """Lay the figure out now, under the shared settings, so that it looks the same wherever it is shown or saved later."""
     figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # each further layout would move things by a hair, and with it the bytes
     return figure
 
 

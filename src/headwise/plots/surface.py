@@ -49,7 +49,8 @@ def token_types(dataset: xr.Dataset) -> Figure:
         ("token_type_from_other", "from all but sep tokens"),
     )
     names = [(name, title) for name, title in all_panels if data.has(dataset, name)]
-    dropped = [title for name, title in all_panels if (name, title) not in names]
+    if not data.has(dataset, "token_type_from_sep"):  # without sep tokens, all but sep are all
+        names = names[:1]
     width = style.PAGE if len(names) > 1 else style.COLUMN
     fig = style.new_figure(width, 2.75 if len(names) > 1 else 3.0)
     axes = np.atleast_1d(fig.subplots(1, len(names), sharey=True))
@@ -67,7 +68,7 @@ def token_types(dataset: xr.Dataset) -> Figure:
         data.count_text(dataset, *(name for name, _ in names)),
         _MEAN_LINE,
         data.interval_text(any(data.interval(dataset, name, (*_LH, "token_type")) is not None for name, _ in names)),
-        f"Not drawn, for there is no such token: {', '.join(dropped)}" if dropped else "",
+        "There is no sep token to look from" if len(names) == 1 else "",
     ]
     handles = legend_handles(list(shown.values()))
     style.annotate_figure(fig, "Attention to each kind of token", notes, handles, 4 if len(names) > 1 else 2)

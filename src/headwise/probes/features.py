@@ -29,11 +29,15 @@ class ArrayFeatures:
     def __init__(self, array: Any) -> None:
         if array.ndim < 2:
             raise ParameterError(f"Features need the axes [unit, example, size]; they have shape {tuple(array.shape)}.")
-        self.array = array.reshape(-1, *array.shape[-2:])
-        self.units, self.examples, self.size = self.array.shape
+        self.array = array
+        self.units, self.examples, self.size = int(np.prod(array.shape[:-2])), array.shape[-2], array.shape[-1]
 
     def block(self, start: int, stop: int, rows: np.ndarray) -> np.ndarray:
-        return np.asarray(self.array[start:stop, rows], dtype=np.float32)
+        # Unit by unit: a reshape would copy a slice of a memory-mapped file as a whole.
+        out = np.empty((stop - start, len(rows), self.size), dtype=np.float32)
+        for i in range(start, stop):
+            out[i - start] = self.array[np.unravel_index(i, self.array.shape[:-2])][rows]
+        return out
 
 
 class PairFeatures:

@@ -23,7 +23,7 @@ def fit_lbfgs(train: Tensor, labels: Tensor, classes: int, settings: ProbeSettin
     -------
     weights [head, penalty, class, size + 1] and whether each classifier converged [head, penalty].
     """
-    heads, examples, size = train.shape
+    heads, _, size = train.shape
     columns = 1 if classes == 2 else classes
     problem = _Problem(train, labels, columns, torch.tensor(settings.penalties, dtype=train.dtype, device=train.device))
     shape = (heads, len(settings.penalties), columns, size)

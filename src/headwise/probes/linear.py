@@ -43,7 +43,9 @@ class ProbeScores:
         return self.predicted == self.truth
 
 
-def fit_probes(features: Features | Any, labels: Any, split: Split, settings: ProbeSettings | None = None, task: str = "task") -> ProbeScores:
+def fit_probes(
+    features: Features | Any, labels: Any, split: Split, settings: ProbeSettings | None = None, task: str = "task"
+) -> ProbeScores:
     """Logistic regression from the vectors of each unit to the labels (Jo & Myaeng 2020, §3.1-3.2, App. A.2).
 
     Parameters
@@ -65,7 +67,9 @@ def fit_probes(features: Features | Any, labels: Any, split: Split, settings: Pr
     return _fit(features, torch.from_numpy(codes), split, settings, task, names)
 
 
-def fit_regressions(features: Features | Any, labels: Any, split: Split, settings: ProbeSettings | None = None, task: str = "task") -> ProbeScores:
+def fit_regressions(
+    features: Features | Any, labels: Any, split: Split, settings: ProbeSettings | None = None, task: str = "task"
+) -> ProbeScores:
     """Ridge regression from the vectors of each unit to numbers; validation and test scores are Pearson's r, `spearman` beside it (STS-B)."""
     settings = settings or ProbeSettings()
     if min(settings.penalties) == 0:
@@ -124,7 +128,9 @@ class _Block:
     def values(self, rows: np.ndarray) -> Tensor:
         return load(self.features, self.start, self.stop, rows, self.settings.device, self.task)
 
-    def fit(self, train_rows: np.ndarray, held_out_rows: np.ndarray, settings: ProbeSettings | None = None) -> tuple[Tensor, Tensor, Scaler]:
+    def fit(
+        self, train_rows: np.ndarray, held_out_rows: np.ndarray, settings: ProbeSettings | None = None
+    ) -> tuple[Tensor, Tensor, Scaler]:
         """Weights [unit, penalty, column, size + 1], scores on the held-out rows [unit, penalty], and the training rows' scaler."""
         settings = settings or self.settings
         raw = self.values(train_rows)

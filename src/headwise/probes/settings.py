@@ -115,7 +115,9 @@ def encode_labels(labels: Any, split: Split, task: str = "task") -> tuple[np.nda
     number = {name: i for i, name in enumerate(names)}
     codes = np.array([number.get(str(value), -1) for value in values], dtype=np.int64)
     if len(np.unique(codes[split.train])) < 2:
-        raise InputError(f"{task}: all {len(split.train)} training examples have the label '{values[split.train[0]]}'; a probe needs at least two classes.")
+        raise InputError(
+            f"{task}: all {len(split.train)} training examples have the label '{values[split.train[0]]}'; a probe needs at least two classes."
+        )
     for part in ("validation", "test"):
         if not np.isin(codes[getattr(split, part)], codes[split.train]).any():
             raise InputError(f"{task}: no label of the {part} part occurs in the training part; draw the parts from the same classes.")
@@ -145,7 +147,9 @@ def encode_targets(labels: Any, split: Split, task: str = "task") -> np.ndarray:
 def make_folds(pool: np.ndarray, folds: int, seed: int, task: str = "task") -> list[tuple[np.ndarray, np.ndarray]]:
     """`folds` pairs (train, held out) of example indices; the held-out parts are disjoint and cover the pool."""
     if len(pool) < folds:
-        raise InputError(f"{task}: {len(pool)} examples cannot be cut into {folds} folds; give more examples or set `folds` to at most {len(pool)}.")
+        raise InputError(
+            f"{task}: {len(pool)} examples cannot be cut into {folds} folds; give more examples or set `folds` to at most {len(pool)}."
+        )
     order = np.random.RandomState(seed).permutation(len(pool))
     parts = np.array_split(order, folds)
     return [(np.sort(pool[np.concatenate(parts[:k] + parts[k + 1 :])]), np.sort(pool[parts[k]])) for k in range(folds)]

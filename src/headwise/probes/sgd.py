@@ -9,7 +9,9 @@ from torch import Tensor
 from headwise.probes.settings import ProbeSettings
 
 
-def fit_senteval(train: Tensor, train_labels: Tensor, held_out: Tensor, held_out_labels: Tensor, classes: int, settings: ProbeSettings) -> tuple[Tensor, Tensor]:
+def fit_senteval(
+    train: Tensor, train_labels: Tensor, held_out: Tensor, held_out_labels: Tensor, classes: int, settings: ProbeSettings
+) -> tuple[Tensor, Tensor]:
     """Train `head x penalty` classifiers together.
 
     Every classifier starts from the same weights and sees the same batches, as SentEval's would with one seed, so that each ends where it would have
@@ -82,7 +84,9 @@ def _gradient(batch: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
         return torch.stack([-one, one], 2)
     scores = torch.bmm(weights.view(heads, penalties * classes, size), batch.mT).view(heads, penalties, classes, -1)
     error = scores.softmax(2)
-    error.scatter_add_(2, labels.expand(heads, penalties, 1, -1), torch.full((), -1.0, device=error.device).expand(heads, penalties, 1, len(labels)))
+    error.scatter_add_(
+        2, labels.expand(heads, penalties, 1, -1), torch.full((), -1.0, device=error.device).expand(heads, penalties, 1, len(labels))
+    )
     error = error.div_(len(labels)).view(heads, penalties * classes, -1)
     return torch.bmm(error, batch).view(weights.shape)
 

@@ -1,4 +1,4 @@
-"""Families from distances: average-linkage trees, cut where the groups stand apart best. Pure functions on arrays."""
+"""Families from distances: Ward's trees, cut where the groups stand apart best. Pure functions on arrays."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from scipy.spatial.distance import squareform
 
 
 def linkage(distance: np.ndarray) -> np.ndarray:
-    """The tree of merges by average linkage, `[merge, 4]`: the two parts (items, then earlier merges), their distance, the number of items."""
+    """The tree of merges by Ward's rule (least growth of the spread within groups; the distances must be Euclidean ones).
+
+    `[merge, 4]`: the two parts (items, then earlier merges), their distance, the number of items.
+    """
     distance = np.asarray(distance, dtype=float)
     if len(distance) < 2:
         return np.zeros((0, 4))
-    return hierarchy.linkage(squareform(distance, checks=False), method="average")
+    return hierarchy.linkage(squareform(distance, checks=False), method="ward")
 
 
 def leaf_order(tree: np.ndarray, items: int) -> np.ndarray:

@@ -119,10 +119,8 @@ def sign_flip_test(difference: np.ndarray, repeats: int = 9999, alternative: str
     flat = difference.reshape(n, -1)
     filled = np.where(np.isnan(flat), 0.0, flat)
     exact = n < 60 and 2**n <= repeats
-    if exact:
-        signs = 1.0 - 2.0 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
-    else:
-        signs = 1.0 - 2.0 * np.random.default_rng(seed).integers(0, 2, size=(repeats, n))
+    flips = (np.arange(2**n)[:, None] >> np.arange(n)) & 1 if exact else np.random.default_rng(seed).integers(0, 2, size=(repeats, n))
+    signs = 1.0 - 2.0 * flips
     p = _tail(filled.sum(0), signs @ filled, alternative, exact)
     return np.where(np.isnan(flat).all(0), np.nan, p).reshape(shape)
 

@@ -166,6 +166,7 @@ class Request:
     opening: Sequence[Node] = ()  # what stands before everything else: a subordinator, an adverb, a question word
     controller: Node | None = None
     agent: Entity | None = None
+    avoid: Sequence[Entity] = ()  # entities that take no further part
     agreement: tuple[int, bool] | None = None  # person and plural, where the subject phrase itself does not tell
     adjuncts: bool = True
     relative: Mapping[str, str] = ()  # type: ignore[assignment]  # slot whose noun gets a relative clause, and its kind
@@ -184,7 +185,7 @@ class Clauses:
         """A clause as the tree of its verb."""
         request = request or Request()
         fill = dict(request.fill)
-        outer, self.used = self.used, [e for e in (*fill.values(), request.agent) if isinstance(e, Entity)]
+        outer, self.used = self.used, [e for e in (*fill.values(), request.agent, *request.avoid) if isinstance(e, Entity)]
         links: list[tuple[Slot, Node]] = []
         subject_slot = verb.object if plan.passive and verb.object else verb.subject
         subject_key = "obj" if plan.passive else "subj"
@@ -192,9 +193,12 @@ class Clauses:
         agent = request.agent
         if request.form == "finite":
             filler = fill.pop(subject_key) if subject_key in fill else self._choose(subject_slot, first=True)
+            self._consume(verb, plan, subject_key, filler)
             if isinstance(filler, Entity) and agent is None:
                 agent = filler
-            subject = self._phrase(filler, "nsubj:pass" if plan.passive else "nsubj", "nom", request.relative.get(subject_key) if request.relative else None)
+            subject = self._phrase(
+                filler, "nsubj:pass" if plan.passive else "nsubj", "nom", request.relative.get(subject_key) if request.relative else None
+            )
         shown = subject or request.controller
         if shown is not None:
             links.append((subject_slot, shown))
@@ -221,17 +225,24 @@ class Clauses:
             return mark, Node(form, "VERB", request.relation, verb.lemma, features)
         helpers, head = verb_group(verb, plan, person, plural, request.inverted)
         assert head is not None, "a verb was given"
-        return place_helpers(helpers, plan, subject, request.inverted, self._frequency(plan)), head
+        return place_helpers(helpers, plan, subject, request.inverted, self._frequency(plan, request.adjuncts)), head
 
-    def _frequency(self, plan: Plan) -> str | None:
+    def _frequency(self, plan: Plan, adjuncts: bool) -> str | None:
         if plan.aspect == "habit" and plan.negation is None:
             return self.dice.pick(("often", "usually", "always", "sometimes", "rarely"))
-        if plan.aspect == "perfect" and plan.negation is None and self.dice.chance(0.3):
+        if plan.aspect == "perfect" and adjuncts and plan.negation is None and self.dice.chance(0.3):
             return "already" if plan.tense == "past" else self.dice.pick(("already", "recently"))
         return None
 
     def _complements(
-        self, verb: Verb, plan: Plan, fill: dict[str, Filler], request: Request, agent: Entity | None, subject: Node | None, links: list[tuple[Slot, Node]]
+        self,
+        verb: Verb,
+        plan: Plan,
+        fill: dict[str, Filler],
+        request: Request,
+        agent: Entity | None,
+        subject: Node | None,
+        links: list[tuple[Slot, Node]],
     ) -> tuple[Node | None, list[Node]]:
         """The fronted phrase, and what follows the verb in order."""
         fronted: Node | None = None
@@ -239,7 +250,8 @@ class Clauses:
 
         def realise(key: str, slot: Slot, relation: str) -> Node | None:
             nonlocal fronted
-            filler = fill.pop(key) if key in fill else self._choose(slot)
+            filler = fill.pop(key) if key in fill else self._choose(slot, own=key != "obj" or "noown" not in verb.flags)
+            self._consume(verb, plan, key, filler)
             phrase = self._phrase(filler, relation, "acc", request.relative.get(key) if request.relative else None)
             if phrase is not None:
                 links.append((slot, phrase))
@@ -249,7 +261,9 @@ class Clauses:
 
         particle = Node(verb.particle, "ADP", "compound:prt") if verb.particle else None
         ditransitive = verb.recipient is not None
-        double = ditransitive and "pponly" not in verb.flags and not plan.passive and request.fronted != "iobj" and self.dice.chance(0.5)
+        if ditransitive and verb.object and not plan.passive and "obj" not in fill:
+            fill["obj"] = self._choose(verb.object, owned=False)
+        double = ditransitive and "pponly" not in verb.flags and not plan.passive and request.fronted != "iobj" and self.dice.chance(0.65)
         if double and not self._object_would_be_pronoun(fill) and verb.recipient:
             right.append(realise("iobj", verb.recipient, "iobj"))  # type: ignore[arg-type]
         if verb.object is not None and not plan.passive:
@@ -261,8 +275,9 @@ class Clauses:
                 links.append((verb.object, obj))
             else:
                 obj = realise("obj", verb.object, "obj")
-            after = obj is not None and obj.upos == "PRON"
-            right += chain([obj, particle] if particle and (after or self.dice.chance(0.35)) else [particle, obj])
+            light = obj is not None and sum(1 for _ in obj.walk()) <= 3  # a heavy object goes after the particle, a pronoun never does
+            after = obj is not None and (obj.upos == "PRON" or (light and self.dice.chance(0.35)))
+            right += chain([obj, particle] if after else [particle, obj])
         elif particle:
             right.append(particle)
         if verb.recipient is not None and not any(node and node.relation == "iobj" for node in right):
@@ -286,8 +301,8 @@ class Clauses:
         """Manner, place and time, not too many at once."""
         dice, left, right = self.dice, list(left), list(right)
         busy = any(node.relation == "obl" or node.relation == "acl:relcl" for node in right)
-        if verb.adverbs and dice.chance(0.35) and plan.negation is None and plan.aspect != "habit":
-            manner = adverb(dice.pick([a for a in verb.adverbs]))
+        if verb.adverbs and dice.chance(0.35) and plan.negation is None and not any(node.upos == "ADV" for node in left):
+            manner = adverb(dice.pick(verb.adverbs))
             early_ok = bool(right) and manner.form not in ("early", "late", "aloud", "soundly", "badly")
             if manner.form in ("often", "recently", "finally", "suddenly", "immediately", "secretly") or (early_ok and dice.chance(0.4)):
                 left.append(manner)
@@ -296,7 +311,7 @@ class Clauses:
         event = "state" not in verb.flags
         if event and not busy and dice.chance(0.2) and verb.subject.classes & {"person", "animal"} and verb.object is not None:
             right.append(self.place())
-        when = time_phrase(dice, plan) if event and dice.chance(0.3) else None
+        when = time_phrase(dice, plan) if event and plan.negation != "never" and dice.chance(0.3) else None
         if when is not None and (when.lemma != "1987" or verb.lemma in ("build", "paint", "write", "buy", "sell", "steal", "destroy")):
             right.append(when)
         return left, right
@@ -309,16 +324,28 @@ class Clauses:
             if preposition:
                 return with_case(self.cast.refer(spot, "obl", pronoun=0, plain=True), preposition)
 
-    def _choose(self, slot: Slot, first: bool = False) -> Entity:
-        owner = next((e for e in self.used if "person" in e.classes and e.mentioned), None)
+    def _choose(self, slot: Slot, first: bool = False, own: bool = True, owned: bool = True) -> Entity:
+        """Who or what fills a slot; `own`: it may belong to a participant, `owned`: it may belong to somebody."""
+        owner = next(
+            (e for e in self.used if own and owned and "person" in e.classes and e.mentioned and self.cast.pronoun_is_clear(e)), None
+        )
         entity = self.cast.choose(slot.classes, self.reuse if first else self.reuse * 0.7, but=self.used, owner=owner)
         self.used.append(entity)
+        if owned and not entity.mentioned and entity.owner is None and entity.classes & {"thing", "vehicle"} and self.dice.chance(0.2):
+            strangers = [e for e in self.cast.entities if e.speaker or e.pronoun == "they"]
+            entity.owner = self.cast.choose(frozenset({"person"}), 0.5, but=[*self.used, *strangers])  # "Peter borrowed Anna's guitar"
+            self.used.append(entity.owner)
         return entity
+
+    def _consume(self, verb: Verb, plan: Plan, key: str, filler: Filler) -> None:
+        """What was eaten or destroyed takes no part in what follows."""
+        if key == "obj" and "gone" in verb.flags and plan.negation is None and isinstance(filler, Entity):
+            filler.gone = True
 
     def _phrase(self, filler: Filler, relation: str, case: str, relative: str | None) -> Node | None:
         if filler is None or isinstance(filler, Node):
             return filler.as_(relation) if filler is not None else None
-        node = self.cast.refer(filler, relation, case)
+        node = self.cast.refer(filler, relation, case, plain=bool(relative))
         if relative and node.upos == "NOUN":
             self.add_relative(node, filler, relative)
         return node

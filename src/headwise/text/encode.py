@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -46,7 +47,7 @@ class Encoded:
 
     @property
     def word_count(self) -> int:
-        """How many of the example's words have a token here (those after a cut have none)."""
+        """One more than the largest word index here. In a cut pair the words cut off the first segment lie below it and have no token."""
         return int(self.word.max(initial=-1)) + 1
 
 
@@ -68,6 +69,9 @@ class Encoder:
             raise ParameterError(f"`overlong` must be one of {', '.join(OVERLONG)}; it is '{overlong}'.")
         if not getattr(tokenizer, "is_fast", False):
             raise ModelError(f"{type(tokenizer).__name__} gives no word ids or offsets; use the model's fast tokenizer.")
+        if getattr(tokenizer, "truncation_side", "right") != "right":  # words are lost at the end, as the policy says
+            tokenizer = copy.deepcopy(tokenizer)
+            tokenizer.truncation_side = "right"
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.overlong = overlong
@@ -89,18 +93,24 @@ class Encoder:
         has = {"cls": self.cls_id is not None, "sep": self.sep_id is not None, "punct": True, "other": True}
         return tuple(name for name, present in has.items() if present)
 
+    @cached_property
+    def splits_words(self) -> bool:
+        """Whether words given apart come out as they do in a text with spaces. Byte-level tokenizers (GPT-2, RoBERTa) would glue them together:
+        for those the words are joined by spaces and aligned by offsets."""
+        probe = ["ab", "cd", "ef"]
+        try:
+            apart = self.tokenizer(probe, is_split_into_words=True, add_special_tokens=False, verbose=False)["input_ids"]
+        except Exception:  # some refuse words altogether
+            return False
+        return bool(apart == self.tokenizer(" ".join(probe), add_special_tokens=False, verbose=False)["input_ids"])
+
     def piece_text(self, token: int) -> str:
         """The text of one piece, without the marks that say where it stands in a word."""
         return _piece_text(self.tokenizer, token)
 
     def encode(self, example: Example, index: int = 0) -> Encoded | None:
         """The example as a row of tokens; None where it is too long and the policy is `skip`."""
-        try:
-            row = self._tokenize(example, truncate=False)
-        except InputError:
-            raise
-        except Exception as error:  # tokenizers raise bare exceptions of many kinds
-            raise InputError(f"{example.where}: the tokenizer cannot read it ({type(error).__name__}: {error}).") from error
+        row = self._tokenize(example, truncate=False)
         truncated = len(row["input_ids"]) > self.max_length
         if truncated:
             if self.overlong == "skip":
@@ -120,38 +130,57 @@ class Encoder:
         return Encoded(index, example, ids, types, word, segment, special, cls, sep, punct, truncated, aligned)
 
     def _tokenize(self, example: Example, truncate: bool) -> Any:
-        split = example.text is None
-        first: Any = list(example.words or ()) if split else example.text
-        second: Any = list(example.words_pair or ()) if split else example.pair
+        apart = example.text is None and self.splits_words
+        first: Any
+        second: Any
+        if example.text is not None:
+            first, second = example.text, example.pair
+        else:
+            first, second = list(example.words or ()), list(example.words_pair or ())
+            if not first:
+                raise InputError(f"{example.where}: the example has no words.")
+            if not apart:
+                first, second = " ".join(first), " ".join(second)
         options: dict[str, Any] = {"truncation": "longest_first" if second else True, "max_length": self.max_length} if truncate else {}
-        if split and not first:
-            raise InputError(f"{example.where}: the example has no words.")
-        return self.tokenizer(
-            first,
-            second if example.has_pair else None,
-            is_split_into_words=split,
-            return_offsets_mapping=not split,
-            return_token_type_ids="token_type_ids" in self.tokenizer.model_input_names,
-            verbose=False,
-            **options,
-        )
+        try:
+            return self.tokenizer(
+                first,
+                second if example.has_pair else None,
+                is_split_into_words=apart,
+                return_offsets_mapping=not apart,
+                return_token_type_ids="token_type_ids" in self.tokenizer.model_input_names,
+                verbose=False,
+                **options,
+            )
+        except Exception as error:  # tokenizers raise bare exceptions of many kinds
+            raise InputError(f"{example.where}: the tokenizer cannot read it ({type(error).__name__}: {error}).") from error
 
     def _align(self, example: Example, row: Any, segment: np.ndarray, truncated: bool) -> tuple[np.ndarray, bool]:
         word = np.full(len(segment), NO_WORD, dtype=np.int64)
         if example.words is None:
             return word, False
         first_count = len(example.words)
-        if example.text is None:
+        if example.text is None and self.splits_words:
             for token, local in enumerate(row.word_ids(0)):
                 if local is not None and segment[token] != NO_SEGMENT:
                     word[token] = local + first_count * int(segment[token])
             clean = True
         else:
-            clean = _align_by_offsets(word, row["offset_mapping"], segment, example.spans or (), first_count)
+            spans = example.spans if example.text is not None else _joined_spans(example.words) + _joined_spans(example.words_pair or ())
+            clean = _align_by_offsets(word, row["offset_mapping"], segment, spans or (), first_count)
         seen = np.unique(word[word != NO_WORD])
         total = len(example.all_words)
         complete = len(seen) == total if not truncated else _no_holes(seen, first_count, total)
         return word, bool(clean and complete)
+
+
+def _joined_spans(words: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """Where words lie in their text when they are joined by spaces."""
+    spans, start = [], 0
+    for word in words:
+        spans.append((start, start + len(word)))
+        start += len(word) + 1
+    return tuple(spans)
 
 
 def _align_by_offsets(

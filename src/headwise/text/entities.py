@@ -80,6 +80,11 @@ class Entity:
     def speaker(self) -> bool:
         return self.pronoun in ("I", "we", "you")
 
+    @property
+    def nameless(self) -> bool:
+        """Whether only a pronoun can stand for it: speakers, and "Anna and Peter" taken together."""
+        return self.noun is None and not self.proper
+
 
 class Cast:
     """The entities of one text, who was just spoken of, and the noun phrases that refer to them."""
@@ -90,6 +95,7 @@ class Cast:
         self.entities: list[Entity] = []
         self.before: list[Entity] = []  # mentioned in the sentence before
         self.now: list[Entity] = []  # mentioned in this sentence so far
+        self.definite = 0.35  # how readily something new is spoken of as known ("the"): more so in questions
 
     def next_sentence(self) -> None:
         """A sentence has ended."""
@@ -99,7 +105,7 @@ class Cast:
 
     def choose(self, classes: frozenset[str], reuse: float, but: Sequence[Entity | None] = (), owner: Entity | None = None) -> Entity:
         """An entity of one of these classes: one already in play with probability `reuse`, else a new one."""
-        known = [e for e in self.entities if e.classes & classes and e not in but and not e.gone and not (e.owner in but and e.owner is None)]
+        known = [e for e in self.entities if e.classes & classes and e not in but and not e.gone]
         if known and self.dice.chance(reuse):
             recent = [e for e in known if e in self.before or e in self.now]
             return self.dice.pick(recent or known)
@@ -120,6 +126,13 @@ class Cast:
             if owner is None or not options:
                 options = options or self.words.nouns_of(classes)
             entity = self._described(options, owner)
+        entity.name = f"e{len(self.entities)}"
+        self.entities.append(entity)
+        return entity
+
+    def named(self) -> Entity:
+        """A new person with a name."""
+        entity = self._named_person()
         entity.name = f"e{len(self.entities)}"
         self.entities.append(entity)
         return entity
@@ -148,10 +161,13 @@ class Cast:
         noun = dice.pick([option for option in options if option not in used] or list(options))
         person = bool({"person", "kin"} & noun.classes)
         plural = dice.chance(0.15) and not {"kin", "place", "furniture", "org", "queen", "king", "topic", "event"} & noun.classes
-        pronoun = "they" if plural else "it" if not person else {"Fem": "she", "Masc": "he"}.get(noun.gender or "") or dice.pick(("she", "he"))
+        pronoun = (
+            "they" if plural else "it" if not person else {"Fem": "she", "Masc": "he"}.get(noun.gender or "") or dice.pick(("she", "he"))
+        )
         entity = Entity("", pronoun, noun=noun, gender_shown=not person or noun.gender is not None or plural)
-        entity.count = dice.pick([*NUMBERS, 0, 0, 0]) if plural else 1
-        suitable = self.words.adjectives_for(noun)
+        entity.count = dice.pick([2, 3, 0] if person or "animal" in noun.classes else [*NUMBERS, 0, 0, 0]) if plural else 1
+        taken = {adjective for other in self.entities for adjective in other.adjectives}
+        suitable = [adjective for adjective in self.words.adjectives_for(noun) if adjective not in taken]
         if suitable and "kin" not in noun.classes:
             wanted = dice.weighted({0: 0.45, 1: 0.42, 2: 0.13})
             by_rank = {adjective.rank: adjective for adjective in dice.shuffled(suitable)}
@@ -159,24 +175,22 @@ class Cast:
         if noun.compounds and dice.chance(0.3):
             entity.compound = dice.pick(noun.compounds)
             entity.adjectives = [a for a in entity.adjectives if a.rank < 5][:1]
-        if "kin" in noun.classes:
-            entity.owner = owner
-        elif owner is not None and not {"person", "wild", "topic", "event", "river", "org"} & noun.classes and dice.chance(0.25):
+        ownable = owner is not None and not {"person", "wild", "topic", "event", "river", "org"} & noun.classes
+        if "kin" in noun.classes or (ownable and dice.chance(0.25)):
             entity.owner = owner
         return entity
 
     # Referring to it
 
     def pronoun_is_clear(self, entity: Entity) -> bool:
-        """Whether a pronoun can mean nobody else who was mentioned in this sentence or the one before."""
-        recent = {id(e): e for e in (*self.before, *self.now)}
-        if entity.speaker:
-            return True
-        return id(entity) in recent and not any(entity.pronoun in e.could_be for e in recent.values() if e is not entity)
+        """Whether a pronoun can mean nobody else: in the sentence that names the entity, or else in it and the one before."""
+        recent = self.now if entity in self.now else [*self.before, *self.now]
+        return entity.nameless or (entity in recent and not any(entity.pronoun in e.could_be for e in recent if e is not entity))
 
     def refer(self, entity: Entity, relation: str, case: str = "acc", pronoun: float = 0.7, plain: bool = False) -> Node:
         """A noun phrase for the entity that fits what the reader knows; `plain` forbids what would make it long."""
-        if self.pronoun_is_clear(entity) and (entity.speaker or self.dice.chance(pronoun)):
+        again_here = entity in self.now and pronoun > 0  # the same words twice in one sentence would sound like two people
+        if self.pronoun_is_clear(entity) and (entity.nameless or again_here or self.dice.chance(pronoun)):
             node = self.pronoun(entity, relation, case)
         else:
             node = self._proper(entity, relation) if entity.proper else self._nominal(entity, relation, plain)
@@ -191,7 +205,12 @@ class Cast:
     def pronoun(self, entity: Entity, relation: str, case: str) -> Node:
         forms, features = PRONOUNS[entity.pronoun]
         entity.gender_shown = True
-        marks = {"nom": {"Case": "Nom"}, "acc": {"Case": "Acc"}, "gen": {"Case": "Gen", "Poss": "Yes"}, "refl": {"Case": "Acc", "Reflex": "Yes"}}
+        marks = {
+            "nom": {"Case": "Nom"},
+            "acc": {"Case": "Acc"},
+            "gen": {"Case": "Gen", "Poss": "Yes"},
+            "refl": {"Case": "Acc", "Reflex": "Yes"},
+        }
         form = forms[CASES.index(case)]
         lemma = form if case in ("gen", "refl") else forms[0]
         return Node(form, "PRON", relation, lemma, {**features, **marks[case], "PronType": "Prs"})
@@ -210,11 +229,11 @@ class Cast:
         features = {"Number": "Plur" if plural else "Sing"} | ({"Gender": noun.gender} if noun.gender else {})
         head = Node(noun.plural if plural else noun.lemma, "NOUN", relation, noun.lemma, features)
         again = entity.mentioned > 0
-        adjectives = entity.adjectives if not again or (dice.chance(0.25) and entity.adjectives) else []
-        modifiers = [self._adjective(adjective) for adjective in adjectives]
+        adjectives = entity.adjectives if not again or (dice.chance(0.2) and entity not in self.now) else []
+        modifiers = [self._adjective(adjective, alone=len(adjectives) == 1) for adjective in adjectives]
         if entity.compound and not again:
             modifiers.append(Node(entity.compound, "NOUN", "compound", features={"Number": "Sing"}))
-        if plural and entity.count > 1:
+        if plural and entity.count > 1 and not again:
             number = NUMBERS[entity.count]
             modifiers.insert(0, Node(number, "NUM", "nummod", features={"NumForm": "Word", "NumType": "Card"}))
         determiner: Node | None
@@ -224,8 +243,10 @@ class Cast:
             definite = again or self._first_definite(noun)
             following = next(modifiers[0].walk()).form if modifiers else head.form
             determiner = article(definite, following, plural)
+            if plural and entity.count > 1 and not definite:
+                determiner = None  # "two letters"
         head.left = [*([determiner] if determiner else []), *modifiers]
-        if not plain and not again and noun.followers and dice.chance(0.3):
+        if not plain and not again and entity.owner is None and noun.followers and dice.chance(0.5):
             follower = self._follower(noun, entity)
             if follower is not None:
                 head.right.append(follower)
@@ -234,11 +255,16 @@ class Cast:
     def _first_definite(self, noun: Noun) -> bool:
         """Places and unique things come with `the` at once, most others with `a`."""
         unique = {"room", "river", "spot", "topic", "org", "queen", "king", "garden"}
-        return self.dice.chance(0.85 if noun.classes & unique else 0.35)
+        return self.dice.chance(max(self.definite, 0.85 if noun.classes & unique else 0.5 if "person" in noun.classes else 0.0))
 
-    def _adjective(self, adjective: Adjective) -> Node:
+    def _adjective(self, adjective: Adjective, alone: bool) -> Node:
         node = Node(adjective.lemma, "ADJ", "amod", features={"Degree": "Pos"})
-        if adjective.rank <= 2 and self.dice.chance(0.12) and adjective.lemma not in ("enormous", "tiny", "terrible", "delicious"):
+        if (
+            alone
+            and adjective.rank <= 2
+            and self.dice.chance(0.08)
+            and adjective.lemma not in ("enormous", "tiny", "terrible", "delicious")
+        ):
             node.left = [Node(self.dice.pick(("very", "rather", "surprisingly")), "ADV", "advmod")]
         return node
 
@@ -253,10 +279,10 @@ class Cast:
         return phrase
 
 
-def article(definite: bool, following: str, plural: bool = False) -> Node | None:
-    """`the`, `a`, `an`, or nothing before an indefinite plural."""
+def article(definite: bool, following: str, plural: bool = False) -> Node:
+    """`the`, `a`, `an`, or `some` before an indefinite plural."""
     if definite:
         return Node("the", "DET", "det", features={"Definite": "Def", "PronType": "Art"})
     if plural:
-        return None
+        return Node("some", "DET", "det", features={"PronType": "Ind"})
     return Node(indefinite_article(following), "DET", "det", "a", {"Definite": "Ind", "PronType": "Art"})

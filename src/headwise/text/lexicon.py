@@ -89,7 +89,9 @@ class Lexicon:
         return [noun for noun in self.nouns if noun.classes & classes]
 
     def adjectives_for(self, noun: Noun, predicative: bool = False) -> list[Adjective]:
-        return [adjective for adjective in self.adjectives if adjective.classes & noun.classes and (adjective.predicative or not predicative)]
+        return [
+            adjective for adjective in self.adjectives if adjective.classes & noun.classes and (adjective.predicative or not predicative)
+        ]
 
     def verb(self, lemma: str) -> Verb:
         """The first use of a verb."""

@@ -101,7 +101,7 @@ def read_conll2012(files: Iterable[TextFile], notes: Notes) -> Iterator[Example]
                     raise InputError(f"{where}: the row has {len(row)} columns; CoNLL-2012 has at least {TOO_FEW}.")
             words = tuple(row[3] for row in document.rows)
             tags = [row[4] for row in document.rows]
-            nested = phrases([row[5] for row in document.rows], document.places)
+            nested = phrases([row[5] for row in document.rows], document.places, document.sentences)
             mentions = []
             for mark in bracketed(document.marks(-1)):
                 mentions.append(Mention(mark.start, mark.end, mark.entity, phrase_head(mark.start, mark.end, nested, tags)))

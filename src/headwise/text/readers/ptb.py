@@ -41,11 +41,13 @@ class Phrase:
 _BIT = re.compile(r"\([^()*\s]*|\*|\)")
 
 
-def phrases(bits: Sequence[str], places: Sequence[str]) -> list[Phrase]:
-    """All constituents, from the parse column of CoNLL-2012 (`(NP*`, `*)`, ...), the outer ones first. No parse (`-`) gives none."""
+def phrases(bits: Sequence[str], places: Sequence[str], sentences: Sequence[int]) -> list[Phrase]:
+    """All constituents, from the parse column of CoNLL-2012 (`(NP*`, `*)`, ...), the outer ones first. No parse (`-`) gives none; a tree ends with its sentence."""
     found: list[Phrase] = []
     standing: list[Phrase] = []
     for word, bit in enumerate(bits):
+        if standing and sentences[word] != sentences[word - 1]:
+            break
         if bit in ("-", "_"):
             continue
         if "".join(_BIT.findall(bit)) != bit or bit.count("*") != 1:

@@ -1,0 +1,259 @@
+"""Write the page of an atlas: plain data in, one HTML file out that needs nothing else to be read."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import jinja2
+from markupsafe import Markup, escape
+
+from headwise._version import __version__
+from headwise.errors import OutputError, ParameterError
+
+_MANY_ROWS = 400  # a page shows no more rows of a table; the CSV has them all
+
+
+@dataclass(frozen=True, slots=True)
+class PageFigure:
+    """One figure: its SVG (text or a file to read) and the files to download, relative to the page."""
+
+    title: str
+    caption: str
+    svg: str | Path
+    files: Sequence[str] = ()
+    paper: str = ""
+    alt: str = ""  # what the figure shows, in words; title and caption unless given
+
+
+@dataclass(frozen=True, slots=True)
+class PageTable:
+    """One table: column names, rows of strings and numbers (None and NaN show as a dash), and its CSV file relative to the page."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    csv: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What one analysis has to show: blank lines in `text`, `definition` and `reading` part paragraphs, `code` in backticks is set as such."""
+
+    name: str
+    title: str
+    paper: str = ""
+    text: str = ""
+    figures: Sequence[PageFigure] = ()
+    tables: Sequence[PageTable] = ()
+    definition: str = ""
+    reading: str = ""
+    notes: Sequence[str] = field(default_factory=tuple)  # what was sampled or dropped here
+
+
+def write_page(
+    path: Path | str,
+    *,
+    title: str,
+    subtitle: str = "",
+    facts: Sequence[tuple[str, str]] = (),
+    notes: Sequence[str] = (),
+    highlights: Sequence[tuple[str, str]] = (),
+    sections: Sequence[Section] = (),
+    provenance: Mapping[str, Any] | None = None,
+    citations: Sequence[str] = (),
+    files: Sequence[tuple[str, str]] = (),
+) -> None:
+    """Write one self-contained HTML page.
+
+    Parameters
+    ----------
+    path
+        The file to write, usually `index.html`; written whole or not at all.
+    title, subtitle
+        What was looked at: the model, and the corpus.
+    facts
+        Pairs of name and value shown at the top: counts, sizes.
+    notes
+        What was sampled, truncated or dropped.
+    highlights
+        Pairs of a head's name (`L7H9`) and what it does.
+    sections
+        One per analysis.
+    provenance
+        Versions, fingerprints, parameters: shown at the end, nested mappings as nested lists.
+    citations
+        What to cite; web addresses in them are the only links that leave the page.
+    files
+        Pairs of label and file, relative to the page, to link at the top (the atlas itself).
+    """
+    path = Path(path)
+    html = render_page(
+        folder=path.parent,
+        title=title,
+        subtitle=subtitle,
+        facts=facts,
+        notes=notes,
+        highlights=highlights,
+        sections=sections,
+        provenance=provenance,
+        citations=citations,
+        files=files,
+    )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
+            stream.write(html)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise OutputError(f"The page {path} cannot be written ({error.strerror}): choose a folder you may write to.") from None
+
+
+def render_page(
+    *,
+    title: str,
+    subtitle: str = "",
+    facts: Sequence[tuple[str, str]] = (),
+    notes: Sequence[str] = (),
+    highlights: Sequence[tuple[str, str]] = (),
+    sections: Sequence[Section] = (),
+    provenance: Mapping[str, Any] | None = None,
+    citations: Sequence[str] = (),
+    files: Sequence[tuple[str, str]] = (),
+    folder: Path | None = None,
+) -> str:
+    """The page as a string; SVG files given by a relative path are read from `folder`. See `write_page`."""
+    names = [section.name for section in sections]
+    if len(set(names)) != len(names):
+        raise ParameterError(f"`sections` must have different names; they are {', '.join(names)}.")
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("headwise.page", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        anchor=_anchor, cell=_cell, numeric=_is_number, prose=_prose, linked=_linked, relative=_relative, ending=_ending
+    )
+    environment.globals.update(embed=lambda figure: _embed(figure, folder), many_rows=_MANY_ROWS)
+    style = Markup((Path(__file__).parent / "style.css").read_text(encoding="utf-8"))
+    return environment.get_template("template.html").render(
+        title=title,
+        subtitle=subtitle,
+        facts=list(facts),
+        notes=list(notes),
+        highlights=list(highlights),
+        sections=list(sections),
+        provenance=_tree(provenance or {}),
+        citations=list(citations),
+        files=list(files),
+        style=style,
+        version=__version__,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Image:
+    address: str
+    width: int | None  # pixels on screen
+
+
+def _embed(figure: PageFigure, folder: Path | None) -> _Image:
+    """The figure as a data address: an image of its own, so that the ids of several SVGs never meet and no script in one can run."""
+    if isinstance(figure.svg, Path):
+        path = figure.svg if figure.svg.is_absolute() or folder is None else folder / figure.svg
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise OutputError(f"The figure {path} cannot be read ({error.strerror}): write it before the page.") from None
+    else:
+        content = figure.svg.encode("utf-8")
+    size = re.search(rb'<svg[^>]*\swidth="([0-9.]+)pt"', content[:4000])
+    # Made for print, figures are shown 1.3 times as large on screen, so that their smallest letters stay readable.
+    width = round(float(size.group(1)) * 4 / 3 * 1.3) if size else None
+    return _Image("data:image/svg+xml;base64," + base64.b64encode(content).decode("ascii"), width)
+
+
+def _anchor(text: str) -> str:
+    """A text as an id within the page."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "section"
+
+
+def _is_number(value: Any) -> bool:
+    return hasattr(value, "__float__") and not isinstance(value, bool)
+
+
+def _cell(value: Any) -> str:
+    """A table cell: numbers to four digits, a dash where there is none."""
+    if value is None:
+        return "–"
+    if not _is_number(value):
+        return str(value)
+    number = float(value)
+    if math.isnan(number):
+        return "–"
+    if number.is_integer() and abs(number) < 1e15:
+        text = f"{int(number):,}" if abs(number) >= 10_000 else str(int(number))
+    elif 1e-3 <= abs(number) < 1e6:
+        text = f"{number:.4g}" if abs(number) >= 1 else f"{number:.3f}"
+    else:
+        text = f"{number:.2e}"
+    return text.replace("-", "−") if number < 0 else text
+
+
+def _prose(text: str) -> Markup:
+    """Paragraphs parted by blank lines, code in backticks."""
+    paragraphs = [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]
+    return Markup("\n").join(Markup("<p>{}</p>").format(_code(part)) for part in paragraphs)
+
+
+def _code(text: str) -> Markup:
+    parts = re.split(r"`([^`]+)`", text)
+    return Markup("").join(Markup("<code>{}</code>").format(part) if i % 2 else escape(part) for i, part in enumerate(parts))
+
+
+def _linked(text: str) -> Markup:
+    """A citation with its web addresses as links."""
+    parts = re.split(r"(https?://[^\s<>\"']*[^\s<>\"'.,;)])", text)
+    return Markup("").join(
+        Markup('<a href="{0}" rel="noopener">{0}</a>').format(part) if i % 2 else escape(part) for i, part in enumerate(parts)
+    )
+
+
+def _relative(path: str) -> str:
+    """A file beside the page as a link; anything that is not a plain relative path is refused."""
+    plain = str(path).replace("\\", "/")
+    parts = PurePosixPath(plain).parts
+    if not parts or plain.startswith("/") or ".." in parts or urlsplit(plain).scheme:
+        raise ParameterError(f"A file linked from the page must be a relative path inside its folder; it is {path!r}.")
+    return quote(plain)
+
+
+def _ending(path: str) -> str:
+    return PurePosixPath(path).suffix.lstrip(".").upper() or path
+
+
+def _tree(value: Any) -> Any:
+    """Provenance as the template walks it: mappings to lists of pairs, everything else to text."""
+    if isinstance(value, Mapping):
+        return [(str(key), _tree(item)) for key, item in value.items()]
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list | tuple | set | frozenset) and not any(isinstance(item, Mapping | list | tuple) for item in value):
+        return ", ".join(str(item) for item in (sorted(value, key=str) if isinstance(value, set | frozenset) else value)) or "–"
+    if isinstance(value, list | tuple):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return "–" if value is None else str(value)

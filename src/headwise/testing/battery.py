@@ -1,0 +1,323 @@
+"""The common battery: what DESIGN.md's contract asks of every analysis, as checks that need to know nothing about it.
+
+`check_analysis(make, ...)` runs all; `CHECKS` names them one by one for a test's parameters. Each raises an AssertionError that says which variable broke what.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import FrozenInstanceError, dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from headwise.analyses.base import Analysis, Experiment, Shape, make_analysis
+from headwise.errors import ParameterError
+from headwise.models import HeadModel
+from headwise.run.engine import observe_batches
+from headwise.run.plan import describe, model_shape, scan
+from headwise.run.runner import RunOptions, run_analyses
+from headwise.stats.accumulators import State
+from headwise.testing.corpora import battery_examples
+from headwise.testing.models import permute_heads, random_model
+from headwise.testing.names import check_names
+from headwise.text import Corpus
+from headwise.text.encode import Batch, Encoded, batches, collate
+from headwise.text.example import Example
+
+RELATIVE, ABSOLUTE = 2e-4, 2e-5  # sums in another order: float32 rounding and no more
+MAX_TOKENS = 90
+NAMES_A_HEAD = re.compile(r"(^|_)(best|top)_(layer|head)$")  # a head's number, not a number about a head
+
+
+@dataclass(eq=False)
+class Bed:
+    """An analysis on a small model and corpus, ready to be checked.
+
+    Parameters
+    ----------
+    analysis
+        What is checked.
+    causal
+        On a decoder instead of an encoder.
+    examples
+        The corpus; by default eleven examples with every kind of annotation.
+    order_dependent
+        Variables that depend on the order of heads by convention (numbers of clusters, random permutations) and are not compared under a permutation;
+        added to the analysis's own `order_dependent`, where it has one.
+    """
+
+    analysis: Analysis
+    causal: bool = False
+    examples: Sequence[Example] | None = None
+    order_dependent: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.module, self.tokenizer = random_model(causal=self.causal)
+        self.model = HeadModel.open(self.module, tokenizer=self.tokenizer)
+        given = battery_examples() if self.examples is None else list(self.examples)
+        self.corpus = Corpus.from_examples(given, "battery")
+        self.shape: Shape = model_shape(self.model, scan(self.corpus, self.model.encoder))
+        self.rows: list[Encoded] = [self.model.encode(example, index) for index, example in enumerate(given)]
+
+    @property
+    def refusal(self) -> str | None:
+        """Why this analysis cannot run here, or None."""
+        lacking = sorted(self.analysis.requires - self.shape.annotations)
+        return f"the corpus has no {', '.join(lacking)}" if lacking else self.analysis.refusal(self.shape)
+
+    @property
+    def streams(self) -> bool:
+        return not isinstance(self.analysis, Experiment)
+
+    def batches(self, rows: Sequence[Encoded] | None = None, max_tokens: int = MAX_TOKENS) -> list[Batch]:
+        return batches(self.rows if rows is None else rows, max_tokens, self.model.pad_id, self.model.device)
+
+    def observe(self, given: Iterable[Batch], block_rows: int | None = None, model: HeadModel | None = None) -> State:
+        states = {self.analysis.name: self.analysis.start(self.shape)}
+        return observe_batches(model or self.model, given, [self.analysis], states, block_rows=block_rows)[self.analysis.name]
+
+    def result(self, state: State) -> xr.Dataset:
+        return self.analysis.result(state, self.shape)
+
+    def run(self, model: HeadModel | None = None, **options: Any) -> xr.Dataset:
+        """The whole way: plan, shards, merge, labels."""
+        with tempfile.TemporaryDirectory() as folder:
+            return run_analyses(model or self.model, self.corpus, [self.analysis], folder, RunOptions(**options))[self.analysis.name]
+
+    @cached_property
+    def reference(self) -> xr.Dataset:
+        """The result everything else is compared with: for observers, from rows one by one, without any padding."""
+        return self.result(self.observe([collate([row], self.model.pad_id, self.model.device) for row in self.rows])) if self.streams else self.run()
+
+    @cached_property
+    def labelled(self) -> xr.Dataset:
+        return self.run()
+
+
+# --- invariances ----------------------------------------------------------------------------------------------------------------
+
+
+def check_batching(bed: Bed) -> None:
+    """Batches of any size give the same numbers."""
+    for size in (1, 40, MAX_TOKENS, 100_000):
+        assert_same(bed.result(bed.observe(bed.batches(max_tokens=size))), bed.reference, f"batches of {size} tokens")
+
+
+def check_padding(bed: Bed) -> None:
+    """Padding, also far more than needed, gives the same numbers."""
+    width = min(bed.model.max_length, max(map(len, bed.rows)) + 9)
+    padded = [collate([row], bed.model.pad_id, bed.model.device, pad_to=width) for row in bed.rows]
+    assert_same(bed.result(bed.observe(padded)), bed.reference, f"padding to {width} tokens")
+    whole = collate(bed.rows, bed.model.pad_id, bed.model.device, pad_to=width)
+    assert_same(bed.result(bed.observe([whole])), bed.reference, "all examples padded together")
+
+
+def check_order(bed: Bed) -> None:
+    """The order in which examples come by does not matter."""
+    shuffled = [bed.rows[i] for i in np.random.default_rng(3).permutation(len(bed.rows))]
+    singles = [collate([row], bed.model.pad_id, bed.model.device) for row in shuffled]
+    assert_same(bed.result(bed.observe(singles)), bed.reference, "another order of examples")
+    mixed = [collate(shuffled[i : i + 3], bed.model.pad_id, bed.model.device) for i in range(0, len(shuffled), 3)]
+    assert_same(bed.result(bed.observe(mixed)), bed.reference, "another order within batches")
+
+
+def check_row_blocks(bed: Bed) -> None:
+    """Weights shown a few query rows at a time give the same numbers."""
+    for size in (1, 5):
+        assert_same(bed.result(bed.observe(bed.batches(), block_rows=size)), bed.reference, f"blocks of {size} rows")
+
+
+def check_sharding(bed: Bed) -> None:
+    """A run cut into many shards is the run in one."""
+    for size in (1, 4, 1000):
+        assert_same(bed.run(shard_size=size, batch_tokens=MAX_TOKENS), bed.reference, f"shards of {size} examples")
+
+
+def check_merge(bed: Bed) -> None:
+    """Merging is associative and commutative up to rounding, and an empty state changes nothing."""
+    parts = [bed.rows[:2], bed.rows[2:3], bed.rows[3:]]
+
+    def state(part: int) -> State:
+        return bed.observe(bed.batches(parts[part]))
+
+    def merged(*states: State) -> State:
+        first, *rest = states
+        for other in rest:
+            first.merge(other)
+        return first
+
+    assert_same(bed.result(merged(state(0), state(1), state(2))), bed.reference, "(a + b) + c")
+    assert_same(bed.result(merged(state(0), merged(state(1), state(2)))), bed.reference, "a + (b + c)")
+    assert_same(bed.result(merged(state(2), state(0), state(1))), bed.reference, "c + a + b")
+    empty = bed.analysis.start(bed.shape)
+    assert_same(bed.result(merged(empty, bed.observe(bed.batches()))), bed.reference, "nothing + a")
+    assert_same(bed.result(merged(bed.observe(bed.batches()), bed.analysis.start(bed.shape))), bed.reference, "a + nothing")
+
+
+def check_saving(bed: Bed) -> None:
+    """A state saved and loaded is the same state, to the last bit: alone, and when more is merged into it."""
+    first, second = (bed.observe(bed.batches(part)) for part in (bed.rows[:4], bed.rows[4:]))
+    loaded = bed.analysis.start(bed.shape)
+    saved = {name: np.array(array) for name, array in first.arrays().items()}
+    loaded.load(saved)
+    again = loaded.arrays()
+    assert saved.keys() == again.keys(), f"arrays change by saving: {sorted(saved.keys() ^ again.keys())}"
+    for name, array in saved.items():
+        assert isinstance(array, np.ndarray), f"{name} is saved as no array"
+        assert array.dtype.kind in "biuf", f"{name} is saved as {array.dtype}, which no plain file holds"
+        assert array.dtype == again[name].dtype, f"{name} changes its type by saving"
+        np.testing.assert_array_equal(array, again[name], err_msg=name)
+    xr.testing.assert_identical(bed.result(loaded), bed.result(first))
+    loaded.merge(second)
+    first.merge(bed.observe(bed.batches(bed.rows[4:])))
+    xr.testing.assert_identical(bed.result(loaded), bed.result(first))
+
+
+def check_empty(bed: Bed) -> None:
+    """A state that has seen nothing gives NaN, no crash."""
+    empty = bed.result(bed.analysis.start(bed.shape))
+    assert empty.sizes == bed.reference.sizes or set(empty.dims) <= set(bed.reference.dims)
+
+
+def check_permutation(bed: Bed) -> None:
+    """A model with its heads in another order gives the same numbers in that order."""
+    generator = np.random.default_rng(7)
+    order = [generator.permutation(bed.shape.heads).tolist() for _ in range(bed.shape.layers)]
+    if all(new == sorted(new) for new in order):
+        order = [new[::-1] for new in order]
+    bed.model.close()  # a copy must not carry the tap along
+    other = HeadModel.open(permute_heads(bed.module, order), tokenizer=bed.tokenizer)
+    bed.model = HeadModel.open(bed.module, tokenizer=bed.tokenizer)
+    found = bed.result(bed.observe(bed.batches(), model=other)) if bed.streams else bed.run(other)
+    skipped = bed.order_dependent | getattr(bed.analysis, "order_dependent", frozenset())
+    keep = [name for name in bed.reference.data_vars if not NAMES_A_HEAD.search(str(name)) and not {_stem(str(name)), str(name)} & skipped]
+    assert keep, "no variable is left to compare"
+    assert_same(found[keep], permuted(bed.reference[keep], order), "another order of heads")
+
+
+def check_repetition(bed: Bed) -> None:
+    """The same run again gives the same bytes."""
+    xr.testing.assert_identical(bed.run(), bed.labelled)
+
+
+# --- what a result looks like ---------------------------------------------------------------------------------------------------
+
+
+def check_result(bed: Bed) -> None:
+    """Dims from the one vocabulary, counts and intervals beside means, names as DESIGN.md fixes them, where the method comes from."""
+    check_names(bed.analysis.name, bed.labelled)
+    for name in ("title", "paper", "section", "citation"):
+        assert bed.labelled.attrs.get(name), f"attribute `{name}` is missing"
+    assert json.loads(bed.labelled.attrs["parameters"]) == json.loads(json.dumps(describe(bed.analysis.parameters)))
+    for name, value in bed.labelled.attrs.items():
+        assert isinstance(value, str | int | float | np.number), f"attribute `{name}` is {type(value).__name__}; a file holds strings and numbers"
+    if not bed.analysis.missing(bed.shape):
+        empty = [name for name in _floats(bed.labelled) if not np.isfinite(bed.labelled[name].values).any()]
+        assert not empty, f"{', '.join(empty)}: nothing but NaN, though nothing is said to be missing"
+
+
+def check_parameters(bed: Bed) -> None:
+    """Parameters are stored untouched, cannot be changed, can be written down, and unknown ones are refused with the list of known ones."""
+    name, given = bed.analysis.name, bed.analysis.parameters
+    for parameter, value in given.items():
+        again = make_analysis(name, {parameter: value})
+        assert getattr(again, parameter) is value, f"`{parameter}` is changed at construction"
+        try:
+            setattr(bed.analysis, parameter, value)
+        except FrozenInstanceError:
+            continue
+        raise AssertionError(f"`{parameter}` can be changed after construction")
+    json.dumps(describe(given))
+    try:
+        make_analysis(name, {"no_such_parameter": 1})
+    except ParameterError as error:
+        assert "no_such_parameter" in str(error)
+        assert all(field.name in str(error) for field in fields(bed.analysis)), "the known parameters are not named"  # type: ignore[arg-type]
+    else:
+        raise AssertionError("an unknown parameter is taken without a word")
+
+
+STREAM_CHECKS: dict[str, Callable[[Bed], None]] = {
+    "batching": check_batching,
+    "padding": check_padding,
+    "order": check_order,
+    "row_blocks": check_row_blocks,
+    "sharding": check_sharding,
+    "merge": check_merge,
+    "saving": check_saving,
+    "empty": check_empty,
+}
+COMMON_CHECKS: dict[str, Callable[[Bed], None]] = {
+    "permutation": check_permutation,
+    "repetition": check_repetition,
+    "result": check_result,
+    "parameters": check_parameters,
+}
+CHECKS = STREAM_CHECKS | COMMON_CHECKS
+
+
+def check_analysis(analysis: Analysis, *, causal: bool = False, examples: Sequence[Example] | None = None, order_dependent: Iterable[str] = ()) -> list[str]:
+    """Run every check that applies; the names of those run. Raises AssertionError at the first that fails, or where the analysis cannot run here."""
+    bed = Bed(analysis, causal, examples, frozenset(order_dependent))
+    assert bed.refusal is None, f"{analysis.name} cannot run: {bed.refusal}"
+    run = CHECKS if bed.streams else COMMON_CHECKS
+    for name, check in run.items():
+        try:
+            check(bed)
+        except AssertionError as error:
+            raise AssertionError(f"{analysis.name}, {name}: {error}") from error
+    return list(run)
+
+
+# --- comparing ------------------------------------------------------------------------------------------------------------------
+
+
+def assert_same(found: xr.Dataset, expected: xr.Dataset, what: str) -> None:
+    """Two results with the same variables, labels and, up to rounding, numbers."""
+    assert set(found.data_vars) == set(expected.data_vars), f"{what}: variables differ: {sorted(set(found.data_vars) ^ set(expected.data_vars))}"
+    for name in found.data_vars:
+        a, b = found[name], expected[name]
+        assert a.dims == b.dims, f"{what}: {name} has dims {a.dims}, not {b.dims}"
+        assert a.shape == b.shape, f"{what}: {name} has shape {a.shape}, not {b.shape}"
+        if a.dtype.kind == "f":
+            np.testing.assert_allclose(a.values, b.values, rtol=RELATIVE, atol=ABSOLUTE, err_msg=f"{what}: {name}")
+        else:
+            np.testing.assert_array_equal(a.values, b.values, err_msg=f"{what}: {name}")
+    for name in found.coords:
+        np.testing.assert_array_equal(found[name].values, expected[name].values, err_msg=f"{what}: labels of {name}")
+
+
+def permuted(dataset: xr.Dataset, order: Sequence[Sequence[int]]) -> xr.Dataset:
+    """A result with its heads in another order: `[layer, head]` by layer, `head` alone as the last layer's, `head_a` and `head_b` as layer · heads + head."""
+    heads = len(order[0])
+    flat = [layer * heads + h for layer, new in enumerate(order) for h in new]
+    out = dataset.copy(deep=True)
+    for name, array in dataset.data_vars.items():
+        values = array.values
+        for dim in ("head_a", "head_b"):
+            if dim in array.dims:
+                values = np.take(values, flat, axis=array.dims.index(dim))
+        if "head" in array.dims:
+            axis = array.dims.index("head")
+            if "layer" in array.dims:
+                moved = np.moveaxis(values, (array.dims.index("layer"), axis), (0, 1))
+                moved = np.stack([moved[layer][list(new)] for layer, new in enumerate(order)])
+                values = np.moveaxis(moved, (0, 1), (array.dims.index("layer"), axis))
+            else:
+                values = np.take(values, list(order[-1]), axis=axis)
+        out[name].values = values  # in place: assigning a variable named like its dim would make it a coordinate
+    return out
+
+
+def _stem(name: str) -> str:
+    return next((name.removesuffix(suffix) for suffix in ("_n", "_low", "_high") if name.endswith(suffix)), name)
+
+
+def _floats(dataset: xr.Dataset) -> list[str]:
+    return [str(name) for name, array in dataset.data_vars.items() if array.dtype.kind == "f"]

@@ -1,0 +1,108 @@
+"""The names others build on: dims and variables of an atlas as DESIGN.md fixes them, and what must stand beside a mean."""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+
+# The one vocabulary of dims.
+DIMS = frozenset(
+    "layer head role relation direction offset source pattern task feature pair token_type mention_type baseline probe pooling head_a head_b axis example".split()
+)
+# Dims that stand for no label of the vocabulary, each with what it is.
+EXTRA_DIMS = {
+    "layer_b": "the second layer of a pair of layers",
+    "merge": "a step of a clustering tree",
+    "part": "a column of a clustering tree",
+    "upos": "a part of speech",
+    "group": "words that have a relation, and words that do not",
+    "n_heads": "how many heads are taken together",
+    "selection": "how heads taken together were chosen",
+}
+_HEADS = ("layer", "head")
+VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {
+    "surface": {
+        "position": (*_HEADS, "offset"),
+        "token_type": (*_HEADS, "token_type"),
+        "token_type_from_sep": (*_HEADS, "token_type"),
+        "token_type_from_other": (*_HEADS, "token_type"),
+        "entropy": _HEADS,
+        "entropy_from_cls": _HEADS,
+        "max_weight": _HEADS,
+    },
+    "offsets": {"histogram": ("source", *_HEADS, "offset"), "centre": ("source", *_HEADS)},
+    "gradient": {"importance": (*_HEADS, "token_type")},
+    "dependency": {
+        "accuracy": ("direction", *_HEADS, "relation"),
+        "count": ("relation",),
+        "baseline": ("relation",),
+        "baseline_offset": ("relation",),
+    },
+    "coreference": {
+        "accuracy": (*_HEADS, "mention_type"),
+        "baseline_accuracy": ("baseline", "mention_type"),
+        "count": ("mention_type",),
+    },
+    "distance": {"js": ("head_a", "head_b"), "mds": ("head_a", "axis")},
+    "tree_probe": {"uas": ("probe",)},
+    "patterns": {"proportion": (*_HEADS, "pattern")},
+    "frames": {"score": _HEADS},
+    "features": {"attention": (*_HEADS, "feature"), "from_cls": ("head", "feature")},
+    "token_pairs": {"attention": (*_HEADS, "pair")},
+    "attribution": {"pearson": ("source", *_HEADS), "spearman": ("source", *_HEADS)},
+    "roles": {
+        "bias": (*_HEADS, "role"),
+        "p_value": (*_HEADS, "role"),
+        "p_adjusted": (*_HEADS, "role"),
+        "has_role": (*_HEADS, "role"),
+    },
+    "probing": {"accuracy": ("task", *_HEADS), "layer_accuracy": ("task", "layer"), "pooled_accuracy": ("task", "pooling")},
+    "ablation": {"score": _HEADS, "layer_score": ("layer",)},
+    "change": {"cosine": _HEADS},
+}
+# Means over examples: each has its count and interval beside it.
+MEANS: dict[str, tuple[str, ...]] = {
+    "surface": tuple(VARIABLES["surface"]),
+    "gradient": ("importance",),
+    "frames": ("score",),
+    "features": ("attention", "from_cls"),
+    "token_pairs": ("attention",),
+    "attribution": ("pearson", "spearman"),
+    "roles": ("bias",),
+    "change": ("cosine",),
+}
+
+
+def check_names(group: str, dataset: xr.Dataset) -> None:
+    """Refuse a result with dims outside the vocabulary, without a promised variable, or with a mean that lacks its count or interval."""
+    for name, array in dataset.variables.items():
+        strange = [dim for dim in array.dims if dim not in DIMS and dim not in EXTRA_DIMS]
+        assert not strange, f"{group}.{name} has dims {strange}, which are not in the vocabulary: use its names, or add what the dim is to EXTRA_DIMS"
+    for name, dims in VARIABLES.get(group, {}).items():
+        assert name in dataset.data_vars, f"{group} lacks the variable `{name}`"
+        assert dataset[name].dims == dims, f"{group}.{name} has dims {dataset[name].dims}, not {dims}"
+    stems = {str(name).removesuffix("_low") for name in dataset.data_vars if str(name).endswith("_low")}
+    for name in sorted(stems | set(MEANS.get(group, ()))):
+        _check_mean(group, name, dataset)
+    for name in map(str, dataset.data_vars):
+        if name.endswith("p_value") and dataset[name].size > 1:
+            adjusted = name.replace("p_value", "p_adjusted")
+            assert adjusted in dataset, f"{group}.{name} has no `{adjusted}` beside it"
+            both = np.stack([dataset[name].values, dataset[adjusted].values])
+            assert (np.isnan(both[0]) | (both[1] >= both[0] - 1e-9)).all(), f"{group}.{adjusted} is smaller than `{name}`"
+
+
+def _check_mean(group: str, name: str, dataset: xr.Dataset) -> None:
+    for part in (name, f"{name}_low", f"{name}_high"):
+        assert part in dataset.data_vars, f"{group} has a mean `{name}` but no `{part}`"
+        assert dataset[part].dims == dataset[name].dims, f"{group}.{part} has dims {dataset[part].dims}, not {dataset[name].dims}"
+    mean, low, high = (dataset[part].values.astype(float) for part in (name, f"{name}_low", f"{name}_high"))
+    inside = (low <= mean + 1e-5) & (mean <= high + 1e-5)
+    assert (inside | np.isnan(low) | np.isnan(high)).all(), f"{group}.{name} lies outside its interval"
+    if name in MEANS.get(group, ()) or f"{name}_n" in dataset:
+        assert f"{name}_n" in dataset.data_vars, f"{group} has a mean `{name}` but no `{name}_n`"
+        count = np.broadcast_to(dataset[f"{name}_n"].values, mean.shape)
+        assert count.dtype.kind in "iu", f"{group}.{name}_n is no count: {count.dtype}"
+        assert (count >= 0).all(), f"{group}.{name}_n is negative"
+        assert np.isnan(mean[count == 0]).all(), f"{group}.{name} has a number where nothing was counted"
+        assert not np.isnan(mean[count > 0]).any(), f"{group}.{name} is NaN where something was counted"

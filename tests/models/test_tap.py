@@ -1,0 +1,303 @@
+"""The tap itself: threads, sessions, blocks of rows, padding, precision, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import threading
+
+import pytest
+import torch
+from tiny_models import SERVED, build, ids_batch
+
+from headwise.errors import ModelError, ParameterError
+from headwise.models import HeadModel, Layer, Rows
+from headwise.models.masks import RowMask
+from headwise.models.tap import SESSION, attention
+
+
+def test_two_threads_do_not_meet() -> None:
+    models = [HeadModel.open(build(*SERVED[name], seed=seed)) for seed, name in enumerate(("bert", "llama"))]
+    batches = [ids_batch((11, 8, 5)), ids_batch((7, 6), seed=3)]
+    alone = [m.trace(b, {"attention", "hidden"}) for m, b in zip(models, batches, strict=True)]
+    shared = [(models[0], batches[0], alone[0]), (models[0], batches[1], models[0].trace(batches[1], {"attention", "hidden"})), (models[1], batches[1], alone[1])]
+    gate = threading.Barrier(len(shared))
+    wrong: list[str] = []
+
+    def work(model: HeadModel, batch: object, expected: object) -> None:
+        gate.wait()
+        for _ in range(15):
+            got = model.trace(batch, {"attention", "hidden"})  # type: ignore[arg-type]
+            for name in ("attention", "hidden"):
+                if not torch.allclose(getattr(got, name), getattr(expected, name), atol=1e-6):
+                    wrong.append(name)
+
+    def bystander() -> None:
+        if SESSION.get() is not None:
+            wrong.append("a session leaked into another thread")
+
+    threads = [threading.Thread(target=work, args=job) for job in shared] + [threading.Thread(target=bystander)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+class Switch:
+    """A watcher that, while one model is in its first layer, runs another model of the same class in another thread."""
+
+    needs = frozenset({"attention"})
+
+    def __init__(self, other: HeadModel, batch: object) -> None:
+        self.other, self.batch, self.seen, self.there = other, batch, [], None  # type: ignore[var-annotated]
+
+    def rows(self, rows: Rows) -> None:
+        self.seen.append(rows)
+        if rows.layer == 0:
+            thread = threading.Thread(target=self.elsewhere)
+            thread.start()
+            thread.join()
+
+    def elsewhere(self) -> None:
+        self.there = self.other.trace(self.batch).attention  # type: ignore[arg-type]
+
+    def layer(self, layer: Layer) -> None:
+        pass
+
+
+def test_a_model_run_in_the_middle_of_another_disturbs_nothing() -> None:
+    one, two = (HeadModel.open(build(*SERVED["albert"], seed=seed)) for seed in (0, 1))
+    batch, other = ids_batch(), ids_batch((6, 3), seed=5)
+    expected, there = one.trace(batch).attention, two.trace(other).attention
+    watcher = Switch(two, other)
+    one.forward(batch, watcher)
+    assert expected is not None and there is not None
+    assert [rows.layer for rows in watcher.seen] == [0, 1, 2]
+    assert torch.equal(torch.stack([rows.weights for rows in watcher.seen], 1), expected)
+    assert torch.equal(watcher.there, there)
+
+
+def test_without_a_session_a_tapped_model_is_its_eager_self_and_generates() -> None:
+    name, _, arguments = SERVED["gpt-oss"]
+    model = build(name, "GptOssForCausalLM", arguments)
+    own = copy.deepcopy(model)
+    HeadModel.open(model)
+    batch = ids_batch((6,))
+    with torch.no_grad():
+        assert torch.equal(model(input_ids=batch.ids).logits, own(input_ids=batch.ids).logits)
+    options = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
+    assert torch.equal(model.generate(batch.ids, **options), own.generate(batch.ids, **options))
+
+
+def test_closing_gives_the_module_back() -> None:
+    for name in ("llama", "gpt1", "bloom"):
+        model = build(*SERVED[name])
+        before = [set(vars(m)) for m in model.modules()]
+        with HeadModel.open(model) as opened:
+            opened.trace(ids_batch(pad_id=opened.pad_id), {"hidden"})
+        assert model.config._attn_implementation == "eager"
+        assert [set(vars(m)) for m in model.modules()] == before
+        assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "gpt-oss", "modernbert", "gpt1", "deberta-v2"])
+@pytest.mark.parametrize("block_rows", [1, 3, 100])
+def test_blocks_of_rows_change_nothing(name: str, block_rows: int) -> None:
+    opened = HeadModel.open(build(*SERVED[name]))
+    batch = ids_batch(pad_id=opened.pad_id)
+    needs = {"attention", "outputs", "hidden"}
+    whole, blocked = opened.trace(batch, needs), opened.trace(batch, needs, block_rows=block_rows)
+    for part in ("attention", "outputs", "hidden", "sink"):
+        if getattr(whole, part) is not None:
+            torch.testing.assert_close(getattr(blocked, part), getattr(whole, part), atol=1e-5, rtol=1e-5)
+    assert torch.equal(blocked.visible, whole.visible)  # type: ignore[arg-type]
+
+
+def test_blocks_come_in_order_and_the_limit_makes_them() -> None:
+    opened = HeadModel.open(build(*SERVED["llama"]))
+
+    class Spans:
+        needs = frozenset({"attention"})
+        seen: list[tuple[int, int, int]] = []
+
+        def rows(self, rows: Rows) -> None:
+            assert rows.weights.shape[2] == rows.stop - rows.start
+            self.seen.append((rows.layer, rows.start, rows.stop))
+
+        def layer(self, layer: Layer) -> None:
+            self.seen.append((layer.layer, -1, -1))
+
+    opened.forward(ids_batch((11,)), Spans(), block_bytes=4 * 4 * 11 * 5)
+    assert Spans.seen[:4] == [(0, 0, 5), (0, 5, 10), (0, 10, 11), (0, -1, -1)]
+
+
+def test_a_long_input_never_has_a_square_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    name, cls, arguments = SERVED["mistral"]
+    opened = HeadModel.open(build(name, cls, arguments | {"max_position_embeddings": 600, "num_hidden_layers": 1}))
+    batch = ids_batch((500, 400))
+    largest = 0
+
+    class Sizes(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            nonlocal largest
+            result = func(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor) and not isinstance(result, RowMask):
+                largest = max(largest, result.untyped_storage().nbytes())
+            return result
+
+    class Sum:
+        needs = frozenset({"attention"})
+        total = 0.0
+
+        def rows(self, rows: Rows) -> None:
+            self.total += rows.weights.sum().item()
+
+        def layer(self, layer: Layer) -> None:
+            pass
+
+    watcher = Sum()
+    with Sizes():
+        opened.forward(batch, watcher, block_rows=10)
+    assert largest <= 2 * 4 * 10 * 500 * 8  # blocks of ten rows; not even one byte for each of 2 * 500 * 500 pairs
+    assert watcher.total == pytest.approx(900 * 4, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "opt", "mistral", "gpt-oss", "xlnet", "bloom", "mpnet"])
+def test_padding_changes_nothing(name: str) -> None:
+    opened = HeadModel.open(build(*SERVED[name]))
+    alone, padded = ids_batch((8,), opened.pad_id), ids_batch((8, 13), opened.pad_id)
+    needs = {"attention", "outputs", "hidden"}
+    one, two = opened.trace(alone, needs), opened.trace(padded, needs)
+    torch.testing.assert_close(two.attention[0, ..., :8, :8], one.attention[0], atol=1e-5, rtol=1e-5)  # type: ignore[index]
+    assert not two.attention[0, ..., 8:].any()  # type: ignore[index]
+    assert not two.attention[0, ..., 8:, :].any()  # type: ignore[index]
+    torch.testing.assert_close(two.outputs[0, ..., :8, :], one.outputs[0], atol=1e-5, rtol=1e-5)  # type: ignore[index]
+    torch.testing.assert_close(two.hidden[0, :, :8], one.hidden[0], atol=1e-5, rtol=1e-5)  # type: ignore[index]
+    assert torch.equal(two.visible[0, ..., :8, :8], one.visible[0])  # type: ignore[index]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", ["bert", "llama", "gpt-oss"])
+def test_precision(name: str, dtype: torch.dtype) -> None:
+    model = build(*SERVED[name]).to(dtype)
+    own = copy.deepcopy(model)
+    opened = HeadModel.open(model)
+    batch = ids_batch()
+    trace = opened.trace(batch, {"attention", "outputs"})
+    with torch.no_grad():
+        expected = own(input_ids=batch.ids, attention_mask=batch.real.long(), output_attentions=True, output_hidden_states=True)
+    attentions = torch.stack(expected.attentions, 1)
+    wanted = torch.promote_types(dtype, torch.float32)
+    assert trace.attention is not None and trace.outputs is not None
+    assert trace.attention.dtype == trace.outputs.dtype == wanted
+    real = batch.real[:, None, None, :, None].expand_as(attentions)
+    tolerance = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float64: 1e-6}[dtype]
+    torch.testing.assert_close(trace.attention[real], attentions.to(wanted)[real], atol=tolerance, rtol=0)
+    sums = (trace.attention.sum(-1) + (0 if trace.sink is None else trace.sink))[batch.real[:, None, None].expand(attentions.shape[:-1])]
+    torch.testing.assert_close(sums, torch.ones_like(sums), atol=1e-6, rtol=0)  # not rounded to half before it is seen
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "gpt-oss", "modernbert"])
+def test_unwatched_passes_give_the_same_output(name: str) -> None:
+    opened = HeadModel.open(build(*SERVED[name]))
+    batch = ids_batch()
+
+    class Outputs:
+        needs = frozenset({"outputs"})
+        kept: list[torch.Tensor] = []
+
+        def rows(self, rows: Rows) -> None:
+            raise AssertionError("nobody asked for rows")
+
+        def layer(self, layer: Layer) -> None:
+            assert layer.outputs is not None and layer.hidden is None
+            self.kept.append(layer.outputs)
+
+    watched = opened.trace(batch, {"attention", "outputs"}).outputs
+    plain = opened.forward(batch, Outputs()).last_hidden_state
+    blocked = opened.forward(batch, block_rows=3).last_hidden_state
+    kept = torch.stack(Outputs.kept, 1)
+    Outputs.kept.clear()
+    real = batch.real
+    torch.testing.assert_close(kept.transpose(2, 3)[:, :, real[0]], watched.transpose(2, 3)[:, :, real[0]], atol=1e-5, rtol=1e-5)  # type: ignore[union-attr]
+    torch.testing.assert_close(blocked[real], plain[real], atol=1e-4, rtol=1e-4)
+
+
+def test_an_unknown_extra_is_refused_by_name() -> None:
+    opened = HeadModel.open(build(*SERVED["bert"]))
+    module = opened.module.encoder.layer[0].attention.self
+    tensor = torch.zeros(1, 4, 3, 8)
+
+    class Any:
+        def attend(self, call: object) -> tuple[torch.Tensor, None]:
+            return tensor, None
+
+        def by_rows(self, *sizes: int) -> bool:
+            return False
+
+    token = SESSION.set(Any())  # type: ignore[arg-type]
+    try:
+        with pytest.raises(ModelError, match="BertSelfAttention passes `block_indices`"):
+            attention(module, tensor, tensor, tensor, None, block_indices=torch.zeros(1))
+        attention(module, tensor, tensor, tensor, None, block_indices=None, position_ids=torch.zeros(1))
+    finally:
+        SESSION.reset(token)
+
+
+def test_another_computation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.models.bert import modeling_bert
+
+    own = modeling_bert.eager_attention_forward
+
+    def other(module, query, key, value, mask, **options):  # type: ignore[no-untyped-def]
+        return own(module, query, key, value.roll(1, dims=2), mask, **options)
+
+    monkeypatch.setattr(modeling_bert, "eager_attention_forward", other)
+    with pytest.raises(ModelError, match="BertSelfAttention computes its attention in a way that headwise does not reproduce"):
+        HeadModel.open(build(*SERVED["bert"], scale=10))
+
+
+def test_is_causal_without_a_mask_hides_the_future() -> None:
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 2, 4, 5, 8).unbind(0)
+    module = torch.nn.Module()
+    output, weights = attention(module, query, key, value, None, is_causal=True)
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    torch.testing.assert_close(output.transpose(1, 2), expected)
+    assert weights is not None
+    assert not weights.triu(1).any()
+
+
+def test_training_mode_is_left_as_it_was_and_dropout_is_off() -> None:
+    model = build(*SERVED["bert"]).train()
+    opened = HeadModel.open(model)
+    batch = ids_batch()
+    first, second = opened.trace(batch).attention, opened.trace(batch).attention
+    assert torch.equal(first, second)  # type: ignore[arg-type]
+    assert all(m.training for m in model.modules())
+
+
+def test_parameters_are_checked() -> None:
+    opened = HeadModel.open(build(*SERVED["bert"]))
+    with pytest.raises(ParameterError, match=r"There is no tap 'attentions'\. Did you mean 'attention'"):
+        opened.trace(ids_batch(), {"attentions"})
+    with pytest.raises(ParameterError, match="`block_rows` must be at least 1; it is 0"):
+        opened.forward(ids_batch(), block_rows=0)
+    with pytest.raises(ParameterError, match=r"HeadModel\.gradients"):
+        opened.trace(ids_batch(), {"attention_gradient"})
+
+
+def test_compiled_and_wrapped_modules_are_unwrapped() -> None:
+    model = build(*SERVED["bert"])
+    assert HeadModel.open(torch.compile(model)).module is model  # type: ignore[arg-type]
+    assert HeadModel.open(torch.nn.DataParallel(model)).module is model
+    with pytest.raises(ModelError, match="A Linear is no model of transformers"):
+        HeadModel.open(torch.nn.Linear(2, 2))
+
+
+def test_gradient_checkpointing_does_not_hide_layers() -> None:
+    model = build(*SERVED["bert"]).train()
+    model.gradient_checkpointing_enable()
+    attention_maps = HeadModel.open(model).trace(ids_batch()).attention
+    assert attention_maps is not None
+    assert attention_maps.shape[1] == 3

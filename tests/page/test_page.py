@@ -1,0 +1,207 @@
+"""The page: one file that needs nothing else, with everything given in it, escaped."""
+
+from __future__ import annotations
+
+import base64
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from headwise.errors import OutputError, ParameterError
+from headwise.page import PageFigure, PageTable, Section, html_card, render_page, write_page
+from headwise.page.write import _cell
+
+SVG = '<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" width="237.6pt" height="20pt"><g id="figure_1"/></svg>'
+EVIL = "<script>alert('x')</script>&\"quoted\""
+
+
+class Reader(HTMLParser):
+    """Collects tags, addresses, ids and text, and checks that tags close in order."""
+
+    void = frozenset({"meta", "img", "br", "link", "hr", "input"})
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    def all(self, attribute: str) -> list[str]:
+        return [attributes[attribute] or "" for _, attributes in self.tags if attribute in attributes]
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+
+def page(**changes: object) -> str:
+    figure = PageFigure(
+        "Entropy by layer", "Each point is one head.", SVG, ["figures/entropy.svg", "figures/a b.pdf"], "Clark et al. 2019, Fig 4"
+    )
+    table = PageTable("Every head", ["head", "entropy", "n"], [("L0H0", 1.23456, 200), ("L0H1", float("nan"), 0)], "tables/surface.csv")
+    section = Section(
+        "surface", "Where heads look", "Clark et al. 2019", "One.\n\nTwo with `code`.", [figure, figure], [table], "Def.", "Read.", ["Cut."]
+    )
+    given: dict[str, object] = {
+        "title": "wiki-bert",
+        "subtitle": "over 200 pairs",
+        "facts": [("Examples", "200")],
+        "notes": ["3 examples were cut."],
+        "highlights": [("L2H3", "previous token: 0.93")],
+        "sections": [section],
+        "provenance": {"model": {"name": "wiki-bert", "hash": "ab12"}, "analyses": ["surface", "offsets"], "seed": 0, "none": None},
+        "citations": ["Clark et al. (2019). https://aclanthology.org/W19-4828/."],
+        "files": [("the atlas", "atlas.nc")],
+        **changes,
+    }
+    return render_page(**given)  # type: ignore[arg-type]
+
+
+def test_everything_given_is_on_the_page() -> None:
+    reader = Reader(page())
+    for expected in ("wiki-bert", "over 200 pairs", "Examples 200", "3 examples were cut.", "L2H3 previous token: 0.93", "Where heads look", "Two with code", "Def.",
+                     "Read.", "Cut.", "Entropy by layer", "Each point is one head.", "Clark et al. 2019, Fig 4", "L0H0 1.235 200", "L0H1 – 0", "hash ab12",
+                     "surface, offsets", "seed 0"):  # fmt: skip
+        assert expected in reader.text, expected
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    html = page()
+    reader = Reader(html)
+    assert not [tag for tag, _ in reader.tags if tag in ("script", "link", "iframe", "object", "embed")]
+    assert all(address.startswith("data:image/svg+xml;base64,") for address in reader.all("src"))
+    outside = [address for address in reader.all("href") if re.match(r"[a-z]+:|//", address)]
+    assert outside == ["https://aclanthology.org/W19-4828/"]
+    style = re.search(r"<style>(.*?)</style>", html, re.S)
+    assert style is not None
+    assert "url(" not in style.group(1)
+    assert "@import" not in style.group(1)
+    assert "default-src 'none'" in html
+
+
+def test_inside_links_lead_somewhere_and_ids_are_unique() -> None:
+    reader = Reader(page())
+    ids = reader.all("id")
+    assert len(ids) == len(set(ids))
+    for address in reader.all("href"):
+        if address.startswith("#"):
+            assert address[1:] in ids
+    assert {"atlas.nc", "figures/entropy.svg", "figures/a%20b.pdf", "tables/surface.csv"} <= set(reader.all("href"))
+
+
+def test_figures_are_images_of_their_own_with_alternative_text() -> None:
+    images = [attributes for tag, attributes in Reader(page()).tags if tag == "img"]
+    assert len(images) == 2
+    for image in images:
+        assert base64.b64decode((image["src"] or "").split(",")[1]).decode() == SVG
+        assert image["alt"] == "Entropy by layer. Each point is one head."
+        assert image["width"] == str(round(237.6 * 4 / 3 * 1.3))
+
+
+def test_names_are_escaped_everywhere() -> None:
+    figure = PageFigure(EVIL, EVIL, SVG, (), EVIL, EVIL)
+    section = Section(
+        "surface", EVIL, EVIL, EVIL + " `" + EVIL + "`", [figure], [PageTable(EVIL, [EVIL], [[EVIL]], note=EVIL)], EVIL, EVIL, [EVIL]
+    )
+    html = page(
+        title=EVIL, subtitle=EVIL, facts=[(EVIL, EVIL)], notes=[EVIL], highlights=[(EVIL, EVIL)], sections=[section],
+        provenance={EVIL: EVIL, "nested": {EVIL: [EVIL]}}, citations=[EVIL + " https://a.example/<b>"], files=[(EVIL, "atlas.nc")],
+    )  # fmt: skip
+    reader = Reader(html)
+    assert "<script" not in html
+    assert "script" not in {tag for tag, _ in reader.tags}
+    assert reader.text.count("alert('x')") >= 15
+
+
+def test_links_to_files_stay_inside_the_folder() -> None:
+    for bad in ("/etc/passwd", "../up.csv", "https://a.example/x.csv", "javascript:alert(1)", ""):
+        with pytest.raises(ParameterError, match="relative path"):
+            page(files=[("x", bad)])
+
+
+def test_section_names_must_differ() -> None:
+    with pytest.raises(ParameterError, match="different names"):
+        page(sections=[Section("a", "A"), Section("a", "B")])
+
+
+def test_long_tables_are_cut_and_say_so() -> None:
+    table = PageTable("Long", ["i"], [[i] for i in range(1000)], "tables/long.csv")
+    html = page(sections=[Section("a", "A", tables=[table])])
+    assert html.count("<tr>") == 401
+    assert "The first 400 of 1000 rows; the CSV file has them all." in Reader(html).text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (float("nan"), "–"),
+        (3, "3"),
+        (12345, "12,345"),
+        (0.12345, "0.123"),
+        (-1.5, "−1.5"),
+        (1e-9, "1.00e-09"),
+        ("a-b", "a-b"),
+        (True, "True"),
+        (0.0, "0"),
+    ],
+)
+def test_cells(value: object, text: str) -> None:
+    assert _cell(value) == text
+
+
+def test_writing_reads_svg_files_and_leaves_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "x.svg").write_text(SVG)
+    section = Section("a", "A", figures=[PageFigure("X", "c", Path("figures/x.svg"))])
+    for _ in range(2):
+        write_page(tmp_path / "index.html", title="T", sections=[section])
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["figures", "index.html"]
+    html = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert base64.b64encode(SVG.encode()).decode() in html
+    assert html == render_page(title="T", sections=[section], folder=tmp_path)
+    missing = Section("a", "A", figures=[PageFigure("X", "c", Path("figures/none.svg"))])
+    with pytest.raises(OutputError, match="cannot be read"):
+        write_page(tmp_path / "index.html", title="T", sections=[missing])
+
+
+def test_a_page_that_cannot_be_written_leaves_no_debris(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot be written"):
+        write_page(tmp_path / "file" / "index.html", title="T")
+    (tmp_path / "index.html").mkdir()
+    with pytest.raises(OutputError, match="cannot be written"):
+        write_page(tmp_path / "index.html", title="T")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "index.html"]
+
+
+def test_an_almost_empty_page_is_whole() -> None:
+    reader = Reader(render_page(title="T"))
+    assert [tag for tag, _ in reader.tags if tag == "h1"] == ["h1"]
+
+
+def test_the_card_is_escaped_and_self_contained() -> None:
+    html = html_card(EVIL, [(EVIL, EVIL)], subtitle=EVIL, sections={EVIL: [(EVIL, 3)]}, note=EVIL)
+    reader = Reader(html)
+    assert "<script" not in html
+    assert "http" not in html
+    assert reader.text.count("alert('x')") == 7
+    assert [tag for tag, _ in reader.tags].count("details") == 1
+    assert "open" not in next(attributes for tag, attributes in reader.tags if tag == "details")
+    assert "<details open>" in html_card("t", sections={"s": []}, open_sections=True)

@@ -1,0 +1,177 @@
+"""A run: resumes, refuses what it is not, and says what it leaves out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from headwise import Atlas, Corpus, HeadModel, RunOptions, make_analysis, make_atlas
+from headwise.analyses.base import Analysis
+from headwise.errors import InputError, MissingAnnotationError, OutputError
+from headwise.run import run_analyses
+from headwise.run import runner as runner_module
+from headwise.run.plan import make_plan
+from headwise.run.shards import RunFolder, write_atomically
+from headwise.testing import planted_model
+from headwise.text.example import Example
+
+BEHAVIOURS = [["previous", "next", "self", "sep"], ["cls", "uniform", "same_word", "block"]]
+TEXTS: list[str | tuple[str, str]] = ["the cat saw a dog .", ("the cat", "the dog sleeps ."), "dog", "a cat , a dog , a cat", "the dog saw the cat", ("a dog", "a cat .")]
+
+
+@pytest.fixture(scope="module")
+def model() -> HeadModel:
+    planted = planted_model(BEHAVIOURS, words=["the", "a", "cat", "dog", "saw", "sleeps", ".", ","])
+    return HeadModel.open(planted.model, tokenizer=planted.tokenizer)
+
+
+@pytest.fixture
+def corpus() -> Corpus:
+    return Corpus.from_texts(TEXTS, name="toy")
+
+
+def analyses() -> list[Analysis]:
+    return [make_analysis("surface"), make_analysis("offsets")]
+
+
+def options(**given: object) -> RunOptions:
+    return RunOptions(shard_size=2, batch_tokens=24, **given)  # type: ignore[arg-type]
+
+
+def test_a_stopped_run_goes_on_and_ends_in_the_same_bytes(model: HeadModel, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run_analyses(model, corpus, analyses(), tmp_path / "whole", options())
+    seen = []
+    original = runner_module._shard_states
+
+    def stopping(model: HeadModel, plan: object, shard: int, *rest: object) -> object:
+        if shard == 1 and len(seen) < 2:
+            raise KeyboardInterrupt
+        seen.append(shard)
+        return original(model, plan, shard, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(runner_module, "_shard_states", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        run_analyses(model, corpus, analyses(), tmp_path / "part", options())
+    assert seen == [0]
+    seen.append(-1)
+    resumed = run_analyses(model, corpus, analyses(), tmp_path / "part", options())
+    assert seen == [0, -1, 1, 2]  # the finished shard was not done again
+    whole.save(tmp_path / "a.nc")
+    resumed.save(tmp_path / "b.nc")
+    assert (tmp_path / "a.nc").read_bytes() == (tmp_path / "b.nc").read_bytes()
+
+
+def test_another_run_in_the_same_folder_is_refused(model: HeadModel, corpus: Corpus, tmp_path: Path) -> None:
+    run_analyses(model, corpus, analyses(), tmp_path, options())
+    with pytest.raises(OutputError, match="differs in corpus"):
+        run_analyses(model, Corpus.from_texts(["a dog"], name="toy"), analyses(), tmp_path, options())
+    run_analyses(model, Corpus.from_texts(["a dog"], name="toy"), analyses(), tmp_path, options(overwrite=True))
+
+
+def test_shard_size_and_batch_size_do_not_change_the_result(model: HeadModel, corpus: Corpus, tmp_path: Path) -> None:
+    one = run_analyses(model, corpus, analyses(), tmp_path / "one", RunOptions(shard_size=1, batch_tokens=8))
+    many = run_analyses(model, corpus, analyses(), tmp_path / "many", RunOptions(shard_size=100, batch_tokens=4096))
+    for group in one:
+        for name in one[group].data_vars:
+            np.testing.assert_allclose(one[group][name], many[group][name], rtol=1e-5, atol=1e-6, err_msg=f"{group}.{name}")
+
+
+def test_a_damaged_shard_is_named(model: HeadModel, corpus: Corpus, tmp_path: Path) -> None:
+    run_analyses(model, corpus, analyses(), tmp_path, options())
+    shard = tmp_path / "shard-000001.safetensors"
+    shard.write_bytes(shard.read_bytes()[:50])
+    with pytest.raises(OutputError, match="shard-000001"):
+        run_analyses(model, corpus, analyses(), tmp_path, options())
+
+
+def test_memory_shortage_makes_batches_smaller_and_is_said(model: HeadModel, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = run_analyses(model, corpus, analyses(), tmp_path / "a", options())
+    original = runner_module.observe_batch
+
+    def short(model: HeadModel, batch: object, *rest: object) -> None:
+        if len(batch) > 1:  # type: ignore[arg-type]
+            raise torch.OutOfMemoryError("no memory")
+        original(model, batch, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(runner_module, "observe_batch", short)
+    atlas = run_analyses(model, corpus, analyses(), tmp_path / "b", options())
+    np.testing.assert_allclose(atlas["surface"]["entropy"], expected["surface"]["entropy"], atol=1e-6)
+    assert "memory was short" in atlas.provenance["notes"][0]
+
+
+def test_limit_and_budget(model: HeadModel, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    atlas = run_analyses(model, corpus, analyses(), tmp_path / "a", options(limit=3))
+    assert int(atlas["surface"]["entropy_n"].max()) == 3
+    monkeypatch.setattr(type(make_analysis("offsets")), "budget", 2)
+    atlas = run_analyses(model, corpus, analyses(), tmp_path / "b", options(full=False))
+    assert int(atlas["offsets"]["mean_offset_n"].max()) == 2
+    assert int(atlas["surface"]["entropy_n"].max()) == len(TEXTS)
+    assert atlas.provenance["sampled"] == {"offsets": 2}
+
+
+def test_over_long_inputs_are_cut_or_skipped_and_counted(model: HeadModel, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model.encoder, "max_length", 6)
+    plan = make_plan(model, corpus, analyses(), limit=None, shard_size=2)
+    assert plan.scan.truncated == 5
+    assert plan.scan.longest == 6
+    monkeypatch.setattr(model.encoder, "overlong", "skip")
+    plan = make_plan(model, corpus, analyses(), limit=None, shard_size=2)
+    assert (plan.scan.examples, plan.scan.skipped) == (1, 5)
+    atlas = run_analyses(model, corpus, analyses(), tmp_path, options())
+    assert int(atlas["surface"]["entropy_n"].max()) == 1
+    monkeypatch.setattr(model.encoder, "max_length", 2)
+    with pytest.raises(InputError, match="all 6 examples are longer than 2 tokens"):
+        make_plan(model, corpus, analyses(), limit=None, shard_size=2)
+
+
+def test_an_analysis_whose_annotation_is_missing_is_left_out_with_the_way_to_get_it(model: HeadModel, corpus: Corpus, tmp_path: Path) -> None:
+    wanting = make_analysis("surface")
+    object.__setattr__(wanting, "requires", frozenset({"dependencies"}))
+    plan = make_plan(model, corpus, [wanting, make_analysis("offsets")], limit=None, shard_size=2)
+    assert [a.name for a in plan.analyses] == ["offsets"]
+    assert "--parser" in plan.dropped["surface"][""]
+    with pytest.raises(MissingAnnotationError, match="surface: the corpus has no dependencies"):
+        make_plan(model, corpus, [wanting], limit=None, shard_size=2)
+
+
+def test_make_atlas_takes_names(model: HeadModel, corpus: Corpus) -> None:
+    atlas = make_atlas(model, corpus, ["offsets"], parameters={"offsets": {"reach": 2}})
+    assert isinstance(atlas, Atlas)
+    assert atlas["offsets"]["offset"].values.tolist() == [-2, -1, 0, 1, 2]
+
+
+def test_provenance_has_no_path_and_no_time(model: HeadModel, corpus: Corpus, tmp_path: Path) -> None:
+    atlas = run_analyses(model, corpus, analyses(), tmp_path, options())
+    text = json.dumps(atlas.provenance)
+    assert str(tmp_path) not in text
+    assert {"model", "corpus", "analyses", "seed", "torch", "headwise", "threads"} <= atlas.provenance.keys()
+    assert len(atlas.provenance["model"]["weight_hash"]) == 64
+    assert atlas["surface"].attrs["citation"].startswith("Kevin Clark")
+
+
+def test_a_full_disk_is_one_sentence_and_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.open({"a": 1})
+    folder.save(0, {"x": np.zeros(3)}, {})
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OutputError, match="No space left on device"):
+        write_atomically(tmp_path / "run" / "other", b"x")
+    with pytest.raises(OutputError, match="shard-000001.*No space left"):
+        folder.save(1, {"x": np.zeros(3)}, {})
+    assert folder.done(0)
+    assert not folder.done(1)
+    assert not list((tmp_path / "run").glob("*.tmp")) + list((tmp_path / "run").glob(".*.tmp"))
+
+
+def test_words_that_do_not_align_are_counted(model: HeadModel) -> None:
+    words = Example(text="the cat", words=("the", "cat", "x"), spans=((0, 3), (4, 7), (7, 8)))
+    plan = make_plan(model, Corpus.from_examples([words]), analyses(), limit=None, shard_size=2)
+    assert plan.scan.unaligned == 1

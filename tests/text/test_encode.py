@@ -1,0 +1,220 @@
+"""Tokens, words, segments and batches of examples, for tokenizers of several kinds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_tokenizers import ALL, bert_like, gpt2_like, llama_like
+
+from headwise.errors import InputError, ModelError, ParameterError
+from headwise.text import Encoder, Example, batches, collate
+from headwise.text.encode import NO_SEGMENT, NO_WORD
+
+WORDS = ("The", "dog", "chased", "a", "weatherdog", ",", "and", "ran", ".")
+
+
+def spelled(encoder, row, word):
+    """What the pieces of a word spell, put together by hand."""
+    return "".join(encoder.piece_text(int(row.ids[t])) for t in np.flatnonzero(row.word == word))
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_words_given_apart_get_their_own_pieces(make):
+    encoder = Encoder(make(), 64)
+    words = tuple(w.lower() for w in WORDS)
+    row = encoder.encode(Example(words=words), 7)
+    assert row.index == 7
+    assert row.aligned
+    assert not row.truncated
+    assert row.word_count == len(words)
+    for number, word in enumerate(words):
+        assert spelled(encoder, row, number) == word
+        assert (row.word == number).any()
+    assert (np.diff(row.word[row.word >= 0]) >= 0).all()
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_words_given_apart_are_the_same_text_for_the_model(make):
+    encoder = Encoder(make(), 64)
+    words = tuple(w.lower() for w in WORDS)
+    apart = encoder.encode(Example(words=words))
+    whole = make()(" ".join(words))["input_ids"]
+    assert apart.ids.tolist() == whole
+
+
+def test_byte_level_words_are_not_glued_together():
+    encoder = Encoder(gpt2_like(), 64)
+    assert not encoder.splits_words
+    assert Encoder(bert_like(), 64).splits_words
+    row = encoder.encode(Example(words=("the", "dog", "ran")))
+    assert gpt2_like().decode(row.ids) == "the dog ran"
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_words_as_places_in_a_text(make):
+    text = "the dog chased  a cat, and ran."
+    words = ("the", "dog", "chased", "a", "cat", ",", "and", "ran", ".")
+    spans, at = [], 0
+    for word in words:
+        at = text.index(word, at)
+        spans.append((at, at + len(word)))
+        at += len(word)
+    encoder = Encoder(make(), 64)
+    row = encoder.encode(Example(text=text, words=words, spans=tuple(spans)))
+    offsets = make()(text, return_offsets_mapping=True)["offset_mapping"]
+    for token, (start, end) in enumerate(offsets):
+        touched = {w for w, (a, b) in enumerate(spans) for c in range(start, end) if a <= c < b}  # character by character
+        if row.word[token] == NO_WORD:
+            assert len(touched) != 1
+        else:
+            assert touched == {row.word[token]}
+    everyone_alone = all(len({w for w, (a, b) in enumerate(spans) for c in range(start, end) if a <= c < b}) <= 1 for start, end in offsets)
+    assert row.aligned == everyone_alone
+    assert row.aligned or make is not bert_like
+
+
+def test_a_piece_on_two_words_is_not_aligned():
+    encoder = Encoder(bert_like(), 64)
+    row = encoder.encode(Example(text="the", words=("th", "e"), spans=((0, 2), (2, 3))))
+    assert not row.aligned
+
+
+def test_a_word_without_pieces_is_not_aligned():
+    row = Encoder(bert_like(), 64).encode(Example(words=("the", "\u200b", "dog")))
+    assert not row.aligned
+
+
+def test_text_without_words_has_none():
+    row = Encoder(bert_like(), 64).encode(Example(text="the dog"))
+    assert (row.word == NO_WORD).all()
+    assert row.word_count == 0
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_pairs(apart):
+    first, second = ("the", "dog", "."), ("a", "cat", ",", "away")
+    spans = ((0, 3), (4, 7), (8, 9), (0, 1), (2, 5), (6, 7), (8, 12))
+    example = (
+        Example(words=first, words_pair=second)
+        if apart
+        else Example(text="the dog .", pair="a cat , away", words=first, words_pair=second, spans=spans)
+    )
+    encoder = Encoder(bert_like(), 64)
+    row = encoder.encode(example)
+    tokens = bert_like().convert_ids_to_tokens(row.ids)
+    assert tokens[0] == "[CLS]"
+    assert row.aligned
+    seps = np.flatnonzero(row.sep)
+    assert len(seps) == 2
+    assert seps[1] == len(row) - 1
+    inner = seps[0]
+    assert (row.segment[1:inner] == 0).all()
+    assert (row.segment[inner + 1 : -1] == 1).all()
+    assert (row.segment[row.special] == NO_SEGMENT).all()
+    assert np.flatnonzero(row.special).tolist() == [0, *seps.tolist()]
+    assert row.types.tolist() == [0] * (inner + 1) + [1] * (len(row) - inner - 1)
+    assert row.word[1:inner].max() == 2
+    assert row.word[inner + 1] == 3
+    assert row.word[-2] == 6
+    punct = [i for i, token in enumerate(tokens) if token in (".", ",")]
+    assert np.flatnonzero(row.punct).tolist() == punct
+    assert row.cls.tolist() == [True] + [False] * (len(row) - 1)
+
+
+def test_special_tokens_of_decoders():
+    gpt, llama = Encoder(gpt2_like(), 64), Encoder(llama_like(), 64)
+    assert gpt.token_types == ("cls", "punct", "other")
+    assert gpt.sep_id is None
+    assert llama.token_types == ("cls", "sep", "punct", "other")
+    row = llama.encode(Example(words=("the", "dog", ".")))
+    assert row.cls.tolist() == [True] + [False] * (len(row) - 1)
+    assert not row.sep.any()
+    assert row.punct.tolist()[-1]
+    row = gpt.encode(Example(words=("the", "dog", ".")))
+    assert not row.cls.any()
+    assert row.punct.tolist()[-1]
+    assert row.word.tolist() == sorted(row.word.tolist())
+
+
+def test_truncation_cuts_the_end_and_is_told():
+    example = Example(words=("the", "dog", "chased", "a", "cat") * 10)
+    cut = Encoder(bert_like(), 16).encode(example)
+    assert len(cut) == 16
+    assert cut.truncated
+    assert cut.aligned
+    assert cut.sep[-1]
+    assert cut.word[1] == 0
+    assert 0 < cut.word_count < 50
+    assert Encoder(bert_like(), 16, "skip").encode(example) is None
+    assert not Encoder(bert_like(), 200).encode(example).truncated
+
+
+def test_truncation_takes_from_the_longer_segment():
+    cut = Encoder(bert_like(), 12).encode(Example(words=("the", "dog"), words_pair=("the", "cat") * 20))
+    assert len(cut) == 12
+    assert set(cut.word[cut.segment == 0]) == {0, 1}
+    assert cut.aligned
+    assert cut.word[cut.segment == 1][0] == 2
+
+
+def test_a_tokenizer_that_cuts_left_is_made_to_cut_right():
+    import copy
+
+    left = copy.deepcopy(bert_like())
+    left.truncation_side = "left"
+    row = Encoder(left, 8).encode(Example(words=("the", "dog", "chased", "a", "cat") * 3))
+    assert row.word[1] == 0
+    assert row.aligned
+    assert left.truncation_side == "left"
+
+
+def test_refusals():
+    with pytest.raises(ParameterError, match="overlong"):
+        Encoder(bert_like(), 8, "drop")
+    with pytest.raises(ModelError, match="fast tokenizer"):
+        Encoder(object(), 8)
+    with pytest.raises(InputError, match="no words"):
+        Encoder(bert_like(), 8).encode(Example(words=(), origin="x:1"))
+    with pytest.raises(InputError, match="x:1: the text has no tokens"):
+        Encoder(gpt2_like(), 8).encode(Example(text="", origin="x:1"))
+
+
+def rows_of(lengths):
+    encoder = Encoder(bert_like(), 200)
+    return [encoder.encode(Example(words=("the",) * n), index) for index, n in enumerate(lengths)]
+
+
+def test_padding_is_no_token():
+    rows = rows_of([3, 9, 5])
+    batch = collate(rows, pad_id=99, pad_to=20)
+    assert batch.ids.shape == (3, 20)
+    assert batch.lengths.tolist() == [len(r) for r in rows]
+    for i, row in enumerate(rows):
+        n = len(row)
+        assert batch.ids[i, :n].tolist() == row.ids.tolist()
+        assert (batch.ids[i, n:] == 99).all()
+        assert batch.real[i].tolist() == [True] * n + [False] * (20 - n)
+        for name in ("special", "cls", "sep", "punct"):
+            assert not getattr(batch, name)[i, n:].any()
+        assert (batch.word[i, n:] == NO_WORD).all()
+        assert (batch.segment[i, n:] == NO_SEGMENT).all()
+    kinds = sum(batch.kind(k).int() for k in ("cls", "sep", "punct", "other"))
+    assert torch.equal(kinds, batch.real.int())
+    assert batch.select([2, 0]).index == [2, 0]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 150))
+def test_batches_hold_every_row_once_sorted_and_small(lengths, most):
+    rows = rows_of(lengths)
+    made = batches(rows, most)
+    order = [i for batch in made for i in batch.index]
+    assert sorted(order) == list(range(len(rows)))
+    sizes = [len(rows[i]) for i in order]
+    assert sizes == sorted(sizes)
+    for batch in made:
+        assert len(batch) == 1 or batch.ids.numel() <= most
+        assert batch.ids.shape[1] == int(batch.lengths.max())

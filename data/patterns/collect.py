@@ -169,7 +169,7 @@ def main() -> None:
             rows.append(dict(id=identity, model=name, causal=int(plan["causal"]), corpus=corpus, kind=kind, layer=layer, head=head,
                              tokens=lengths[kind, t], text=fingerprint, drawn=drawn))  # fmt: skip
         print(name, len(chosen), flush=True)
-    np.savez_compressed(out_maps, **{k.replace("/", "|"): v for k, v in arrays.items()})
+    np.savez_compressed(out_maps, **{k: v for k, v in arrays.items()})
     with out_rows.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()

@@ -21,7 +21,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-out = Console()
+out = Console(width=None if sys.stdout.isatty() else 160)  # a pipe has no width to fit: names must not be cut
 err = Console(stderr=True)
 
 ModelArgument = Annotated[

@@ -17,6 +17,8 @@ PARAMETERS: dict[str, dict[str, Any]] = {}
 ORDER_DEPENDENT: dict[str, frozenset[str]] = {
     # clusters and leaves are numbered by their first head; the tree names heads; the permutation test draws other permutations
     "distance": frozenset({"cluster", "leaf", "linkage", "layer_p_value"}),
+    # heads are joined in the order of their validation scores, where some tie; joined in another order, the probe starts from other weights
+    "probing": frozenset({"curve_accuracy", "pooled_accuracy"}),
 }
 
 

@@ -176,8 +176,10 @@ def test_padding_changes_nothing(name: str) -> None:
     assert torch.equal(two.visible[0, ..., :8, :8], one.visible[0])  # type: ignore[index]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("name", ["bert", "llama", "gpt-oss"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(name, dtype) for name in ("bert", "llama", "gpt-oss") for dtype in (torch.float16, torch.bfloat16, torch.float64) if (name, dtype) != ("gpt-oss", torch.float64)],
+)
 def test_precision(name: str, dtype: torch.dtype) -> None:
     model = build(*SERVED[name]).to(dtype)
     own = copy.deepcopy(model)

@@ -7,7 +7,6 @@ import json
 import math
 import os
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -110,13 +109,14 @@ def write_page(
         citations=citations,
         files=files,
     )
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(html)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        try:
+            temporary.write_text(html, encoding="utf-8", newline="\n")
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise OutputError(f"The page {path} cannot be written ({error.strerror}): choose a folder you may write to.") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import dataclass
 from functools import lru_cache
@@ -70,7 +71,7 @@ class PatternClassifier:
 
     def to(self, device: torch.device) -> PatternClassifier:
         """The same classifier on a device."""
-        return PatternClassifier(tuple(network.to(device) for network in self.networks), self.confusion, self.confusion_causal)
+        return PatternClassifier(tuple(copy.deepcopy(network).to(device) for network in self.networks), self.confusion, self.confusion_causal)
 
     def save(self, path: Path) -> None:
         """Write weights (as float16) and confusion counts to one file."""

@@ -90,9 +90,14 @@ def _mosaic(maps: np.ndarray) -> tuple[np.ma.MaskedArray, tuple[int, int], int]:
 def _token_listing(tokens: Sequence[str], width: float, lines: int = 4) -> str:
     """The tokens in order, wrapped, cut after some lines with the number left out."""
     words = [token.replace("\n", "⏎").replace("\t", "⇥") or "∅" for token in tokens]
-    for kept in range(len(words), 0, -1):
-        more = f" … and {len(words) - kept} more" if kept < len(words) else ""
-        text = style.wrap("Tokens: " + " ".join(words[:kept]) + more, width, style.SMALL)
+    text = style.wrap("Tokens: " + " ".join(words), width, style.SMALL)
+    if text.count("\n") < lines:
+        return text
+    shown = "\n".join(text.split("\n")[:lines]).split(" ")  # about as many as fit; then fewer until the rest can be named
+    kept = sum(len(part.split("\n")) for part in shown) - 1
+    while kept > 0:
+        text = style.wrap("Tokens: " + " ".join(words[:kept]) + f" … and {len(words) - kept} more", width, style.SMALL)
         if text.count("\n") < lines:
             return text
+        kept -= 1
     return f"Tokens: {len(words)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,9 +26,7 @@ def figure_bytes(figure: Figure, format: str) -> bytes:
     if format not in _METADATA:
         raise ParameterError(f"`format` must be one of {', '.join(FORMATS)}; it is {format!r}.")
     buffer = io.BytesIO()
-    with style.context(), warnings.catch_warnings():
-        # A letter that no installed font has is drawn as a box, which says so itself.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+    with style.context():
         figure.savefig(buffer, format=format, dpi=300, metadata=_METADATA[format])
     return buffer.getvalue()
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import string
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import matplotlib as mpl
@@ -94,16 +95,20 @@ def rc() -> dict[str, Any]:
         "figure.constrained_layout.w_pad": 0.03,
         "figure.constrained_layout.h_pad": 0.03,
         "svg.fonttype": "path",
-        "svg.hashsalt": "headwise",
+        
         "pdf.fonttype": 42,
         "path.simplify": True,
     }
 
 
-def context() -> AbstractContextManager[None]:
+@contextmanager
+def context() -> Iterator[None]:
     """The shared settings, for a `with` block; nothing outside it changes."""
     settings: Any = {**_defaults(), **rc()}
-    return mpl.rc_context(settings)
+    with mpl.rc_context(settings), warnings.catch_warnings():
+        # A letter that no installed font has is drawn as a box, which says so itself.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield
 
 
 @functools.cache
@@ -144,6 +149,7 @@ def cycle(values: Sequence[str], index: int) -> str:
     return values[index % len(values)]
 
 
+@functools.lru_cache(maxsize=4096)
 def text_width(text: str, size: float) -> float:
     """Width of a line of text in inches."""
     if not text:
@@ -153,17 +159,18 @@ def text_width(text: str, size: float) -> float:
 
 
 def wrap(text: str, width: float, size: float) -> str:
-    """Break a text into lines no wider than `width` inches."""
+    """Break a text into lines no wider than `width` inches, measured word by word."""
+    space = text_width("a b", size) - text_width("ab", size)
     lines: list[str] = []
     for paragraph in text.split("\n"):
-        line = ""
+        line, used = "", 0.0
         for word in paragraph.split(" "):
-            longer = f"{line} {word}" if line else word
-            if line and text_width(longer, size) > width:
+            needed = text_width(word, size)
+            if line and used + space + needed > width:
                 lines.append(line)
-                line = word
+                line, used = word, needed
             else:
-                line = longer
+                line, used = (f"{line} {word}", used + space + needed) if line else (word, needed)
         lines.append(line)
     return "\n".join(lines)
 

@@ -3,7 +3,19 @@
 from headwise.testing.behaviours import RULES
 from headwise.testing.contributions import contributions
 from headwise.testing.lookup import planted_annotations
+from headwise.testing.models import permute_heads, random_model
 from headwise.testing.planted import Planted, planted_model
 from headwise.testing.slow import eager, eager_hidden, eager_maps
 
-__all__ = ["RULES", "Planted", "contributions", "eager", "eager_hidden", "eager_maps", "planted_annotations", "planted_model"]
+__all__ = [
+    "RULES",
+    "Planted",
+    "contributions",
+    "eager",
+    "eager_hidden",
+    "eager_maps",
+    "permute_heads",
+    "planted_annotations",
+    "planted_model",
+    "random_model",
+]

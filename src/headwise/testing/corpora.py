@@ -26,20 +26,36 @@ _FRAMES = {
     5: (FrameLink("Perception", "Perceiver", (2, 3), (0, 2)), FrameLink("Sound", "Place", (8, 9), (9, 12), core=False)),
     3: (FrameLink("Motion", "Place", (3, 4), (4, 7)),),
 }
+_KIN = (("cat", "dog", "bird", "child", "teacher", "gardener", "house"), ("saw", "heard"), ("sings", "sleeps", "runs"), ("old", "small"), ("near", "under"))
 _PAIRS = ((0, 1), (2, 3), (5, 4), (3, 2), (1, 0))
 
 
-def battery_examples() -> list[Example]:
-    """Eleven examples (six single sentences, five pairs) with trees, parts of speech and labels; most with mentions, some with frames. Words are those of `DEFAULT_WORDS`."""
-    single = [_sentence(number) for number in range(len(_SENTENCES))]
-    pairs = [_joined(single[a], single[b]) for a, b in _PAIRS]
-    mixed = [example for couple in zip(single, [*pairs, None], strict=True) for example in couple if example is not None]
-    return [replace(example, label=("one", "two")[i // 2 % 2], origin=f"battery:{i + 1}") for i, example in enumerate(mixed)]
+def battery_examples(copies: int = 1) -> list[Example]:
+    """Eleven examples (six single sentences, five pairs) with trees, parts of speech and labels; most with mentions, some with frames.
+
+    Words are those of `DEFAULT_WORDS`. Further copies have other nouns, verbs and adjectives in the same trees. The label says whether a dog or a cat comes up.
+    """
+    out: list[Example] = []
+    for copy in range(copies):
+        single = [_sentence(number, copy) for number in range(len(_SENTENCES))]
+        pairs = [_joined(single[a], single[b]) for a, b in _PAIRS]
+        out.extend(example for couple in zip(single, [*pairs, None], strict=True) for example in couple if example is not None)
+    return [
+        replace(example, label="pet" if {"dog", "cat"} & set(example.all_words) else "none", origin=f"battery:{i + 1}")
+        for i, example in enumerate(out)
+    ]
 
 
-def _sentence(number: int) -> Example:
+def _other(word: str, copy: int) -> str:
+    """The word that stands in its place in a further copy."""
+    kin = next((words for words in _KIN if word in words), (word,))
+    return kin[(kin.index(word) + copy) % len(kin)]
+
+
+def _sentence(number: int, copy: int) -> Example:
     rows = [item.split() for item in _SENTENCES[number].split("|")]
-    words, upos, heads, relations = zip(*rows, strict=True)
+    found, upos, heads, relations = zip(*rows, strict=True)
+    words = tuple(_other(word, copy * (number + 1)) for word in found)
     return Example(
         words=words,
         upos=upos,

@@ -17,6 +17,8 @@ EXTRA_DIMS = {
     "upos": "a part of speech",
     "group": "words that have a relation, and words that do not",
     "n_heads": "how many heads are taken together",
+    "task_b": "the second task of a pair of tasks",
+    "rank": "place in an order of heads",
     "selection": "how heads taken together were chosen",
 }
 _HEADS = ("layer", "head")

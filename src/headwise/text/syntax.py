@@ -92,7 +92,7 @@ class Words:
 
     def _annotate(self, node: Node, place: dict[int, int]) -> None:
         if node.entity is not None:
-            inside = [node] + [word for child in node.left for word in child.walk()]
+            inside = [node] + [word for child in node.left if child.relation in INSIDE_MENTION for word in child.walk()]
             inside += [word for child in node.right if child.relation in INSIDE_MENTION | {"case"} for word in child.walk()]
             self._mention(inside, node, node.entity, place)
         if node.group is not None:

@@ -1,0 +1,198 @@
+"""The command line: what works, and one clear sentence with exit code 2 for everything a user can get wrong."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from headwise import Atlas, cli
+from headwise.run import runner as runner_module
+from headwise.testing import planted_model
+
+WORDS = ["the", "a", "cat", "dog", "saw", "sleeps", ".", ","]
+
+
+class Outcome:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, " ".join(err.split())
+
+
+@pytest.fixture
+def headwise(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Call the command line as a user would."""
+
+    def call(*arguments: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["headwise", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        captured = capsys.readouterr()
+        return Outcome(int(ended.value.code or 0), captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    planted = planted_model([["previous", "next", "uniform"], ["sep", "cls", "self"]], words=WORDS)
+    folder = tmp_path_factory.mktemp("model") / "planted"
+    planted.model.save_pretrained(folder)
+    planted.tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def corpus_file(tmp_path: Path) -> Path:
+    path = tmp_path / "toy.txt"
+    path.write_text("the cat saw a dog .\n\na dog sleeps .\n\nthe dog saw the cat , the dog sleeps\n")
+    return path
+
+
+def test_atlas_writes_everything_and_never_overwrites(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = ("atlas", model_folder, "--corpus", corpus_file, "--analyses", "surface,offsets", "--out", out)
+    first = headwise(*arguments)
+    assert first.code == 0, first.err
+    atlas = Atlas.load(out / "atlas.nc")
+    assert int(atlas["surface"]["entropy_n"].max()) == 3
+    page = (out / "index.html").read_text()
+    assert "planted" in page
+    assert "L0H0" in page
+    assert {p.suffix for p in (out / "figures").iterdir()} == {".svg", ".pdf", ".png"}
+    assert (out / "tables" / "surface.csv").read_text().startswith("analysis,variable,layer,head,item,value,n,low,high")
+    assert not (out / ".run").exists()  # finished: nothing to resume is left behind
+    again = headwise(*arguments)
+    assert again.code == 2
+    assert "exists; give --overwrite" in again.err
+    assert headwise(*arguments, "--overwrite").code == 0
+
+
+def test_run_sets_parameters(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path) -> None:
+    target = tmp_path / "o.nc"
+    done = headwise("run", "offsets", "--model", model_folder, "--corpus", corpus_file, "--out", target, "--set", "reach=2", "--set", "offsets.weighting=tokens")
+    assert done.code == 0, done.err
+    assert Atlas.load(target)["offsets"].sizes["offset"] == 5
+    assert "mean_distance" in done.out
+
+
+def test_list_and_cite(headwise) -> None:
+    listed = headwise("list")
+    assert listed.code == 0
+    assert "surface" in listed.out
+    assert "offsets" in listed.out
+    assert "What Does BERT Look At" in headwise("cite", "surface").out
+    assert "@inproceedings{pascual2021" in headwise("cite", "offsets", "--bibtex").out
+
+
+def test_ctrl_c_says_how_to_go_on(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner_module, "_shard_states", interrupted)
+    stopped = headwise("atlas", model_folder, "--corpus", corpus_file, "--out", tmp_path / "out")
+    assert stopped.code == 130
+    assert "the same command goes on" in stopped.err
+
+
+WRONG_FILES = {
+    "empty.txt": (b"", "no examples"),
+    "utf8.txt": (b"the cat\n\n\xff\xfe broken\n", "utf8.txt.*UTF-8"),
+    "nine.conllu": (b"1\tthe\tthe\tDET\t_\t_\t2\tdet\t_\n\n", r"nine.conllu.*\b9\b"),
+    "cycle.conllu": (b"1\ta\ta\tX\t_\t_\t2\tdep\t_\t_\n2\tb\tb\tX\t_\t_\t1\tdep\t_\t_\n\n", "cycle"),
+    "row.jsonl": (b'{"text": "the cat"}\n{"txt": "a dog"}\n', r"row.jsonl.*2"),
+    "what.xyz": (b"the cat", "ending"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_FILES)
+def test_bad_corpora_are_one_sentence(headwise, model_folder: Path, tmp_path: Path, name: str) -> None:
+    content, expected = WRONG_FILES[name]
+    path = tmp_path / name
+    path.write_bytes(content)
+    outcome = headwise("atlas", model_folder, "--corpus", path, "--out", tmp_path / "out")
+    assert outcome.code == 2
+    assert "Traceback" not in outcome.err
+    import re
+
+    assert re.search(expected, outcome.err), outcome.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("atlas", "--analyses", "surfaces"), "Did you mean 'surface'"),
+        (("run", "surface", "--set", "weight=tokens"), "weighting"),
+        (("run", "surface", "--set", "weighting=words"), "`weighting` must be one of examples, tokens"),
+        (("run", "surface", "--set", "weighting"), "name=value"),
+        (("atlas", "--corpus", "missing.txt"), "missing.txt"),
+        (("atlas", "no/such-model"), "no/such-model"),
+        (("cite", "surfce"), "Did you mean 'surface'"),
+        (("atlas", "--overlong", "drop"), "truncate, skip"),
+    ],
+)
+def test_bad_arguments_are_one_sentence(headwise, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments, expected: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    if arguments[0] == "atlas" and "no/such-model" not in arguments:
+        arguments = (arguments[0], model_folder, *arguments[1:])
+    elif arguments[0] == "run":
+        arguments = (*arguments, "--model", model_folder)
+    outcome = headwise(*arguments)
+    assert outcome.code == 2
+    assert expected in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_over_long_examples_are_cut_and_counted_or_all_skipped(headwise, model_folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "long.txt"
+    path.write_text("the cat saw a dog " * 60)
+    cut = headwise("run", "surface", "--model", model_folder, "--corpus", path, "--out", tmp_path / "a.nc")
+    assert cut.code == 0, cut.err
+    assert "1 cut" in cut.err
+    skipped = headwise("run", "surface", "--model", model_folder, "--corpus", path, "--out", tmp_path / "b.nc", "--overlong", "skip")
+    assert skipped.code == 2
+    assert "longer than 64 tokens" in skipped.err
+
+
+def _changed(folder: Path, target: Path, name: str, change) -> Path:
+    import shutil
+
+    shutil.copytree(folder, target)
+    weights = load_file(target / "model.safetensors")
+    weights[name] = change(weights[name].clone())
+    save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
+    return target
+
+
+def test_nan_weights_are_named(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path) -> None:
+    name = "bert.encoder.layer.1.attention.self.query.weight"
+
+    def spoil(weight: torch.Tensor) -> torch.Tensor:
+        weight[0, 0] = torch.nan
+        return weight
+
+    outcome = headwise("atlas", _changed(model_folder, tmp_path / "nan", name, spoil), "--corpus", corpus_file, "--out", tmp_path / "out")
+    assert outcome.code == 2
+    assert "layer.1.attention.self.query" in outcome.err
+
+
+def test_a_tokenizer_that_does_not_fit_is_refused(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path) -> None:
+    import shutil
+
+    other = planted_model([["self"]], words=[*WORDS, *(f"word{i}" for i in range(200))])
+    folder = tmp_path / "misfit"
+    shutil.copytree(model_folder, folder)
+    other.tokenizer.save_pretrained(folder)
+    outcome = headwise("atlas", folder, "--corpus", corpus_file, "--out", tmp_path / "out")
+    assert outcome.code == 2
+    assert "tokenizer" in outcome.err
+
+
+def test_an_output_folder_that_cannot_be_written_is_found_before_any_work(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    outcome = headwise("atlas", model_folder, "--corpus", corpus_file, "--out", blocked / "out")
+    assert outcome.code == 2
+    assert "cannot be written" in outcome.err

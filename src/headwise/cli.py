@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -41,6 +41,14 @@ StackOption = Annotated[str | None, typer.Option("--stack", help="Of an encoder-
 MaxLengthOption = Annotated[int | None, typer.Option("--max-length", min=2, help="Cut inputs to this many tokens (special ones included).")]
 OverlongOption = Annotated[str, typer.Option("--overlong", help="What happens to longer inputs: truncate or skip.")]
 ParserOption = Annotated[str | None, typer.Option("--parser", help="A spaCy pipeline (name or folder) that annotates plain text.")]
+
+
+class Finished(NamedTuple):
+    """A run that is done, with what it ran on."""
+
+    atlas: Any
+    model: Any
+    corpus: Any
 
 
 class Watch:
@@ -151,6 +159,7 @@ def atlas(
     """
     from headwise.analyses.base import known_analyses, make_analysis
     from headwise.page.report import write_report
+    from headwise.page.sample import choose_sample
 
     names = [n.strip() for n in analyses.split(",")] if analyses else [n for n, cls in known_analyses().items() if cls.automatic]
     chosen_settings = parse_settings(settings, names)
@@ -160,7 +169,7 @@ def atlas(
         target, out_folder / ".run", chosen, (model, corpus, device, stack, max_length, overlong, parser), limit, full, seed, overwrite
     )
     with Watch() as watch:
-        page = write_report(result, out_folder, watch)
+        page = write_report(result.atlas, out_folder, choose_sample(result.model, result.corpus), watch)
     out.print(f"Atlas: {target}\nPage:  {page}")
 
 
@@ -203,7 +212,7 @@ def run(
         overwrite,
     )
     table = Table("measure", "item", "mean over heads", "lowest", "", "highest", "", title=f"{analysis} ({target})")
-    for row in result.summary().itertuples(index=False):
+    for row in result.atlas.summary().itertuples(index=False):
         table.add_row(
             row.variable, row.item, f"{row.mean:.3f}", row.lowest_head, f"{row.lowest:.3f}", row.highest_head, f"{row.highest:.3f}"
         )
@@ -212,7 +221,7 @@ def run(
 
 def _run_to_file(
     target: Path, folder: Path, analyses: list[Any], source: tuple[Any, ...], limit: int | None, full: bool, seed: int, overwrite: bool
-) -> Any:
+) -> Finished:
     from headwise.errors import OutputError
     from headwise.run import RunOptions, run_analyses
     from headwise.run.shards import RunFolder
@@ -231,7 +240,7 @@ def _run_to_file(
         raise typer.Exit(130) from None
     result.save(target, overwrite=overwrite)
     RunFolder(folder).remove()
-    return result
+    return Finished(result, model, corpus)
 
 
 def _check_writable(folder: Path) -> None:
@@ -246,6 +255,50 @@ def _check_writable(folder: Path) -> None:
             pass
     except OSError as error:
         raise OutputError(f"{folder} cannot be written to ({error.strerror or error}); choose another place with --out.") from error
+
+
+@app.command()
+def draw(
+    heads: Annotated[list[str], typer.Argument(metavar="HEAD...", help="Heads like L7H9, or `all` for every map on one page.")],
+    text: Annotated[str, typer.Option("--text", help="The sentence.")] = "The old teacher saw the cat that slept under the tree.",
+    pair: Annotated[str | None, typer.Option("--pair", help="A second sentence.")] = None,
+    model: ModelOption = None,
+    out_file: Annotated[Path, typer.Option("--out", help="A .svg, .pdf or .png file.")] = Path("heads.svg"),
+    device: DeviceOption = None,
+    stack: StackOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Draw heads on a sentence: tokens left and right, a line as dark as its weight.
+
+    [dim]Examples:[/dim]
+
+      headwise draw L4H0 L6H1 --text "She gave the old book to her sister."
+
+      headwise draw all --model gpt2 --text "Once upon a time" --out maps.pdf
+    """
+    from headwise.atlas import HEAD_NAME
+    from headwise.errors import OutputError
+    from headwise.models import HeadModel
+    from headwise.page.sample import draw_all_maps, draw_heads, sample_of
+    from headwise.plots import save_figure
+    from headwise.plots.save import FORMATS
+    from headwise.text import Example
+
+    ending = out_file.suffix.removeprefix(".")
+    if ending not in FORMATS:
+        raise ParameterError(f"--out must end in {', '.join('.' + f for f in FORMATS)}; it is '{out_file}'.")
+    if out_file.exists() and not overwrite:
+        raise OutputError(f"{out_file} exists; give --overwrite to replace it, or choose another name with --out.")
+    chosen = []
+    for name in heads if heads != ["all"] else []:
+        found = HEAD_NAME.match(name)
+        if not found:
+            raise ParameterError(f"A head is named like 'L7H9' (layer 7, head 9, counted from 0); it is '{name}'.")
+        chosen.append((int(found[1]), int(found[2])))
+    sample = sample_of(HeadModel.open(model, device=device, stack=stack), Example(text=text, pair=pair))
+    figure = draw_heads(sample, chosen) if chosen else draw_all_maps(sample)
+    save_figure(figure, out_file.parent, out_file.stem, [ending])
+    out.print(f"Drawn: {out_file}")
 
 
 @app.command("list")

@@ -36,7 +36,12 @@ class Everything:
 
 def own_pass(model: Any, batch: Batch, stack: str | None) -> tuple[Any, Tensor]:
     """The model's own eager output and its attentions [example, layer, head, query, key] of a stack."""
-    inputs: dict[str, Any] = {"input_ids": batch.ids, "attention_mask": batch.real.long(), "output_attentions": True, "output_hidden_states": True}
+    inputs: dict[str, Any] = {
+        "input_ids": batch.ids,
+        "attention_mask": batch.real.long(),
+        "output_attentions": True,
+        "output_hidden_states": True,
+    }
     if stack is not None:
         inputs |= {"decoder_input_ids": batch.ids, "decoder_attention_mask": batch.real.long()}
     if "use_cache" in model.forward.__code__.co_varnames or stack is not None:
@@ -121,7 +126,9 @@ def test_windows_are_really_shorter_than_the_input(name: str) -> None:
 def test_the_cap_changes_something() -> None:
     name, cls, arguments = SERVED["gemma2"]
     batch = ids_batch()
-    with_cap, without = (HeadModel.open(build(name, cls, arguments | {"attn_logit_softcapping": cap})).trace(batch).attention for cap in (0.5, None))
+    with_cap, without = (
+        HeadModel.open(build(name, cls, arguments | {"attn_logit_softcapping": cap})).trace(batch).attention for cap in (0.5, None)
+    )
     assert with_cap is not None and without is not None
     assert (with_cap - without).abs().max() > 0.01
 

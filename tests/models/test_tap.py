@@ -19,7 +19,11 @@ def test_two_threads_do_not_meet() -> None:
     models = [HeadModel.open(build(*SERVED[name], seed=seed)) for seed, name in enumerate(("bert", "llama"))]
     batches = [ids_batch((11, 8, 5)), ids_batch((7, 6), seed=3)]
     alone = [m.trace(b, {"attention", "hidden"}) for m, b in zip(models, batches, strict=True)]
-    shared = [(models[0], batches[0], alone[0]), (models[0], batches[1], models[0].trace(batches[1], {"attention", "hidden"})), (models[1], batches[1], alone[1])]
+    shared = [
+        (models[0], batches[0], alone[0]),
+        (models[0], batches[1], models[0].trace(batches[1], {"attention", "hidden"})),
+        (models[1], batches[1], alone[1]),
+    ]
     gate = threading.Barrier(len(shared))
     wrong: list[str] = []
 
@@ -178,7 +182,12 @@ def test_padding_changes_nothing(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [(name, dtype) for name in ("bert", "llama", "gpt-oss") for dtype in (torch.float16, torch.bfloat16, torch.float64) if (name, dtype) != ("gpt-oss", torch.float64)],
+    [
+        (name, dtype)
+        for name in ("bert", "llama", "gpt-oss")
+        for dtype in (torch.float16, torch.bfloat16, torch.float64)
+        if (name, dtype) != ("gpt-oss", torch.float64)
+    ],
 )
 def test_precision(name: str, dtype: torch.dtype) -> None:
     model = build(*SERVED[name]).to(dtype)

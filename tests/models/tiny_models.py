@@ -15,7 +15,14 @@ from headwise.text.encode import Batch, Encoded, collate
 from headwise.text.example import Example
 
 VOCABULARY = 60
-PLAIN = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": VOCABULARY, "max_position_embeddings": 40}
+PLAIN = {
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 40,
+}
 GROUPED = PLAIN | {"num_key_value_heads": 2, "head_dim": 8}
 IDS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 OLD = {"n_embd": 32, "n_layer": 3, "n_head": 4, "vocab_size": VOCABULARY, "n_positions": 40}
@@ -45,13 +52,29 @@ SERVED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "electra": ("ElectraConfig", "ElectraModel", PLAIN | {"embedding_size": 16}),
     "albert": ("AlbertConfig", "AlbertModel", PLAIN | {"embedding_size": 16}),
     "albert-groups": ("AlbertConfig", "AlbertModel", PLAIN | {"embedding_size": 16, "num_hidden_groups": 3}),
-    "distilbert": ("DistilBertConfig", "DistilBertModel", {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48, "vocab_size": VOCABULARY}),
-    "mobilebert": ("MobileBertConfig", "MobileBertModel", PLAIN | {"embedding_size": 16, "intra_bottleneck_size": 16, "true_hidden_size": 16}),
-    "modernbert": ("ModernBertConfig", "ModernBertModel", PLAIN | {"global_attn_every_n_layers": 2, "local_attention": 4, "pad_token_id": 1}),
+    "distilbert": (
+        "DistilBertConfig",
+        "DistilBertModel",
+        {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48, "vocab_size": VOCABULARY},
+    ),
+    "mobilebert": (
+        "MobileBertConfig",
+        "MobileBertModel",
+        PLAIN | {"embedding_size": 16, "intra_bottleneck_size": 16, "true_hidden_size": 16},
+    ),
+    "modernbert": (
+        "ModernBertConfig",
+        "ModernBertModel",
+        PLAIN | {"global_attn_every_n_layers": 2, "local_attention": 4, "pad_token_id": 1},
+    ),
     "data2vec-text": ("Data2VecTextConfig", "Data2VecTextModel", PLAIN | IDS),
     "ernie": ("ErnieConfig", "ErnieModel", PLAIN),
     "esm": ("EsmConfig", "EsmModel", PLAIN | {"pad_token_id": 1, "mask_token_id": 3, "position_embedding_type": "rotary"}),
-    "eurobert": ("EuroBertConfig", "EuroBertModel", GROUPED | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "mask_token_id": 3}),
+    "eurobert": (
+        "EuroBertConfig",
+        "EuroBertModel",
+        GROUPED | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "mask_token_id": 3},
+    ),
     "nomic-bert": ("NomicBertConfig", "NomicBertModel", PLAIN),
     "jina": ("JinaEmbeddingsV3Config", "JinaEmbeddingsV3Model", PLAIN),
     "bert-generation": ("BertGenerationConfig", "BertGenerationEncoder", PLAIN),
@@ -61,7 +84,19 @@ SERVED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gpt2": ("GPT2Config", "GPT2Model", OLD | {"bos_token_id": 1, "eos_token_id": 1, "scale_attn_by_inverse_layer_idx": True}),
     "gpt-bigcode": ("GPTBigCodeConfig", "GPTBigCodeModel", OLD | {"multi_query": True}),
     "gpt-neox": ("GPTNeoXConfig", "GPTNeoXModel", PLAIN),
-    "gpt-neo": ("GPTNeoConfig", "GPTNeoModel", {"hidden_size": 32, "num_layers": 3, "num_heads": 4, "attention_types": [[["global", "local", "global"], 1]], "window_size": 4, "vocab_size": VOCABULARY, "max_position_embeddings": 40}),
+    "gpt-neo": (
+        "GPTNeoConfig",
+        "GPTNeoModel",
+        {
+            "hidden_size": 32,
+            "num_layers": 3,
+            "num_heads": 4,
+            "attention_types": [[["global", "local", "global"], 1]],
+            "window_size": 4,
+            "vocab_size": VOCABULARY,
+            "max_position_embeddings": 40,
+        },
+    ),
     "gptj": ("GPTJConfig", "GPTJModel", OLD | {"rotary_dim": 4}),
     "codegen": ("CodeGenConfig", "CodeGenModel", OLD | {"rotary_dim": 4}),
     "ctrl": ("CTRLConfig", "CTRLModel", {"n_embd": 32, "n_layer": 3, "n_head": 4, "dff": 48, "vocab_size": VOCABULARY, "n_positions": 40}),
@@ -71,7 +106,11 @@ SERVED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "mistral": ("MistralConfig", "MistralModel", GROUPED | {"sliding_window": 4}),
     "mixtral": ("MixtralConfig", "MixtralModel", GROUPED | EXPERTS | {"sliding_window": 4}),
     "qwen2": ("Qwen2Config", "Qwen2Model", GROUPED | {"use_sliding_window": True} | BAND),
-    "qwen2-moe": ("Qwen2MoeConfig", "Qwen2MoeModel", GROUPED | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16}),
+    "qwen2-moe": (
+        "Qwen2MoeConfig",
+        "Qwen2MoeModel",
+        GROUPED | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16},
+    ),
     "qwen3": ("Qwen3Config", "Qwen3Model", GROUPED | {"use_sliding_window": True} | BAND),
     "qwen3-moe": ("Qwen3MoeConfig", "Qwen3MoeModel", GROUPED | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}),
     "gemma": ("GemmaConfig", "GemmaModel", GROUPED),
@@ -101,18 +140,53 @@ SERVED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "seed-oss": ("SeedOssConfig", "SeedOssModel", GROUPED),
     "arcee": ("ArceeConfig", "ArceeModel", GROUPED),
     "apertus": ("ApertusConfig", "ApertusModel", GROUPED),
-    "deepseek-v3": ("DeepseekV3Config", "DeepseekV3Model", PLAIN | {"num_key_value_heads": 4, "n_routed_experts": 4, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1, "q_lora_rank": 16, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8, "moe_intermediate_size": 16}),
-    "xglm": ("XGLMConfig", "XGLMModel", {"d_model": 32, "ffn_dim": 48, "num_layers": 3, "attention_heads": 4, "vocab_size": VOCABULARY, "max_position_embeddings": 40} | IDS),
+    "deepseek-v3": (
+        "DeepseekV3Config",
+        "DeepseekV3Model",
+        PLAIN
+        | {
+            "num_key_value_heads": 4,
+            "n_routed_experts": 4,
+            "n_group": 2,
+            "topk_group": 1,
+            "num_experts_per_tok": 2,
+            "first_k_dense_replace": 1,
+            "q_lora_rank": 16,
+            "kv_lora_rank": 8,
+            "qk_rope_head_dim": 4,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 8,
+            "moe_intermediate_size": 16,
+        },
+    ),
+    "xglm": (
+        "XGLMConfig",
+        "XGLMModel",
+        {"d_model": 32, "ffn_dim": 48, "num_layers": 3, "attention_heads": 4, "vocab_size": VOCABULARY, "max_position_embeddings": 40}
+        | IDS,
+    ),
     "bloom": ("BloomConfig", "BloomModel", {"hidden_size": 32, "n_layer": 3, "n_head": 4, "vocab_size": VOCABULARY}),
     "falcon": ("FalconConfig", "FalconModel", PLAIN | {"multi_query": True}),
     "falcon-alibi": ("FalconConfig", "FalconModel", PLAIN | {"multi_query": False, "alibi": True}),
     "falcon-new": ("FalconConfig", "FalconModel", PLAIN | {"new_decoder_architecture": True, "num_kv_heads": 2}),
     "mpt": ("MptConfig", "MptModel", {"d_model": 32, "n_heads": 4, "n_layers": 3, "vocab_size": VOCABULARY, "max_seq_len": 40}),
-    "deberta": ("DebertaConfig", "DebertaModel", PLAIN | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 20}),
-    "deberta-v2": ("DebertaV2Config", "DebertaV2Model", PLAIN | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 20}),
+    "deberta": (
+        "DebertaConfig",
+        "DebertaModel",
+        PLAIN | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 20},
+    ),
+    "deberta-v2": (
+        "DebertaV2Config",
+        "DebertaV2Model",
+        PLAIN | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 20},
+    ),
     "xlnet": ("XLNetConfig", "XLNetModel", {"d_model": 32, "n_layer": 3, "n_head": 4, "d_inner": 48, "vocab_size": VOCABULARY}),
     "xlm": ("XLMConfig", "XLMModel", {"emb_dim": 32, "n_layers": 3, "n_heads": 4, "n_words": VOCABULARY, "max_position_embeddings": 40}),
-    "flaubert": ("FlaubertConfig", "FlaubertModel", {"emb_dim": 32, "n_layers": 3, "n_heads": 4, "n_words": VOCABULARY, "max_position_embeddings": 40}),
+    "flaubert": (
+        "FlaubertConfig",
+        "FlaubertModel",
+        {"emb_dim": 32, "n_layers": 3, "n_heads": 4, "n_words": VOCABULARY, "max_position_embeddings": 40},
+    ),
     "mpnet": ("MPNetConfig", "MPNetModel", PLAIN),
     "megatron-bert": ("MegatronBertConfig", "MegatronBertModel", PLAIN),
     "rembert": ("RemBertConfig", "RemBertModel", PLAIN | {"input_embedding_size": 16}),
@@ -130,9 +204,18 @@ SEQ2SEQ: dict[str, tuple[str, str, dict[str, Any]]] = {
     "m2m100": ("M2M100Config", "M2M100Model", BART),
     "blenderbot": ("BlenderbotConfig", "BlenderbotModel", BART),
     "plbart": ("PLBartConfig", "PLBartModel", BART),
-    "switch": ("SwitchTransformersConfig", "SwitchTransformersModel", T5 | {"num_decoder_layers": 3, "num_experts": 2, "num_sparse_encoder_layers": 0, "num_sparse_decoder_layers": 0}),
+    "switch": (
+        "SwitchTransformersConfig",
+        "SwitchTransformersModel",
+        T5 | {"num_decoder_layers": 3, "num_experts": 2, "num_sparse_encoder_layers": 0, "num_sparse_decoder_layers": 0},
+    ),
     "t5gemma": ("T5GemmaConfig", "T5GemmaModel", {"encoder": GROUPED | BAND, "decoder": GROUPED | BAND, "vocab_size": VOCABULARY}),
-    "fsmt": ("FSMTConfig", "FSMTModel", {k: v for k, v in BART.items() if k != "vocab_size"} | {"langs": ["en", "de"], "src_vocab_size": VOCABULARY, "tgt_vocab_size": VOCABULARY}),
+    "fsmt": (
+        "FSMTConfig",
+        "FSMTModel",
+        {k: v for k, v in BART.items() if k != "vocab_size"}
+        | {"langs": ["en", "de"], "src_vocab_size": VOCABULARY, "tgt_vocab_size": VOCABULARY},
+    ),
 }
 
 # outside the attention registry, and no way in
@@ -141,11 +224,38 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "convbert": ("ConvBertConfig", "ConvBertModel", PLAIN | {"embedding_size": 32, "head_ratio": 2}),
     "longformer": ("LongformerConfig", "LongformerModel", PLAIN | {"attention_window": 4}),
     "bigbird": ("BigBirdConfig", "BigBirdModel", PLAIN),
-    "funnel": ("FunnelConfig", "FunnelModel", {"vocab_size": VOCABULARY, "block_sizes": [1, 1], "d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 48, "num_decoder_layers": 1}),
-    "fnet": ("FNetConfig", "FNetModel", {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48, "vocab_size": VOCABULARY, "max_position_embeddings": 40}),
+    "funnel": (
+        "FunnelConfig",
+        "FunnelModel",
+        {"vocab_size": VOCABULARY, "block_sizes": [1, 1], "d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 48, "num_decoder_layers": 1},
+    ),
+    "fnet": (
+        "FNetConfig",
+        "FNetModel",
+        {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48, "vocab_size": VOCABULARY, "max_position_embeddings": 40},
+    ),
     "mamba": ("MambaConfig", "MambaModel", {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": VOCABULARY, "state_size": 8}),
-    "prophetnet": ("ProphetNetConfig", "ProphetNetModel", {"vocab_size": VOCABULARY, "hidden_size": 32, "num_encoder_layers": 2, "num_decoder_layers": 2, "num_encoder_attention_heads": 4, "num_decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 40}),
-    "led": ("LEDConfig", "LEDModel", {k: v for k, v in BART.items() if k != "max_position_embeddings"} | {"max_encoder_position_embeddings": 40, "max_decoder_position_embeddings": 40, "attention_window": 4}),
+    "prophetnet": (
+        "ProphetNetConfig",
+        "ProphetNetModel",
+        {
+            "vocab_size": VOCABULARY,
+            "hidden_size": 32,
+            "num_encoder_layers": 2,
+            "num_decoder_layers": 2,
+            "num_encoder_attention_heads": 4,
+            "num_decoder_attention_heads": 4,
+            "encoder_ffn_dim": 48,
+            "decoder_ffn_dim": 48,
+            "max_position_embeddings": 40,
+        },
+    ),
+    "led": (
+        "LEDConfig",
+        "LEDModel",
+        {k: v for k, v in BART.items() if k != "max_position_embeddings"}
+        | {"max_encoder_position_embeddings": 40, "max_decoder_position_embeddings": 40, "attention_window": 4},
+    ),
 }
 
 
@@ -182,5 +292,9 @@ def word_tokenizer(size: int = VOCABULARY) -> PreTrainedTokenizerFast:
     vocabulary = {word: i for i, word in enumerate([*names, *(f"w{i}" for i in range(size - len(names)))])}
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    backend.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
-    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]", model_max_length=40)
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names_of = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    return PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=40, model_input_names=inputs, **names_of)

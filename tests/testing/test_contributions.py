@@ -12,7 +12,7 @@ from headwise.text.example import Example
 
 
 def reverse_mode(planted, row) -> dict[str, np.ndarray]:
-    """Frobenius norms of Jacobian blocks, one output number at a time."""
+    """Frobenius norms of Jacobian blocks, one output token at a time."""
     model = planted.model.double()
     base = model.transformer if planted.causal else model.bert
     layers = base.h if planted.causal else base.encoder.layer
@@ -22,7 +22,11 @@ def reverse_mode(planted, row) -> dict[str, np.ndarray]:
         projection = layer.attn.c_proj if planted.causal else layer.attention.output.dense
         hooks.append(layer.register_forward_pre_hook(lambda _, args, index=index: entering.__setitem__(index, args[0])))
         hooks.append(projection.register_forward_pre_hook(lambda _, args, index=index: outputs.__setitem__(index, args[0][0])))
-        hooks.append(layer.register_forward_hook(lambda _, args, out, index=index: leaving.__setitem__(index, out[0] if isinstance(out, tuple) else out)))
+        hooks.append(
+            layer.register_forward_hook(
+                lambda _, args, out, index=index: leaving.__setitem__(index, out[0] if isinstance(out, tuple) else out)
+            )
+        )
     model(torch.as_tensor(row.ids)[None])
     for hook in hooks:
         hook.remove()
@@ -30,7 +34,8 @@ def reverse_mode(planted, row) -> dict[str, np.ndarray]:
     def shares(y: torch.Tensor, x: torch.Tensor) -> np.ndarray:
         rows = []
         for token in y:
-            squares = sum((torch.autograd.grad(number, x, retain_graph=True)[0][0] ** 2).sum(-1) for number in token)
+            every = torch.eye(len(token), dtype=token.dtype)
+            squares = (torch.autograd.grad(token, x, every, retain_graph=True, is_grads_batched=True)[0][:, 0] ** 2).sum((0, -1))
             rows.append((squares.sqrt() / squares.sqrt().sum()).numpy())
         return np.array(rows)
 

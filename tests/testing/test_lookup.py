@@ -18,7 +18,10 @@ EXAMPLES = [
         frames=(FrameLink("See", "Phenomenon", (2, 3), (3, 5)),),
     ),
     Example(
-        words=("he", "sleeps"), words_pair=("dogs", "saw", "him"), heads=(1, ROOT, 3, ROOT, 3), relations=("nsubj", "root", "nsubj", "root", "obj")
+        words=("he", "sleeps"),
+        words_pair=("dogs", "saw", "him"),
+        heads=(1, ROOT, 3, ROOT, 3),
+        relations=("nsubj", "root", "nsubj", "root", "obj"),
     ),
     Example(text="The dog saw it.", words=("The", "dog", "saw", "it", "."), spans=((0, 3), (4, 7), (8, 11), (12, 14), (14, 15))),
 ]

@@ -78,7 +78,10 @@ def test_words_as_places_in_a_text(make):
 
 def test_a_piece_on_two_words_is_not_aligned():
     encoder = Encoder(bert_like(), 64)
-    row = encoder.encode(Example(text="the", words=("th", "e"), spans=((0, 2), (2, 3))))
+    row = encoder.encode(Example(text="cat the dog", words=("cat t", "he dog"), spans=((0, 5), (5, 11))))
+    the = bert_like().convert_ids_to_tokens(row.ids).index("the")
+    assert row.word[the] == NO_WORD
+    assert {0, 1} <= set(row.word.tolist())  # both words have pieces of their own, and yet
     assert not row.aligned
 
 

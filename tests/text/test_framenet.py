@@ -15,7 +15,7 @@ ROW = {
     "frame": "Copying",
     "text": "She  copied it out onto paper . ",
     "target": [[5, 11], [15, 18]],
-    "fe": [["Copier", 0, 3], ["Goal", 19, 29], ["Original", 12, 14], ["Hidden", None, None, "INI"]],
+    "fe": [["Copier", 0, 3], ["Goal", 19, 29], ["Original", 11, 15], ["Hidden", None, None, "INI"]],
 }
 
 
@@ -89,16 +89,16 @@ LU = """<?xml version="1.0" encoding="UTF-8"?>
   <header><frame><FE type="Core" name="Copier"/></frame></header>
   <subCorpus name="V">
     <sentence sentNo="0" ID="77">
-      <text>She copied it onto paper .</text>
+      <text>I copied it onto paper .</text>
       <annotationSet status="UNANN" ID="1"><layer rank="1" name="PENN"><label end="2" start="0" name="PP"/></layer></annotationSet>
       <annotationSet status="MANUAL" ID="2">
         <layer rank="1" name="FE">
-          <label end="2" start="0" name="Copier"/>
-          <label end="23" start="14" name="Goal"/>
+          <label end="0" start="0" name="Copier"/>
+          <label end="21" start="12" name="Goal"/>
           <label itype="INI" name="Hidden"/>
         </layer>
-        <layer rank="2" name="FE"><label end="12" start="11" name="Second"/></layer>
-        <layer rank="1" name="Target"><label end="9" start="4" name="Target"/></layer>
+        <layer rank="2" name="FE"><label end="10" start="9" name="Second"/></layer>
+        <layer rank="1" name="Target"><label end="7" start="2" name="Target"/></layer>
       </annotationSet>
     </sentence>
   </subCorpus>
@@ -117,10 +117,10 @@ def test_xml_folder(tmp_path, below):
     (data / "frame" / "Copying.xml").write_text(FRAME)
     corpus = open_corpus(f"framenet:{tmp_path}")
     (example,) = corpus
-    assert example.words == ("She", "copied", "it", "onto", "paper", ".")
+    assert example.words == ("I", "copied", "it", "onto", "paper", ".")
     assert example.frames == (FrameLink("Copying", "Copier", (1, 2), (0, 1), True), FrameLink("Copying", "Goal", (1, 2), (3, 5), False))
     assert example.origin.endswith("lu1.xml, sentence 77")
-    (data / "lu" / "lu2.xml").write_text(LU.replace('end="23"', 'end="99"'))
+    (data / "lu" / "lu2.xml").write_text(LU.replace('end="21"', 'end="99"'))
     with pytest.raises(InputError, match=r"lu2\.xml, sentence 77: the element Goal"):
         list(open_corpus(f"framenet:{tmp_path}"))
     (data / "lu" / "lu2.xml").write_text(LU.replace("</subCorpus>", ""))

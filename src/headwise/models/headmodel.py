@@ -63,7 +63,7 @@ class HeadModel:
             opening.check_tokenizer(module, tokenizer, name)
         self.pad_id = padding_id(module, tokenizer)
         self.max_length = input_limit(module, tokenizer, notes)
-        self.encoder = None if tokenizer is None else _Encoder(tokenizer, self.max_length)
+        self.encoder = None if tokenizer is None else Encoder(tokenizer, self.max_length)
         self._encoder_part: nn.Module | None = module.get_encoder() if self.config.is_encoder_decoder else None
         self._undo: list[Callable[[], object]] = []
         self._select_tap()
@@ -173,7 +173,9 @@ class HeadModel:
             raise
         except Exception as error:
             text = " ".join(str(error).split())
-            raise ModelError(f"{type(self.module).__name__} does not run on plain text with the tap ({type(error).__name__}: {text[:200]}); it is not served.") from error
+            raise ModelError(
+                f"{type(self.module).__name__} does not run on plain text with the tap ({type(error).__name__}: {text[:200]}); it is not served."
+            ) from error
         shape = tuple((output.last_hidden_state if session.final is None else session.final).shape)
         self.hidden = shape[-1] if len(shape) == 3 else 0
         sites.tokens_first = shape[:2] == (6, 2)
@@ -278,7 +280,12 @@ class HeadModel:
         return watcher.trace(session.final)
 
     def gradients(
-        self, batch: Batch, loss: Callable[[Any, Batch], Tensor], *, interventions: Interventions | None = None, block_rows: int | None = None
+        self,
+        batch: Batch,
+        loss: Callable[[Any, Batch], Tensor],
+        *,
+        interventions: Interventions | None = None,
+        block_rows: int | None = None,
     ) -> list[Rows]:
         """Attention weights with d loss / d weights, layer by layer.
 
@@ -290,7 +297,9 @@ class HeadModel:
         with torch.enable_grad():
             losses = loss(self._forward(session, batch, logits=True), batch)
             if losses.shape != (len(batch),):
-                raise ParameterError(f"`loss` must give one number for each of the {len(batch)} examples; it gave shape {list(losses.shape)}.")
+                raise ParameterError(
+                    f"`loss` must give one number for each of the {len(batch)} examples; it gave shape {list(losses.shape)}."
+                )
             found = torch.autograd.grad(losses.sum(), [rows.weights for rows in session.kept], allow_unused=True)
         result = []
         for rows, gradient in zip(session.kept, found, strict=True):
@@ -317,7 +326,9 @@ class HeadModel:
         if "attention_gradient" in needs:
             raise ParameterError("Gradients need a loss: use HeadModel.gradients for `attention_gradient`.")
         if "outputs" in needs and len(set(self._sites.d_heads)) > 1:
-            raise ModelError(f"The heads of {self.name} have different sizes in different layers ({', '.join(map(str, self._sites.d_heads))}); their outputs are not served.")
+            raise ModelError(
+                f"The heads of {self.name} have different sizes in different layers ({', '.join(map(str, self._sites.d_heads))}); their outputs are not served."
+            )
         if "hidden" in needs and not self.hidden:
             raise ModelError(f"The layers of {self.name} pass on no hidden states of the usual shape; they are not served.")
         if block_rows is not None and block_rows < 1:
@@ -375,20 +386,6 @@ class HeadModel:
         finally:
             for module in training:
                 module.training = True
-
-
-class _Encoder(Encoder):
-    """An encoder that reads pre-split words as following a space, where the tokenizer writes spaces into its pieces."""
-
-    @cached_property
-    def _words_tokenizer(self) -> Any:
-        return opening.for_words(self.tokenizer)
-
-    def _tokenize(self, example: Example, truncate: bool) -> Any:
-        if example.text is not None or self._words_tokenizer is self.tokenizer:
-            return super()._tokenize(example, truncate)
-        twin = Encoder(self._words_tokenizer, self.max_length, self.overlong)
-        return twin._tokenize(example, truncate)
 
 
 def _unwrapped(module: nn.Module) -> PreTrainedModel:

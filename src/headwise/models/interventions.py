@@ -72,7 +72,9 @@ def _check(what: Any, d_head: int) -> None:
         raise ParameterError(f"An intervention is one of {', '.join(NAMED)}, a Mean or a Patch; it is a {type(what).__name__}.")
 
 
-def on_weights(plan: Mapping[int, Intervention], weights: Tensor, visible: Tensor, sink: Tensor | None, start: int) -> tuple[Tensor, Tensor | None]:
+def on_weights(
+    plan: Mapping[int, Intervention], weights: Tensor, visible: Tensor, sink: Tensor | None, start: int
+) -> tuple[Tensor, Tensor | None]:
     """Weights (and sink mass) of a block of rows after the interventions that replace weights; new tensors, so gradients flow."""
     heads = [head for head, what in plan.items() if what == "uniform" or (isinstance(what, Patch) and what.weights is not None)]
     if not heads:
@@ -85,7 +87,12 @@ def on_weights(plan: Mapping[int, Intervention], weights: Tensor, visible: Tenso
         if isinstance(what, Patch):
             assert what.weights is not None
             given = what.weights.to(weights.device, weights.dtype)
-            if given.ndim not in (2, 3) or given.shape[-1] != weights.shape[-1] or given.shape[-2] < stop or (given.ndim == 3 and len(given) != len(weights)):
+            if (
+                given.ndim not in (2, 3)
+                or given.shape[-1] != weights.shape[-1]
+                or given.shape[-2] < stop
+                or (given.ndim == 3 and len(given) != len(weights))
+            ):
                 raise ParameterError(_misfit("weights", given, [weights.shape[0], weights.shape[-1], weights.shape[-1]]))
             weights[:, head] = given[..., start:stop, :]
         else:

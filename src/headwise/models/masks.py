@@ -44,7 +44,11 @@ class RowMask(Tensor):
 def row_mask(**arguments: Any) -> Tensor | None:
     """A `RowMask` from the arguments transformers hands to a mask function; None where there is nothing to mask."""
     attention_mask = arguments.get("attention_mask")
-    if arguments.pop("allow_is_bidirectional_skip", False) and arguments.get("local_size") is None and (attention_mask is None or bool(attention_mask.all())):
+    if (
+        arguments.pop("allow_is_bidirectional_skip", False)
+        and arguments.get("local_size") is None
+        and (attention_mask is None or bool(attention_mask.all()))
+    ):
         return None
     length, offset = arguments.pop("q_length"), arguments.pop("q_offset", 0)
 

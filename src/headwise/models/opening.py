@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import logging
 import os
 import socket
@@ -16,7 +15,6 @@ from urllib.parse import urlparse
 import huggingface_hub
 import torch
 import transformers
-from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 from transformers.models.auto import modeling_auto as auto
@@ -41,7 +39,9 @@ def load_model(name: str | Path, task: str | None, device: torch.device, dtype: 
     heads = [key for key in missing if base and not key.startswith(base)]
     body = [key for key in missing if key not in heads and ".pooler." not in f".{key}"]
     if body:
-        raise ModelError(f"The checkpoint of '{name}' lacks {len(body)} weights of {type(model).__name__}, the first is '{body[0]}'; it is not whole or of another kind.")
+        raise ModelError(
+            f"The checkpoint of '{name}' lacks {len(body)} weights of {type(model).__name__}, the first is '{body[0]}'; it is not whole or of another kind."
+        )
     if heads and task == "lm":
         raise ModelError(f"The checkpoint of '{name}' has no language-model head ('{heads[0]}' is missing); open it without `task`.")
     if heads and task is None:
@@ -111,7 +111,15 @@ def _class_for(config: Any, task: str | None, name: str | Path) -> Any:
 
 def _load(chosen: Any, where: str, config: Any, name: str | Path, dtype: Any) -> tuple[PreTrainedModel, list[str]]:
     with _spoken(name, "weights"):
-        model, info = chosen.from_pretrained(where, config=copy.deepcopy(config), attn_implementation="eager", dtype=dtype, trust_remote_code=False, output_loading_info=True, local_files_only=_offline(where))
+        model, info = chosen.from_pretrained(
+            where,
+            config=copy.deepcopy(config),
+            attn_implementation="eager",
+            dtype=dtype,
+            trust_remote_code=False,
+            output_loading_info=True,
+            local_files_only=_offline(where),
+        )
     wrong = sorted(str(key[0] if isinstance(key, tuple) else key) for key in info.get("mismatched_keys", ()))
     if wrong:
         raise ModelError(f"The weight '{wrong[0]}' in '{name}' has another shape than its config.json says.")
@@ -136,7 +144,9 @@ def _spoken(name: str | Path, what: str) -> Iterator[None]:
         if Path(str(name)).expanduser().is_dir():
             raise ModelError(f"The {what} of '{name}' cannot be read ({type(error).__name__}: {text[:300]}).") from error
         if isinstance(error, OSError):
-            raise ModelError(f"'{name}' is neither a folder here nor a model that can be fetched from the hub now; give a folder, or check the name and the connection.") from error
+            raise ModelError(
+                f"'{name}' is neither a folder here nor a model that can be fetched from the hub now; give a folder, or check the name and the connection."
+            ) from error
         raise ModelError(f"'{name}' cannot be opened ({type(error).__name__}: {text[:300]}).") from error
 
 
@@ -161,38 +171,22 @@ def _quiet() -> Iterator[None]:
 def load_tokenizer(name: str | Path) -> Any:
     """The fast tokenizer beside a model."""
     where = located(name)
-    if Path(where).is_dir() and not any((Path(where) / file).is_file() for file in ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model", "tokenizer_config.json")):
+    if Path(where).is_dir() and not any(
+        (Path(where) / file).is_file()
+        for file in (
+            "tokenizer.json",
+            "vocab.txt",
+            "vocab.json",
+            "tokenizer.model",
+            "spiece.model",
+            "sentencepiece.bpe.model",
+            "spm.model",
+            "tokenizer_config.json",
+        )
+    ):
         raise ModelError(f"The folder '{name}' has no tokenizer; put tokenizer.json there, or pass `tokenizer`.")
     with _spoken(name, "tokenizer"):
         return AutoTokenizer.from_pretrained(where, use_fast=True, trust_remote_code=False, local_files_only=_offline(where))
-
-
-def for_words(tokenizer: Any) -> Any:
-    """A copy that reads each word of a pre-split text as one that follows a space, as byte-level and metaspace tokenizers need; the same object where nothing changes."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        return tokenizer
-    content = json.loads(backend.to_str())
-    if not _prefix_spaces(content.get("pre_tokenizer")):
-        return tokenizer
-    twin = copy.deepcopy(tokenizer)
-    twin._tokenizer = Tokenizer.from_str(json.dumps(content))
-    twin.add_prefix_space = True
-    return twin
-
-
-def _prefix_spaces(part: Any) -> bool:
-    """Switch on the leading space wherever a pre-tokenizer has that switch; True where something changed."""
-    if isinstance(part, list):
-        return any([_prefix_spaces(item) for item in part])
-    if not isinstance(part, dict):
-        return False
-    changed = False
-    if part.get("type") == "ByteLevel" and not part.get("add_prefix_space"):
-        part["add_prefix_space"] = changed = True
-    if part.get("type") == "Metaspace" and part.get("prepend_scheme") == "never":
-        part["prepend_scheme"], changed = "always", True
-    return any([changed, *[_prefix_spaces(value) for value in part.values()]])
 
 
 # --- checks ---------------------------------------------------------------------------------------------------------
@@ -211,4 +205,6 @@ def check_tokenizer(model: PreTrainedModel, tokenizer: Any, name: str) -> None:
     rows = getattr(embeddings, "num_embeddings", None) or len(embeddings.weight)  # type: ignore[union-attr,arg-type]
     largest = max(tokenizer.get_vocab().values(), default=-1)
     if largest >= rows:
-        raise ModelError(f"The tokenizer does not fit '{name}': it makes ids up to {largest}, but the model has embeddings for 0 to {rows - 1}.")
+        raise ModelError(
+            f"The tokenizer does not fit '{name}': it makes ids up to {largest}, but the model has embeddings for 0 to {rows - 1}."
+        )

@@ -96,7 +96,9 @@ class Session:
     def visible(self, call: Call, start: int, stop: int) -> Tensor:
         """V(i) for a block of rows: open in the mask, and neither query nor key is padding."""
         key = id(call.mask)
-        whole = stop - start == call.sizes[2] and not call.causal and not isinstance(call.mask, RowMask) and not isinstance(call, FormedCall)
+        whole = (
+            stop - start == call.sizes[2] and not call.causal and not isinstance(call.mask, RowMask) and not isinstance(call, FormedCall)
+        )
         if whole and key in self._visible:
             return self._visible[key][1]
         real = self.real
@@ -119,7 +121,9 @@ class Session:
         examples, _, queries, keys, _, _ = call.sizes
         at_once = self._rows_at_once(examples, queries, keys)
         watched = "attention" in self.needs or self.keep
-        form = watched or not call.can_fuse or any(what == "uniform" or getattr(what, "weights", None) is not None for what in plan.values())
+        form = (
+            watched or not call.can_fuse or any(what == "uniform" or getattr(what, "weights", None) is not None for what in plan.values())
+        )
         outputs, weights = [], None
         for start in range(0, queries, at_once):
             stop = min(start + at_once, queries)

@@ -66,7 +66,9 @@ class Probe:
 
     def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
         if call.value.ndim != 4 or len(call.value) != len(self.real) or call.sizes[1] % call.sizes[4]:
-            raise ModelError(f"{type(call.module).__name__} lays out its attention as {list(call.value.shape)}, which headwise does not serve.")
+            raise ModelError(
+                f"{type(call.module).__name__} lays out its attention as {list(call.value.shape)}, which headwise does not serve."
+            )
         _, heads, queries, keys, kv_heads, d_head = call.sizes
         key, value = call.repeated()
         weights, _ = call.weights(key, 0, queries)
@@ -84,7 +86,9 @@ class Probe:
         return output.contiguous(), weights
 
 
-def find_sites(model: nn.Module, run: Callable[[], object], real: Tensor, stack: str | None, encoder: nn.Module | None) -> tuple[Sites, str]:
+def find_sites(
+    model: nn.Module, run: Callable[[], object], real: Tensor, stack: str | None, encoder: nn.Module | None
+) -> tuple[Sites, str]:
     """Run a probe and sort the attention calls it made; gives the sites of the asked-for stack and its name."""
     probe = Probe(real)
     token = SESSION.set(probe)
@@ -95,7 +99,9 @@ def find_sites(model: nn.Module, run: Callable[[], object], real: Tensor, stack:
         SESSION.reset(token)
     name = type(model).__name__
     if not probe.seen:
-        raise ModelError(f"{name} is not served: it computes its attention in its own way (or has none), outside the attention interface of transformers.")
+        raise ModelError(
+            f"{name} is not served: it computes its attention in its own way (or has none), outside the attention interface of transformers."
+        )
     inside = {id(m) for m in encoder.modules()} if encoder is not None else set()
     kinds: dict[str, list[_Seen]] = {}
     for seen in probe.seen:
@@ -112,7 +118,9 @@ def find_sites(model: nn.Module, run: Callable[[], object], real: Tensor, stack:
 
 def _sites(model: nn.Module, calls: Sequence[_Seen], name: str) -> Sites:
     if len({c.heads for c in calls}) > 1:
-        raise ModelError(f"The layers of {name} have different numbers of heads ({', '.join(str(c.heads) for c in calls)}), which headwise does not serve.")
+        raise ModelError(
+            f"The layers of {name} have different numbers of heads ({', '.join(str(c.heads) for c in calls)}), which headwise does not serve."
+        )
     paths = {module: path for path, module in model.named_modules()}
     layers: dict[nn.Module, list[int]] = {}
     for layer, call in enumerate(calls):

@@ -29,7 +29,12 @@ def input_limit(module: PreTrainedModel, tokenizer: Any, notes: list[str]) -> in
 def padding_id(module: PreTrainedModel, tokenizer: Any) -> int:
     """The id that fills a batch. It must be one the model has an embedding for; what stands there is never seen."""
     rows = getattr(module.get_input_embeddings(), "num_embeddings", None)
-    candidates = (getattr(module.config, "pad_token_id", None), getattr(tokenizer, "pad_token_id", None), getattr(tokenizer, "eos_token_id", None), 0)
+    candidates = (
+        getattr(module.config, "pad_token_id", None),
+        getattr(tokenizer, "pad_token_id", None),
+        getattr(tokenizer, "eos_token_id", None),
+        0,
+    )
     return next(int(c) for c in candidates if isinstance(c, int) and c >= 0 and (rows is None or c < rows))
 
 

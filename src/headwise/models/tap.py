@@ -124,7 +124,9 @@ class Call:
         mask = self.rows_mask(start, stop)
         bias = rows_of(self.bias, start, stop, key.shape[2])
         if bias is not None:
-            hidden = mask if mask is None or mask.dtype != torch.bool else torch.where(mask, 0.0, torch.finfo(bias.dtype).min).to(bias.dtype)
+            hidden = (
+                mask if mask is None or mask.dtype != torch.bool else torch.where(mask, 0.0, torch.finfo(bias.dtype).min).to(bias.dtype)
+            )
             mask = bias if hidden is None else bias + hidden
         if mask is not None and mask.dtype != torch.bool:
             mask = mask.to(self.query.dtype)
@@ -211,7 +213,9 @@ def read_extras(module: nn.Module, extras: Mapping[str, Any]) -> dict[str, Any]:
         if value is None or name in HARMLESS:
             continue
         if name not in honoured:
-            raise ModelError(f"{type(module).__name__} passes `{name}` to its attention, which headwise does not know how to honour; this model is not served.")
+            raise ModelError(
+                f"{type(module).__name__} passes `{name}` to its attention, which headwise does not know how to honour; this model is not served."
+            )
         known[honoured[name]] = value
     return known
 
@@ -228,7 +232,11 @@ def own_eager(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]] 
 def mask(**arguments: Any) -> Tensor | None:
     """The mask function registered under `headwise`: eager masks, built by rows where a session asks for it."""
     session = SESSION.get()
-    if session is None or arguments.get("use_vmap") or not session.by_rows(arguments["batch_size"], arguments["q_length"], arguments["kv_length"]):
+    if (
+        session is None
+        or arguments.get("use_vmap")
+        or not session.by_rows(arguments["batch_size"], arguments["q_length"], arguments["kv_length"])
+    ):
         return eager_mask(**arguments)
     arguments.pop("allow_is_causal_skip", None)
     return row_mask(**arguments)

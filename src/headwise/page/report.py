@@ -10,6 +10,7 @@ import pandas as pd
 
 from headwise.atlas import Atlas, head_name, measures
 from headwise.errors import OutputError
+from headwise.page.sample import Sample, draw_all_maps, draw_heads, telling_heads
 from headwise.page.write import PageFigure, PageTable, Section, write_page
 from headwise.papers import REFERENCES
 from headwise.plots import figures_for, save_figure
@@ -17,8 +18,8 @@ from headwise.plots import figures_for, save_figure
 TABLE_ROWS = 400  # longer tables are on the page as a link to their CSV
 
 
-def write_report(atlas: Atlas, folder: Path, report: Callable[[str, int, int], None] | None = None) -> Path:
-    """Write `figures/`, `tables/` and `index.html` beside the atlas; returns the page's path."""
+def write_report(atlas: Atlas, folder: Path, sample: Sample | None = None, report: Callable[[str, int, int], None] | None = None) -> Path:
+    """Write `figures/`, `tables/` and `index.html` beside the atlas; returns the page's path. With a sample, one input is drawn whole too."""
     model, corpus = atlas.provenance.get("model", {}), atlas.provenance.get("corpus", {})
     sections = []
     for done, name in enumerate(atlas):
@@ -54,6 +55,8 @@ def write_report(atlas: Atlas, folder: Path, report: Callable[[str, int, int], N
         )
         if report:
             report("figures", done + 1, len(atlas))
+    if sample is not None:
+        sections.append(_sample_section(atlas, folder, sample))
     page = folder / "index.html"
     facts = [
         ("Model", f"{model.get('name', '?')} ({model.get('architecture', '?')}, {atlas.layers} layers × {atlas.heads} heads)"),
@@ -75,6 +78,19 @@ def write_report(atlas: Atlas, folder: Path, report: Callable[[str, int, int], N
         provenance=atlas.provenance,
     )
     return page
+
+
+def _sample_section(atlas: Atlas, folder: Path, sample: Sample) -> Section:
+    drawn = [
+        ("sample-heads", "Telling heads on one input", "Tokens look (left) at tokens (right); a line is as dark as its weight.", draw_heads(sample, telling_heads(atlas)), "Clark et al. 2019, Fig 1"),
+        ("sample-maps", "All maps of one input", "Row: the token that looks; column: the token looked at; darker is more.", draw_all_maps(sample), "Kovaleva et al. 2019, App. A"),
+    ]
+    figures = []
+    for name, title, caption, figure, paper in drawn:
+        paths = save_figure(figure, folder / "figures", name)
+        svg = next(path for path in paths if path.suffix == ".svg")
+        figures.append(PageFigure(title, caption, svg, [str(path.relative_to(folder)) for path in paths], paper))
+    return Section("sample", "One input, drawn whole", text=f"Tokens: {' '.join(sample.tokens)}", figures=figures)
 
 
 def highlights(atlas: Atlas) -> list[tuple[str, str]]:

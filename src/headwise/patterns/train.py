@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from headwise.errors import InputError
 from headwise.patterns.maps import images, shrink, shrink_visible
@@ -93,6 +94,8 @@ class Settings:
     dropout: float = 0.3
     smoothing: float = 0.05
     balance: float = 0.5  # exponent of inverse class frequency in the loss
+    mixup: float = 0.0  # parameter of the Beta distribution by which two maps and their labels are blended; 0 for never
+    average: float = 0.0  # decay of the running mean of the weights, which is what is kept; 0 for the last weights
 
 
 def visible_of(lengths: Tensor, causal: Tensor, width: int) -> Tensor:
@@ -158,6 +161,9 @@ def fit(data: Labelled, settings: Settings, seed: int) -> PatternNetwork:
     steps = settings.epochs * max(len(data) // settings.batch, 1)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, settings.rate, total_steps=steps + 1, pct_start=0.15)
     mask = channel_mask(settings.channels, device)
+    mean = None
+    if settings.average:
+        mean = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(settings.average), use_buffers=True)
     plain = to_images(data.weights, data.lengths, data.causal)
     for _ in range(settings.epochs):
         order = torch.randperm(len(data), generator=generator, device=device)
@@ -168,14 +174,28 @@ def fit(data: Labelled, settings: Settings, seed: int) -> PatternNetwork:
                 shown = to_images(weights, lengths, data.causal[index])
             else:
                 shown = plain[index]
-            loss = loss_of(network(shown * mask), data.labels[index])
+            loss = _loss(network, loss_of, shown * mask, data.labels[index], settings.mixup, generator)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
+            if mean is not None:
+                mean.update_parameters(network)
+    if mean is not None:
+        network = mean.module
     with torch.no_grad():  # channels it was not shown must not count when it is shown them
         network.convolutions[0].weight *= mask  # type: ignore[operator]
     return network.eval()
+
+
+def _loss(network: nn.Module, loss_of: nn.Module, shown: Tensor, labels: Tensor, mixup: float, generator: torch.Generator) -> Tensor:
+    """The loss on a batch, or on blends of its maps with each other."""
+    if not mixup:
+        return loss_of(network(shown), labels)
+    partner = torch.randperm(len(labels), generator=generator, device=labels.device)
+    share = float(np.random.default_rng(int(torch.randint(2**31, (), generator=generator, device=labels.device))).beta(mixup, mixup))
+    said = network(share * shown + (1 - share) * shown[partner])
+    return share * loss_of(said, labels) + (1 - share) * loss_of(said, labels[partner])
 
 
 def channel_mask(channels: Sequence[int], device: Any) -> Tensor:

@@ -112,7 +112,7 @@ def centre_of_mass(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
     name="distance",
     title="How far heads look, by layer",
     caption="Each point is one head: the mean distance, in tokens, between a token and where its attention falls, whatever the direction.",
-    paper="after Pascual et al. 2021, §6",
+    paper="Not in a paper; beside Pascual et al. 2021, Fig 4",
     needs=("mean_distance",),
 )
 def mean_distance(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:

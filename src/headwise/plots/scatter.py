@@ -58,6 +58,7 @@ def head_positions(layers: int, heads: int, index: int = 0, count: int = 1) -> n
 
 def scatter_by_layer(ax: Axes, series: Sequence[Series], *, mean_line: bool = True, name_best: bool = False) -> None:
     """Draw each series: a point per head with its interval, and a line through the means over heads."""
+    named: list[tuple[float, float]] = []
     for index, one in enumerate(series):
         layers, heads = one.values.shape
         x = head_positions(layers, heads, index, len(series))
@@ -75,26 +76,29 @@ def scatter_by_layer(ax: Axes, series: Sequence[Series], *, mean_line: bool = Tr
             mark: dict[str, Any] = {"marker": one.marker, "markersize": 2.6 if many else 3.8, "markeredgecolor": "white"}
             ax.plot(np.arange(layers), means, color=one.colour, linewidth=1.3, markeredgewidth=0.3 if many else 0.5, zorder=5, **mark)
         if name_best and seen.any():
-            _name_best(ax, one, x)
+            named.append(_name_best(ax, one, x, named))
     ax.grid(axis="y")
 
 
-def _name_best(ax: Axes, one: Series, x: np.ndarray) -> None:
-    """Write the name of the head with the largest value beside its point."""
+def _name_best(ax: Axes, one: Series, x: np.ndarray, named: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Write the name of the head with the largest value beside its point, below it where another name stands near; returns where."""
     layer, head = np.unravel_index(np.nanargmax(one.values), one.values.shape)
+    place = float(x[layer, head]), float(one.values[layer, head])
+    crowded = any(abs(place[0] - a) < 0.3 * one.values.shape[0] and abs(place[1] - b) < 0.07 for a, b in named)
     left = layer >= one.values.shape[0] / 2  # keep the text inside the axes
     ax.annotate(
         style.head_name(int(layer), int(head)),
-        (x[layer, head], one.values[layer, head]),
-        xytext=(-3 if left else 3, 2),
+        place,
+        xytext=(-3 if left else 3, -3 if crowded else 2),
         textcoords="offset points",
         ha="right" if left else "left",
-        va="bottom",
+        va="top" if crowded else "bottom",
         fontsize=style.SMALL,
         color=one.colour,
         zorder=6,
         path_effects=[effects.withStroke(linewidth=1.6, foreground="white")],
     )
+    return place
 
 
 def legend_handles(series: Sequence[Series]) -> list[Line2D]:

@@ -95,7 +95,7 @@ def rc() -> dict[str, Any]:
         "figure.constrained_layout.w_pad": 0.03,
         "figure.constrained_layout.h_pad": 0.03,
         "svg.fonttype": "path",
-        
+        "svg.hashsalt": "headwise",
         "pdf.fonttype": 42,
         "path.simplify": True,
     }

@@ -31,7 +31,9 @@ def contributions(planted: Planted, row: Encoded | Sequence[int], types: Sequenc
     for name in {name for layer in planted.behaviours for name in layer} - {"uniform"}:
         layer, head = planted.where(name)[0]
         if not np.allclose(maps[layer, head].max(-1), 1):
-            raise ParameterError(f"'{name}' spreads over several tokens here, and its weights move with the input: there is no closed form.")
+            raise ParameterError(
+                f"'{name}' spreads over several tokens here, and its weights move with the input: there is no closed form."
+            )
     n, width = maps.shape[-1], planted.values.shape[-1]
     centre = np.eye(width) - 1 / width
     before = centre if planted.causal else np.eye(width)  # the norm between the stream and the values

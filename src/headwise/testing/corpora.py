@@ -14,7 +14,8 @@ _SENTENCES = (
     "the DET 2 det|gardener NOUN 4 nsubj|not PART 4 advmod|saw VERB 0 root|the DET 6 det|dog NOUN 4 obj|? PUNCT 4 punct",
     "the DET 3 det|small ADJ 3 amod|dog NOUN 4 nsubj|runs VERB 0 root|near ADP 7 case|a DET 7 det|house NOUN 4 obl",
     "he PRON 2 nsubj|sleeps VERB 0 root|. PUNCT 2 punct",
-    "the DET 2 det|child NOUN 3 nsubj|saw VERB 0 root|the DET 5 det|bird NOUN 3 obj|and CCONJ 9 cc|the DET 8 det|bird NOUN 9 nsubj|sings VERB 3 conj|near ADP 12 case|the DET 12 det|child NOUN 9 obl|. PUNCT 3 punct",
+    "the DET 2 det|child NOUN 3 nsubj|saw VERB 0 root|the DET 5 det|bird NOUN 3 obj"
+    "|and CCONJ 9 cc|the DET 8 det|bird NOUN 9 nsubj|sings VERB 3 conj|near ADP 12 case|the DET 12 det|child NOUN 9 obl|. PUNCT 3 punct",
 )
 _MENTIONS = {
     0: (Mention(0, 3, "teacher", 2), Mention(4, 6, "cat", 5)),
@@ -26,7 +27,13 @@ _FRAMES = {
     5: (FrameLink("Perception", "Perceiver", (2, 3), (0, 2)), FrameLink("Sound", "Place", (8, 9), (9, 12), core=False)),
     3: (FrameLink("Motion", "Place", (3, 4), (4, 7)),),
 }
-_KIN = (("cat", "dog", "bird", "child", "teacher", "gardener", "house"), ("saw", "heard"), ("sings", "sleeps", "runs"), ("old", "small"), ("near", "under"))
+_KIN = (
+    ("cat", "dog", "bird", "child", "teacher", "gardener", "house"),
+    ("saw", "heard"),
+    ("sings", "sleeps", "runs"),
+    ("old", "small"),
+    ("near", "under"),
+)
 _PAIRS = ((0, 1), (2, 3), (5, 4), (3, 2), (1, 0))
 
 
@@ -74,7 +81,9 @@ def _joined(first: Example, second: Example) -> Example:
     def moved(span: tuple[int, int]) -> tuple[int, int]:
         return span[0] + shift, span[1] + shift
 
-    mentions = [replace(m, start=m.start + shift, end=m.end + shift, head=None if m.head is None else m.head + shift) for m in second.mentions or ()]
+    mentions = [
+        replace(m, start=m.start + shift, end=m.end + shift, head=None if m.head is None else m.head + shift) for m in second.mentions or ()
+    ]
     frames = [replace(link, target=moved(link.target), span=moved(link.span)) for link in second.frames or ()]
     return replace(
         first,

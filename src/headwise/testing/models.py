@@ -15,7 +15,14 @@ from headwise.testing.vocabulary import make_vocabulary
 
 
 def random_model(
-    *, causal: bool = False, layers: int = 2, heads: int = 3, d_head: int = 32, words: Sequence[str] | None = None, max_length: int = 64, seed: int = 0
+    *,
+    causal: bool = False,
+    layers: int = 2,
+    heads: int = 3,
+    d_head: int = 32,
+    words: Sequence[str] | None = None,
+    max_length: int = 64,
+    seed: int = 0,
 ) -> tuple[nn.Module, PreTrainedTokenizerFast]:
     """A BERT (or, causal, a GPT-2) with random weights large enough that its heads differ, and the tokenizer of `planted_model` for these words."""
     vocabulary = make_vocabulary(words, None, {}, {}, causal)

@@ -7,7 +7,10 @@ import xarray as xr
 
 # The one vocabulary of dims.
 DIMS = frozenset(
-    "layer head role relation direction offset source pattern task feature pair token_type mention_type baseline probe pooling head_a head_b axis example".split()
+    {
+        *("layer", "head", "role", "relation", "direction", "offset", "source", "pattern", "task", "feature", "pair", "token_type"),
+        *("mention_type", "baseline", "probe", "pooling", "head_a", "head_b", "axis", "example"),
+    }
 )
 # Dims that stand for no label of the vocabulary, each with what it is.
 EXTRA_DIMS = {
@@ -79,7 +82,9 @@ def check_names(group: str, dataset: xr.Dataset) -> None:
     """Refuse a result with dims outside the vocabulary, without a promised variable, or with a mean that lacks its count or interval."""
     for name, array in dataset.variables.items():
         strange = [dim for dim in array.dims if dim not in DIMS and dim not in EXTRA_DIMS]
-        assert not strange, f"{group}.{name} has dims {strange}, which are not in the vocabulary: use its names, or add what the dim is to EXTRA_DIMS"
+        assert not strange, (
+            f"{group}.{name} has dims {strange}, which are not in the vocabulary: use its names, or add what the dim is to EXTRA_DIMS"
+        )
     for name, dims in VARIABLES.get(group, {}).items():
         assert name in dataset.data_vars, f"{group} lacks the variable `{name}`"
         assert dataset[name].dims == dims, f"{group}.{name} has dims {dataset[name].dims}, not {dims}"

@@ -21,10 +21,7 @@ from headwise.testing.names import check_names
 def registry():
     """Analyses made here are forgotten again."""
     before = dict(REGISTRY)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     yield
-    torch.set_num_threads(threads)
     REGISTRY.clear()
     REGISTRY.update(before)
 
@@ -164,7 +161,9 @@ def test_a_broken_rule_is_seen(check, breakage):
 
 def test_permuted_reorders_by_layer():
     values = np.arange(6).reshape(2, 3)
-    dataset = xr.Dataset({"x": (("layer", "head"), values), "y": (("head", "layer"), values.T), "z": (("head_a", "head_b"), np.arange(36).reshape(6, 6))})
+    dataset = xr.Dataset(
+        {"x": (("layer", "head"), values), "y": (("head", "layer"), values.T), "z": (("head_a", "head_b"), np.arange(36).reshape(6, 6))}
+    )
     found = permuted(dataset, [[2, 0, 1], [1, 0, 2]])
     assert found["x"].values.tolist() == [[2, 0, 1], [4, 3, 5]]
     assert found["y"].values.T.tolist() == [[2, 0, 1], [4, 3, 5]]

@@ -1,0 +1,84 @@
+"""One input drawn whole: all its maps on a page, and the most telling heads as lines between words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from headwise.atlas import Atlas, head_name
+from headwise.errors import ParameterError
+from headwise.plots import all_maps, draw_head
+
+if TYPE_CHECKING:
+    from headwise.models import HeadModel
+    from headwise.text import Example
+
+LOOKED_AT = 50  # examples among which the sample is chosen
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """The maps of one input: `attention[layer, head, query, key]`, NaN where a row may not look."""
+
+    tokens: list[str]
+    attention: np.ndarray
+
+    def head(self, layer: int, head: int) -> np.ndarray:
+        layers, heads = self.attention.shape[:2]
+        if not (0 <= layer < layers and 0 <= head < heads):
+            raise ParameterError(f"There is no head L{layer}H{head}: this model has {layers} layers of {heads} heads, counted from 0.")
+        return self.attention[layer, head]
+
+
+def sample_of(model: HeadModel, example: Example | str) -> Sample:
+    """Run one input and keep its maps."""
+    batch = model.batch(example)
+    trace = model.trace(batch, {"attention"})
+    assert trace.attention is not None
+    assert trace.visible is not None
+    shown = trace.attention[0].where(trace.visible[0], float("nan"))
+    return Sample([model.encoder.piece_text(int(i)) or "·" for i in batch.ids[0]], shown.cpu().numpy())
+
+
+def choose_sample(model: HeadModel, corpus: Iterable[Example], shortest: int = 10, longest: int = 26) -> Sample | None:
+    """The maps of a readable input of the corpus: the longest among the first ones that has at most `longest` tokens; None where there is none."""
+    candidates = [(len(row), -i, example) for i, example in enumerate(islice(corpus, LOOKED_AT)) if (row := model.encoder.encode(example, i)) is not None]
+    fitting = [c for c in candidates if shortest <= c[0] <= longest] or [c for c in candidates if c[0] <= longest]
+    return sample_of(model, max(fitting, key=lambda c: c[:2])[2]) if fitting else None
+
+
+def draw_all_maps(sample: Sample) -> Figure:
+    """Every map of the input (Kovaleva et al. 2019, App. A)."""
+    return all_maps(sample.attention, sample.tokens)
+
+
+def draw_heads(sample: Sample, heads: Sequence[tuple[int, int]], **options: object) -> Figure:
+    """Chosen heads side by side as lines between words (Clark et al. 2019, Fig 1)."""
+    return draw_head({head_name(*h): sample.head(*h) for h in heads}, sample.tokens, **options)  # type: ignore[arg-type]
+
+
+def telling_heads(atlas: Atlas, count: int = 4) -> list[tuple[int, int]]:
+    """Heads to draw: those with most attention on the previous, next and closing token, and the broadest; fewer where these coincide."""
+    if "surface" not in atlas:
+        return [(0, h) for h in range(min(count, atlas.heads))]
+    surface = atlas["surface"]
+    wanted = [
+        surface["position"].sel(offset=-1),
+        surface["position"].sel(offset=1),
+        surface["token_type"].sel(token_type_name="sep"),
+        surface["entropy"],
+        surface["token_type"].sel(token_type_name="cls"),
+        surface["position"].sel(offset=0),
+    ]
+    found: dict[tuple[int, int], None] = {}
+    for array in wanted:
+        values = array.transpose("layer", "head").values
+        if np.isfinite(values).any():
+            layer, head = np.unravel_index(int(np.nanargmax(values)), values.shape)
+            found[int(layer), int(head)] = None
+    return list(found)[:count]

@@ -1,6 +1,6 @@
 """The full pass with `surface` and `offsets` against a bare eager forward pass that returns attentions: same batches, same run. At most 1.5 times is wanted.
 
-    python benchmarks/bench_pass.py [--examples 64] [--length 128]
+python benchmarks/bench_pass.py [--examples 64] [--length 128]
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import argparse
 import time
 
 import torch
-from common import demo_rows, report_ratio
 from transformers import AutoModel
 
+from common import demo_rows, report_ratio
 from headwise import HeadModel, make_analysis
 from headwise.models.demo import demo_model_path
 from headwise.run.engine import observe_batch
@@ -44,7 +44,11 @@ def main() -> None:
             observe_batch(model, batch, analyses, states)
         times["headwise"].append(time.perf_counter() - began)
     report_ratio(
-        f"pass with surface and offsets, {options.examples} x {options.length} tokens", min(times["headwise"]), "bare eager pass", min(times["bare"]), wanted="at most 1.5"
+        f"pass with surface and offsets, {options.examples} x {options.length} tokens",
+        min(times["headwise"]),
+        "bare eager pass",
+        min(times["bare"]),
+        wanted="at most 1.5",
     )
 
 

@@ -45,5 +45,16 @@ def report_ratio(what: str, seconds: float, reference: str, reference_seconds: f
     ratio = seconds / reference_seconds
     faster = f"{1 / ratio:.1f} x faster" if ratio < 1 else f"{ratio:.2f} x the time"
     print(f"{what}: {seconds:.4g} s; {reference}: {reference_seconds:.4g} s; {faster}{f' ({wanted} wanted)' if wanted else ''}")
-    print(json.dumps({"what": what, "seconds": seconds, "reference": reference, "reference_seconds": reference_seconds, "ratio": ratio, "wanted": wanted}))
+    print(
+        json.dumps(
+            {
+                "what": what,
+                "seconds": seconds,
+                "reference": reference,
+                "reference_seconds": reference_seconds,
+                "ratio": ratio,
+                "wanted": wanted,
+            }
+        )
+    )
     return ratio

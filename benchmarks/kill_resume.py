@@ -2,8 +2,8 @@
 
     python benchmarks/kill_resume.py [--kills 30] [--examples 48]
 
-Each trial starts the same command anew in an empty folder, kills it after a random time, then repeats the command until it ends; the atlas must be byte-identical to the undisturbed
-one, and no shard that was finished before the kill may be made again.
+Each trial starts the same command anew in an empty folder, kills it after a random time, then repeats the command until it ends; the atlas must be byte-identical to the
+undisturbed one, and no shard that was finished before the kill may be made again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,12 @@ print("end", flush=True)
 
 def run(folder: Path, target: Path, examples: int, pause: float, kill_after: float | None = None) -> tuple[list[int], bool]:
     """The shards made, and whether the run came to its end."""
-    process = subprocess.Popen([sys.executable, "-c", RUN, str(folder), str(target), str(examples), str(pause)], stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN, str(folder), str(target), str(examples), str(pause)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
     assert process.stdout is not None
     lines = []
     if kill_after is not None:

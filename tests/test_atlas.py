@@ -27,7 +27,9 @@ def small_atlas() -> Atlas:
         },
         coords=heads | {"token_type_name": ("token_type", ["cls", "sep"])},
     )
-    offsets = xr.Dataset({"histogram": (("layer", "head", "offset"), rng.random((2, 3, 99)))}, coords=heads | {"offset": np.arange(-49, 50)})
+    offsets = xr.Dataset(
+        {"histogram": (("layer", "head", "offset"), rng.random((2, 3, 99)))}, coords=heads | {"offset": np.arange(-49, 50)}
+    )
     return Atlas({"surface": tidy(surface), "offsets": offsets}, {"model": {"name": "tiny"}, "corpus": {"name": "toy", "examples": 7}})
 
 

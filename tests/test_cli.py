@@ -72,7 +72,20 @@ def test_atlas_writes_everything_and_never_overwrites(headwise, model_folder: Pa
 
 def test_run_sets_parameters(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path) -> None:
     target = tmp_path / "o.nc"
-    done = headwise("run", "offsets", "--model", model_folder, "--corpus", corpus_file, "--out", target, "--set", "reach=2", "--set", "offsets.weighting=tokens")
+    done = headwise(
+        "run",
+        "offsets",
+        "--model",
+        model_folder,
+        "--corpus",
+        corpus_file,
+        "--out",
+        target,
+        "--set",
+        "reach=2",
+        "--set",
+        "offsets.weighting=tokens",
+    )
     assert done.code == 0, done.err
     assert Atlas.load(target)["offsets"].sizes["offset"] == 5
     assert "mean_distance" in done.out
@@ -133,7 +146,9 @@ def test_bad_corpora_are_one_sentence(headwise, model_folder: Path, tmp_path: Pa
         (("atlas", "--overlong", "drop"), "truncate, skip"),
     ],
 )
-def test_bad_arguments_are_one_sentence(headwise, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments, expected: str) -> None:
+def test_bad_arguments_are_one_sentence(
+    headwise, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments, expected: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     if arguments[0] == "atlas" and "no/such-model" not in arguments:
         arguments = (arguments[0], model_folder, *arguments[1:])
@@ -190,7 +205,9 @@ def test_a_tokenizer_that_does_not_fit_is_refused(headwise, model_folder: Path, 
     assert "tokenizer" in outcome.err
 
 
-def test_an_output_folder_that_cannot_be_written_is_found_before_any_work(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path) -> None:
+def test_an_output_folder_that_cannot_be_written_is_found_before_any_work(
+    headwise, model_folder: Path, corpus_file: Path, tmp_path: Path
+) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
     outcome = headwise("atlas", model_folder, "--corpus", corpus_file, "--out", blocked / "out")

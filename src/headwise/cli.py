@@ -101,21 +101,33 @@ def parse_settings(given: list[str] | None, analyses: list[str]) -> dict[str, di
     return settings
 
 
-def _open(
-    model: str | None, corpus: str | None, device: str | None, stack: str | None, max_length: int | None, overlong: str, parser: str | None
-) -> tuple[Any, Any]:
-    from headwise.analyses.base import one_of
-    from headwise.models import HeadModel
-    from headwise.text import annotate, open_corpus
-    from headwise.text.encode import OVERLONG
+class Source(NamedTuple):
+    """What a user named to run on, as the options have it."""
 
-    opened = HeadModel.open(model, device=device, stack=stack)
-    for note in opened.notes:
-        err.print(f"[dim]{note}[/dim]")
-    one_of("overlong", overlong, OVERLONG)
-    opened.encoder.max_length, opened.encoder.overlong = min(max_length or opened.max_length, opened.max_length), overlong
-    text = open_corpus(corpus, tokenizer=opened.tokenizer)
-    return opened, annotate(text, parser) if parser else text
+    model: str | None
+    corpus: str | None
+    limit: int | None
+    device: str | None
+    stack: str | None
+    max_length: int | None
+    overlong: str
+    parser: str | None
+
+    def open(self) -> tuple[Any, Any]:
+        """The model and the corpus."""
+        from headwise.analyses.base import one_of
+        from headwise.models import HeadModel
+        from headwise.text import annotate, open_corpus
+        from headwise.text.encode import OVERLONG
+
+        one_of("overlong", self.overlong, OVERLONG)
+        model = HeadModel.open(self.model, device=self.device, stack=self.stack)
+        for note in model.notes:
+            err.print(f"[dim]{note}[/dim]")
+        model.encoder.max_length, model.encoder.overlong = min(self.max_length or model.max_length, model.max_length), self.overlong
+        # The limit comes before the parser: what is not used need not be parsed.
+        corpus = open_corpus(self.corpus, tokenizer=model.tokenizer, limit=self.limit)
+        return model, annotate(corpus, self.parser) if self.parser else corpus
 
 
 def _announce(plan: Any) -> None:
@@ -125,6 +137,8 @@ def _announce(plan: Any) -> None:
         err.print(
             f"[dim]{found.truncated:,} cut, {found.skipped:,} skipped as too long, {found.unaligned:,} with words that do not align[/dim]"
         )
+    for note, count in plan.scan.notes.items():
+        err.print(f"[dim]{note}: {count:,}[/dim]")
     for name, items in plan.dropped.items():
         for item, reason in items.items():
             err.print(f"[dim]left out: {name}{f' ({item})' if item else ''}: {reason}[/dim]")
@@ -166,7 +180,13 @@ def atlas(
     chosen = [make_analysis(name, chosen_settings[name]) for name in names]
     target = out_folder / "atlas.nc"
     result = _run_to_file(
-        target, out_folder / ".run", chosen, (model, corpus, device, stack, max_length, overlong, parser), limit, full, seed, overwrite
+        target,
+        out_folder / ".run",
+        chosen,
+        Source(model, corpus, limit, device, stack, max_length, overlong, parser),
+        full,
+        seed,
+        overwrite,
     )
     with Watch() as watch:
         page = write_report(result.atlas, out_folder, choose_sample(result.model, result.corpus), watch)
@@ -205,8 +225,7 @@ def run(
         target,
         target.with_name(f".{target.name}.run"),
         [chosen],
-        (model, corpus, device, stack, max_length, overlong, parser),
-        limit,
+        Source(model, corpus, limit, device, stack, max_length, overlong, parser),
         True,
         seed,
         overwrite,
@@ -219,9 +238,7 @@ def run(
     out.print(table if table.row_count <= 80 else f"{analysis}: {target}")
 
 
-def _run_to_file(
-    target: Path, folder: Path, analyses: list[Any], source: tuple[Any, ...], limit: int | None, full: bool, seed: int, overwrite: bool
-) -> Finished:
+def _run_to_file(target: Path, folder: Path, analyses: list[Any], source: Source, full: bool, seed: int, overwrite: bool) -> Finished:
     from headwise.errors import OutputError
     from headwise.run import RunOptions, run_analyses
     from headwise.run.shards import RunFolder
@@ -229,11 +246,11 @@ def _run_to_file(
     if target.exists() and not overwrite:
         raise OutputError(f"{target} exists; give --overwrite to replace it, or choose another place with --out.")
     _check_writable(target.parent)
-    model, corpus = _open(*source)
+    model, corpus = source.open()
     try:
         with Watch() as watch:
             result = run_analyses(
-                model, corpus, analyses, folder, RunOptions(limit=limit, full=full, seed=seed, overwrite=overwrite), watch, _announce
+                model, corpus, analyses, folder, RunOptions(limit=source.limit, full=full, seed=seed, overwrite=overwrite), watch, _announce
             )
     except KeyboardInterrupt:
         err.print("\nStopped. Finished shards are kept: the same command goes on from there.")

@@ -17,7 +17,13 @@ from headwise.text.encode import Encoded
 
 TYPES = ("cls", "sep", "punct", "other")
 WORDS = ["the", "a", "cat", "dog", "saw", "sleeps", ".", ",", "in", "house", "play|ing"]
-TEXTS: list[str | tuple[str, str]] = ["the cat saw a dog .", ("the cat , a dog", "the dog sleeps in a house ."), "dog", ("a cat playing", "a cat ."), "a dog saw the cat in the house"]
+TEXTS: list[str | tuple[str, str]] = [
+    "the cat saw a dog .",
+    ("the cat , a dog", "the dog sleeps in a house ."),
+    "dog",
+    ("a cat playing", "a cat ."),
+    "a dog saw the cat in the house",
+]
 
 
 def slow(maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool) -> dict[str, np.ndarray]:
@@ -157,7 +163,9 @@ def test_mass_beyond_the_reach_is_reported() -> None:
     planted = planted_model([["first", "self"]], words=WORDS)
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     offsets = make_atlas(model, Corpus.from_texts(["the cat saw a dog ."]), ["offsets"], parameters={"offsets": {"reach": 3}})["offsets"]
-    assert float(offsets["beyond"].sel(source="attention", layer=0, head=0)) == pytest.approx(4 / 8, abs=1e-5)  # 8 tokens; the last four are further than 3 from the first
+    assert float(offsets["beyond"].sel(source="attention", layer=0, head=0)) == pytest.approx(
+        4 / 8, abs=1e-5
+    )  # 8 tokens; the last four are further than 3 from the first
     assert float(offsets["beyond"].sel(source="attention", layer=0, head=1)) == pytest.approx(0, abs=1e-6)
 
 
@@ -176,7 +184,9 @@ def test_equal_to_plain_numpy_on_wiki_bert(wiki_bert: Path, shared: Path) -> Non
 @pytest.mark.real
 def test_equal_to_plain_numpy_on_a_decoder(stories: Path) -> None:
     model = HeadModel.open(stories)
-    corpus = Corpus.from_texts(["Once upon a time, there was a little dog.", "The cat ran.", "She saw a big red ball and she wanted to play with it."])
+    corpus = Corpus.from_texts(
+        ["Once upon a time, there was a little dog.", "The cat ran.", "She saw a big red ball and she wanted to play with it."]
+    )
     atlas = make_atlas(model, corpus, ["surface", "offsets"])
     rows = [model.encode(example, i) for i, example in enumerate(corpus)]
     expected = slow(eager_maps(model, rows), rows, causal=True)

@@ -14,8 +14,32 @@ from headwise.errors import ModelError
 from headwise.models import HeadModel, Layer, Rows
 from headwise.text.encode import Batch
 
-REQUIRED = """bert roberta xlm-roberta electra albert distilbert mobilebert modernbert gpt1 gpt2 gpt-neox opt llama mistral qwen2 qwen3 gemma2 gemma3 phi3
-gpt-oss deberta-v2 bloom falcon xlnet""".split()
+REQUIRED = [
+    "bert",
+    "roberta",
+    "xlm-roberta",
+    "electra",
+    "albert",
+    "distilbert",
+    "mobilebert",
+    "modernbert",
+    "gpt1",
+    "gpt2",
+    "gpt-neox",
+    "opt",
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma2",
+    "gemma3",
+    "phi3",
+    "gpt-oss",
+    "deberta-v2",
+    "bloom",
+    "falcon",
+    "xlnet",
+]
 
 
 class Everything:
@@ -72,7 +96,8 @@ def check(model: Any, stack: str | None) -> None:
         visible = rows.visible.expand_as(rows.weights)
         assert not rows.weights[~visible].any()
         assert (rows.weights[visible] > 0).all()  # nothing that is seen is called unseen, in these small models
-        assert layer.value is not None and layer.outputs is not None
+        assert layer.value is not None
+        assert layer.outputs is not None
         value = layer.value.repeat_interleave(opened.heads // layer.value.shape[1], dim=1)
         produced = rows.weights @ value
         for example, length in enumerate(batch.lengths.tolist()):
@@ -129,7 +154,8 @@ def test_the_cap_changes_something() -> None:
     with_cap, without = (
         HeadModel.open(build(name, cls, arguments | {"attn_logit_softcapping": cap})).trace(batch).attention for cap in (0.5, None)
     )
-    assert with_cap is not None and without is not None
+    assert with_cap is not None
+    assert without is not None
     assert (with_cap - without).abs().max() > 0.01
 
 
@@ -137,7 +163,8 @@ def test_the_sink_takes_mass() -> None:
     opened = HeadModel.open(build(*SERVED["gpt-oss"]))
     batch = ids_batch()
     trace = opened.trace(batch)
-    assert trace.sink is not None and trace.attention is not None
+    assert trace.sink is not None
+    assert trace.attention is not None
     real = batch.real[:, None, None].expand_as(trace.sink)
     assert trace.sink[real].min() > 0.01
     assert not trace.sink[~real].any()

@@ -79,7 +79,8 @@ def test_against_finite_differences() -> None:
 def test_an_example_has_the_same_gradient_alone() -> None:
     opened = HeadModel.open(headed("llama"))
     alone, together = (opened.gradients(batch, loss)[0].gradient for batch in (ids_batch((6,)), ids_batch((6, 11))))
-    assert alone is not None and together is not None
+    assert alone is not None
+    assert together is not None
     torch.testing.assert_close(together[0, :, :6, :6], alone[0], atol=1e-7, rtol=1e-4)
 
 
@@ -87,7 +88,8 @@ def test_the_gradient_is_that_of_the_changed_head() -> None:
     opened = HeadModel.open(headed("bert"))
     batch = ids_batch()
     first, second, third = opened.gradients(batch, loss, interventions={(1, 0): "uniform", (2, 3): "zero"})
-    assert first.gradient is not None and third.gradient is not None
+    assert first.gradient is not None
+    assert third.gradient is not None
     real = batch.real[0]
     torch.testing.assert_close(second.weights[0, 0][real], torch.full((11, 11), 1 / 11))
     assert not third.gradient[:, 3].any()  # its output is replaced: nothing depends on its weights

@@ -97,7 +97,9 @@ def test_watchers_see_the_weights_after_it() -> None:
     opened = HeadModel.open(build(*SERVED["gpt-oss"]))
     batch = ids_batch()
     trace = opened.trace(batch, interventions={0: "uniform", (2, 1): Patch(weights=WEIGHTS)})
-    assert trace.attention is not None and trace.visible is not None and trace.sink is not None
+    assert trace.attention is not None
+    assert trace.visible is not None
+    assert trace.sink is not None
     visible = trace.visible[:, 0].float()
     for head in range(opened.heads):
         torch.testing.assert_close(trace.attention[:, 0, head], visible[:, 0] / visible[:, 0].sum(-1, keepdim=True).clamp(min=1))

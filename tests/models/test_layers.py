@@ -17,10 +17,14 @@ def test_an_intervention_in_a_layer_changes_it_and_what_follows_only(name: str) 
     opened = HeadModel.open(build(*SPECS[name]))
     batch = ids_batch(pad_id=opened.pad_id)
     before = opened.trace(batch, {"attention", "outputs", "hidden"})
-    assert before.attention is not None and before.outputs is not None and before.hidden is not None
+    assert before.attention is not None
+    assert before.outputs is not None
+    assert before.hidden is not None
     for layer in range(opened.layers):
         after = opened.trace(batch, {"attention", "outputs", "hidden"}, interventions={(layer, 1): "zero"})
-        assert after.attention is not None and after.outputs is not None and after.hidden is not None
+        assert after.attention is not None
+        assert after.outputs is not None
+        assert after.hidden is not None
         real = batch.real[:, None].expand(len(batch), opened.layers + 1, -1)
         moved = ((after.hidden - before.hidden).abs().amax(-1) * real).amax((0, 2)) > 0
         assert moved.tolist() == [False] * (layer + 1) + [True] * (opened.layers - layer)
@@ -43,7 +47,8 @@ def test_two_passes_in_a_row_start_at_layer_zero_again() -> None:
     opened = HeadModel.open(build(*SERVED["albert"]))
     batch = ids_batch()
     first, second = opened.trace(batch).attention, opened.trace(batch).attention
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     assert torch.equal(first, second)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from typing import ClassVar
 
 import pytest
 import torch
@@ -75,7 +76,8 @@ def test_a_model_run_in_the_middle_of_another_disturbs_nothing() -> None:
     expected, there = one.trace(batch).attention, two.trace(other).attention
     watcher = Switch(two, other)
     one.forward(batch, watcher)
-    assert expected is not None and there is not None
+    assert expected is not None
+    assert there is not None
     assert [rows.layer for rows in watcher.seen] == [0, 1, 2]
     assert torch.equal(torch.stack([rows.weights for rows in watcher.seen], 1), expected)
     assert torch.equal(watcher.there, there)
@@ -122,7 +124,7 @@ def test_blocks_come_in_order_and_the_limit_makes_them() -> None:
 
     class Spans:
         needs = frozenset({"attention"})
-        seen: list[tuple[int, int, int]] = []
+        seen: ClassVar[list[tuple[int, int, int]]] = []
 
         def rows(self, rows: Rows) -> None:
             assert rows.weights.shape[2] == rows.stop - rows.start
@@ -199,7 +201,8 @@ def test_precision(name: str, dtype: torch.dtype) -> None:
         expected = own(input_ids=batch.ids, attention_mask=batch.real.long(), output_attentions=True, output_hidden_states=True)
     attentions = torch.stack(expected.attentions, 1)
     wanted = torch.promote_types(dtype, torch.float32)
-    assert trace.attention is not None and trace.outputs is not None
+    assert trace.attention is not None
+    assert trace.outputs is not None
     assert trace.attention.dtype == trace.outputs.dtype == wanted
     real = batch.real[:, None, None, :, None].expand_as(attentions)
     tolerance = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float64: 1e-6}[dtype]
@@ -215,13 +218,14 @@ def test_unwatched_passes_give_the_same_output(name: str) -> None:
 
     class Outputs:
         needs = frozenset({"outputs"})
-        kept: list[torch.Tensor] = []
+        kept: ClassVar[list[torch.Tensor]] = []
 
         def rows(self, rows: Rows) -> None:
             raise AssertionError("nobody asked for rows")
 
         def layer(self, layer: Layer) -> None:
-            assert layer.outputs is not None and layer.hidden is None
+            assert layer.outputs is not None
+            assert layer.hidden is None
             self.kept.append(layer.outputs)
 
     watched = opened.trace(batch, {"attention", "outputs"}).outputs
@@ -312,3 +316,12 @@ def test_gradient_checkpointing_does_not_hide_layers() -> None:
     attention_maps = HeadModel.open(model).trace(ids_batch()).attention
     assert attention_maps is not None
     assert attention_maps.shape[1] == 3
+
+
+def test_a_tap_that_was_taken_away_is_noticed() -> None:
+    model = build(*SERVED["bert"])
+    first, second = HeadModel.open(model), HeadModel.open(model)
+    second.forward(ids_batch())
+    first.close()
+    with pytest.raises(ModelError, match="The tap saw 0 of the 3 layers of BertModel"):
+        second.forward(ids_batch())

@@ -218,6 +218,16 @@ def test_constant_and_copied_features_do_no_harm() -> None:
     assert np.isfinite(found.validation_all).all()
 
 
+@pytest.mark.parametrize("solver", ["lbfgs", "ridge"])
+def test_nearly_dependent_features_are_fitted(solver: str) -> None:
+    values, labels, split = data(3, examples=400)
+    twins = values + 1e-4 * np.random.default_rng(0).normal(size=values.shape) * np.abs(values).mean((1, 2), keepdims=True)
+    more = np.concatenate([values, twins.astype(np.float32), values @ np.ones((values.shape[-1], 4), np.float32)], -1)
+    found = fit_probes(more, labels, split, ProbeSettings(solver=solver))
+    assert np.isfinite(found.validation_all).all()
+    assert (found.test >= fit_probes(values, labels, split, ProbeSettings(solver=solver)).test - 0.06).all()
+
+
 def test_features_of_pairs_and_joined_heads() -> None:
     random = np.random.default_rng(0)
     u, v = random.normal(size=(2, 3, 10, 4)).astype(np.float32)

@@ -20,7 +20,14 @@ from headwise.testing import planted_model
 from headwise.text.example import Example
 
 BEHAVIOURS = [["previous", "next", "self", "sep"], ["cls", "uniform", "same_word", "block"]]
-TEXTS: list[str | tuple[str, str]] = ["the cat saw a dog .", ("the cat", "the dog sleeps ."), "dog", "a cat , a dog , a cat", "the dog saw the cat", ("a dog", "a cat .")]
+TEXTS: list[str | tuple[str, str]] = [
+    "the cat saw a dog .",
+    ("the cat", "the dog sleeps ."),
+    "dog",
+    "a cat , a dog , a cat",
+    "the dog saw the cat",
+    ("a dog", "a cat ."),
+]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +49,9 @@ def options(**given: object) -> RunOptions:
     return RunOptions(shard_size=2, batch_tokens=24, **given)  # type: ignore[arg-type]
 
 
-def test_a_stopped_run_goes_on_and_ends_in_the_same_bytes(model: HeadModel, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_goes_on_and_ends_in_the_same_bytes(
+    model: HeadModel, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = run_analyses(model, corpus, analyses(), tmp_path / "whole", options())
     seen = []
     original = runner_module._shard_states
@@ -88,7 +97,9 @@ def test_a_damaged_shard_is_named(model: HeadModel, corpus: Corpus, tmp_path: Pa
         run_analyses(model, corpus, analyses(), tmp_path, options())
 
 
-def test_memory_shortage_makes_batches_smaller_and_is_said(model: HeadModel, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_shortage_makes_batches_smaller_and_is_said(
+    model: HeadModel, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = run_analyses(model, corpus, analyses(), tmp_path / "a", options())
     original = runner_module.observe_batch
 
@@ -113,7 +124,9 @@ def test_limit_and_budget(model: HeadModel, corpus: Corpus, tmp_path: Path, monk
     assert atlas.provenance["sampled"] == {"offsets": 2}
 
 
-def test_over_long_inputs_are_cut_or_skipped_and_counted(model: HeadModel, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_over_long_inputs_are_cut_or_skipped_and_counted(
+    model: HeadModel, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(model.encoder, "max_length", 6)
     plan = make_plan(model, corpus, analyses(), limit=None, shard_size=2)
     assert plan.scan.truncated == 5
@@ -128,7 +141,9 @@ def test_over_long_inputs_are_cut_or_skipped_and_counted(model: HeadModel, corpu
         make_plan(model, corpus, analyses(), limit=None, shard_size=2)
 
 
-def test_an_analysis_whose_annotation_is_missing_is_left_out_with_the_way_to_get_it(model: HeadModel, corpus: Corpus, tmp_path: Path) -> None:
+def test_an_analysis_whose_annotation_is_missing_is_left_out_with_the_way_to_get_it(
+    model: HeadModel, corpus: Corpus, tmp_path: Path
+) -> None:
     wanting = make_analysis("surface")
     object.__setattr__(wanting, "requires", frozenset({"dependencies"}))
     plan = make_plan(model, corpus, [wanting, make_analysis("offsets")], limit=None, shard_size=2)
@@ -164,7 +179,7 @@ def test_a_full_disk_is_one_sentence_and_keeps_what_is_finished(tmp_path: Path, 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OutputError, match="No space left on device"):
         write_atomically(tmp_path / "run" / "other", b"x")
-    with pytest.raises(OutputError, match="shard-000001.*No space left"):
+    with pytest.raises(OutputError, match=r"shard-000001.*No space left"):
         folder.save(1, {"x": np.zeros(3)}, {})
     assert folder.done(0)
     assert not folder.done(1)

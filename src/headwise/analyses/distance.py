@@ -184,5 +184,5 @@ def _visible(maps: Tensor, causal: bool) -> Tensor:
     place = torch.arange(length, device=maps.device)
     offset = place[None] - place[:, None] + length - 1  # [query, key]
     weight = maps.amax(1).flatten(1)  # [layer, query · key]
-    reached = torch.zeros(len(maps), 2 * length - 1, device=maps.device).index_reduce_(1, offset.flatten(), weight, "amax") > 0
+    reached = torch.zeros(len(maps), 2 * length - 1, device=maps.device).index_add_(1, offset.flatten(), weight) > 0
     return (visible[None] & reached[:, offset])[:, None]

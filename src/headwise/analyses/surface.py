@@ -29,8 +29,8 @@ class Surface(Analysis):
 
     - `position[layer, head, offset]`: `A[i, i+o]` for o in −1, 0, 1, over the rows for which `i+o` is visible (so NaN for o = 1 in a causal model);
     - `token_type[layer, head, token_type]`: `Σ_j A[i, j]` over keys of a type, from all rows; `token_type_from_sep`, from `sep` rows; `token_type_from_other`, from all but `sep`;
-    - `entropy[layer, head]`: `−Σ_j A ln A` in nats; `entropy_from_cls`: of row 0 alone (NaN for causal models and without a cls token); `entropy_uniform[layer]`: `ln |V(i)|`, what a
-      uniform head would have;
+    - `entropy[layer, head]`: `−Σ_j A ln A` in nats; `entropy_from_cls`: of row 0 alone (NaN for causal models and without a cls token); `entropy_uniform[layer]`:
+      `ln |V(i)|`, what a uniform head would have;
     - `max_weight[layer, head]`: `max_j A[i, j]`;
     - `sink[layer, head]` (models with learned sinks): mass on the sink. Entropy is then that of the rest, made to sum to one.
 

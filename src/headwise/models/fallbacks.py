@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ def lead_to_tap(model: nn.Module) -> list[Undo]:
         if tapped is None or method in vars(module):
             continue
         setattr(module, method, types.MethodType(tapped, module))
-        undo.append(lambda module=module, method=method: vars(module).pop(method, None))  # type: ignore[misc]
+        undo.append(partial(delattr, module, method))
     return undo
 
 

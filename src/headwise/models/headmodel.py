@@ -6,7 +6,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,6 +28,7 @@ from headwise.text.encode import Batch, Encoded, Encoder, collate
 from headwise.text.example import Example
 
 Interventions = Mapping[Any, Intervention]
+DEMO_NAME = "wiki-bert"
 
 
 class HeadModel:
@@ -36,7 +37,7 @@ class HeadModel:
     Attributes
     ----------
     name, module, tokenizer, encoder, config, device, dtype
-        What was opened and where it lives; `tokenizer` and `encoder` are None for a bare module.
+        What was opened and where it lives; `tokenizer` is None for a bare module, which then has no `encoder`.
     layers, heads, kv_heads, d_head, hidden
         Sizes as seen in a run: attention layers, query heads, key/value heads, size of a head's output, width of the hidden states.
     kv_groups
@@ -63,7 +64,7 @@ class HeadModel:
             opening.check_tokenizer(module, tokenizer, name)
         self.pad_id = padding_id(module, tokenizer)
         self.max_length = input_limit(module, tokenizer, notes)
-        self.encoder = None if tokenizer is None else Encoder(tokenizer, self.max_length)
+        self._encoder = None if tokenizer is None else Encoder(tokenizer, self.max_length)
         self._encoder_part: nn.Module | None = module.get_encoder() if self.config.is_encoder_decoder else None
         self._undo: list[Callable[[], object]] = []
         self._select_tap()
@@ -111,8 +112,9 @@ class HeadModel:
             if device is not None:
                 module = module.to(device)  # type: ignore[arg-type]
             if dtype is not None:
-                module = module.to(dtype)
+                module = module.to(dtype)  # type: ignore[arg-type]
         else:
+            demo = model is None
             if model is None:
                 from headwise.models.demo import demo_model_path
 
@@ -120,6 +122,7 @@ class HeadModel:
             where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
             module = opening.load_model(model, task, where, dtype, notes)
             name = Path(model).expanduser().resolve().name if Path(model).expanduser().is_dir() else str(model)
+            name = DEMO_NAME if demo else name  # its folder in the cache is named by a hash
             tokenizer = model if tokenizer is None else tokenizer
         if isinstance(tokenizer, str | Path):
             tokenizer = opening.load_tokenizer(tokenizer)
@@ -132,7 +135,7 @@ class HeadModel:
             before = getattr(config, "_attn_implementation_internal", None)
             if hasattr(config, "_attn_implementation_internal") and before != NAME:
                 config._attn_implementation_internal = NAME
-                self._undo.append(lambda config=config, before=before: setattr(config, "_attn_implementation_internal", before))
+                self._undo.append(partial(setattr, config, "_attn_implementation_internal", before))
         self._undo.extend(lead_to_tap(self.module))
 
     def close(self) -> None:
@@ -216,12 +219,17 @@ class HeadModel:
             "dtype": str(self.dtype).removeprefix("torch."),
         }
 
+    @property
+    def encoder(self) -> Encoder:
+        """What turns examples into rows of tokens."""
+        if self._encoder is None:
+            raise ModelError(f"{self.name} was opened without a tokenizer, so it cannot read text; pass `tokenizer` to HeadModel.open.")
+        return self._encoder
+
     # --- text -------------------------------------------------------------------------------------------------------
 
     def encode(self, example: Example | str, index: int = 0) -> Encoded:
         """One example (or plain text) as a row of tokens."""
-        if self.encoder is None:
-            raise ModelError(f"{self.name} was opened without a tokenizer, so it cannot read text; pass `tokenizer` to HeadModel.open.")
         row = self.encoder.encode(Example(text=example) if isinstance(example, str) else example, index)
         if row is None:
             raise InputError(f"The example is longer than the {self.max_length} tokens the model takes.")
@@ -343,6 +351,10 @@ class HeadModel:
             raise ModelError(f"{self.name} was opened without a head, so it gives no logits; open it with `task`.")
         with self._evaluating(), session.running():
             output = self._run(batch.ids, batch.real, batch.types, logits=logits, stack=self.stack)
+        if session.layers_seen != self.layers:
+            raise ModelError(
+                f"The tap saw {session.layers_seen} of the {self.layers} layers of {self.name}: the module was closed or changed after opening; open it again."
+            )
         if "hidden" in session.needs and session.final is None:
             session.final = at_least_single(output.last_hidden_state)  # XLM keeps its layers in pieces: nothing else leaves the last one
         return output

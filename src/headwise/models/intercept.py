@@ -60,7 +60,8 @@ class Interception(TorchFunctionMode):
 
     def _product(self, weights: Tensor, value: Tensor) -> Tensor:
         """`weights @ value` for `[example, head, ...]` or `[example * head, ...]`."""
-        assert self.weights is not None and self.open is not None
+        assert self.weights is not None
+        assert self.open is not None
         formed, seen = weights, self.open
         if weights.ndim == 3:
             shape = self.weights.shape if self.weights.ndim == 4 else (-1, int(self.module.num_heads), *weights.shape[1:])  # type: ignore[arg-type]

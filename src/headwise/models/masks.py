@@ -22,7 +22,7 @@ class RowMask(Tensor):
 
     @staticmethod
     def __new__(cls, build: Callable[[int, int], Tensor], shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> RowMask:
-        self = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)  # type: ignore[attr-defined]
+        self = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
         self.build = build
         return self
 
@@ -34,7 +34,7 @@ class RowMask(Tensor):
         return f"RowMask({tuple(self.shape)}, {self.dtype})"
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         def whole(x: Any) -> Any:
             return x.rows(0, x.shape[-2]) if isinstance(x, RowMask) else x
 
@@ -64,9 +64,8 @@ def rows_of(mask: Tensor | None, start: int, stop: int, keys: int) -> Tensor | N
     if mask is None:
         return None
     if isinstance(mask, RowMask):
-        block = mask.rows(start, stop)
-    else:
-        block = mask if mask.shape[-2] == 1 else mask[..., start:stop, :]
+        return mask.rows(start, stop)[..., :keys]
+    block = mask if mask.shape[-2] == 1 else mask[..., start:stop, :]
     return block if block.shape[-1] in (1, keys) else block[..., :keys]
 
 

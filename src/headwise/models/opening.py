@@ -53,7 +53,7 @@ def load_model(name: str | Path, task: str | None, device: torch.device, dtype: 
         notes.append("The pooler was newly initialised: its weights are not in the checkpoint.")
     found = next(model.parameters()).dtype
     if dtype is None and device.type == "cpu" and found in HALF:
-        model = model.float()  # type: ignore[no-untyped-call]
+        model = model.float()
         notes.append(f"The checkpoint is in {str(found).removeprefix('torch.')}; on a CPU it is opened in float32.")
     return model.to(device).eval()  # type: ignore[arg-type]
 
@@ -202,7 +202,7 @@ def check_weights(model: nn.Module, name: str) -> None:
 def check_tokenizer(model: PreTrainedModel, tokenizer: Any, name: str) -> None:
     """Refuse a tokenizer that makes ids the model has no embedding for."""
     embeddings = model.get_input_embeddings()
-    rows = getattr(embeddings, "num_embeddings", None) or len(embeddings.weight)  # type: ignore[union-attr,arg-type]
+    rows = getattr(embeddings, "num_embeddings", None) or len(embeddings.weight)  # type: ignore[arg-type]
     largest = max(tokenizer.get_vocab().values(), default=-1)
     if largest >= rows:
         raise ModelError(

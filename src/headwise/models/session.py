@@ -84,6 +84,11 @@ class Session:
     def _hidden(self, values: Tensor) -> Tensor:
         return at_least_single(values.transpose(0, 1) if self.sites.tokens_first else values)
 
+    @property
+    def layers_seen(self) -> int:
+        """How many attention calls of the watched stack there were."""
+        return self._calls.total()
+
     def by_rows(self, batch_size: int, queries: int, keys: int) -> bool:
         """Whether the rows of this input are formed in blocks."""
         return self._rows_at_once(batch_size, queries, keys) < queries

@@ -24,11 +24,34 @@ NAME = "headwise"
 # What architectures hand to their attention function that does not change what it computes: switches for other backends, bookkeeping, and things
 # already honoured elsewhere (a sliding window is in the mask, rotary embeddings are in query and key).
 HARMLESS = frozenset(
-    """
-    deterministic position_ids position_embeddings output_attentions output_hidden_states return_dict use_cache cache_position past_key_values past_key_value
-    cu_seq_lens_q cu_seq_lens_k max_length_q max_length_k sliding_window token_type_ids num_items_in_batch target_dtype layer_idx implementation
-    logits_to_keep inputs_embeds input_ids labels output_router_logits mm_token_type_ids
-    """.split()
+    [
+        "deterministic",
+        "position_ids",
+        "position_embeddings",
+        "output_attentions",
+        "output_hidden_states",
+        "return_dict",
+        "use_cache",
+        "cache_position",
+        "past_key_values",
+        "past_key_value",
+        "cu_seq_lens_q",
+        "cu_seq_lens_k",
+        "max_length_q",
+        "max_length_k",
+        "sliding_window",
+        "token_type_ids",
+        "num_items_in_batch",
+        "target_dtype",
+        "layer_idx",
+        "implementation",
+        "logits_to_keep",
+        "inputs_embeds",
+        "input_ids",
+        "labels",
+        "output_router_logits",
+        "mm_token_type_ids",
+    ]
 )
 
 
@@ -109,9 +132,8 @@ class Call:
         mask = self.rows_mask(start, stop)
         if mask is not None:
             if mask.dtype == torch.bool:
-                scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-            else:
-                scores = scores.add_(mask) if mask.dtype == scores.dtype else scores + mask
+                mask = torch.where(mask, 0.0, torch.finfo(scores.dtype).min).to(scores.dtype)
+            scores = scores.add_(mask) if mask.dtype == scores.dtype else scores + mask
         exact = torch.promote_types(scores.dtype, torch.float32)
         if self.sinks is None:
             return scores.softmax(-1, dtype=exact), None
@@ -157,7 +179,7 @@ class FormedCall(Call):
 
     @property
     def sizes(self) -> tuple[int, int, int, int, int, int]:
-        return *self.formed.shape, self.value.shape[1], self.value.shape[3]  # type: ignore[return-value]
+        return *self.formed.shape, self.value.shape[1], self.value.shape[3]
 
     @property
     def can_fuse(self) -> bool:

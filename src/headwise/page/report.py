@@ -82,8 +82,20 @@ def write_report(atlas: Atlas, folder: Path, sample: Sample | None = None, repor
 
 def _sample_section(atlas: Atlas, folder: Path, sample: Sample) -> Section:
     drawn = [
-        ("sample-heads", "Telling heads on one input", "Tokens look (left) at tokens (right); a line is as dark as its weight.", draw_heads(sample, telling_heads(atlas)), "Clark et al. 2019, Fig 1"),
-        ("sample-maps", "All maps of one input", "Row: the token that looks; column: the token looked at; darker is more.", draw_all_maps(sample), "Kovaleva et al. 2019, App. A"),
+        (
+            "sample-heads",
+            "Telling heads on one input",
+            "Tokens look (left) at tokens (right); a line is as dark as its weight.",
+            draw_heads(sample, telling_heads(atlas)),
+            "Clark et al. 2019, Fig 1",
+        ),
+        (
+            "sample-maps",
+            "All maps of one input",
+            "Row: the token that looks; column: the token looked at; darker is more.",
+            draw_all_maps(sample),
+            "Kovaleva et al. 2019, App. A",
+        ),
     ]
     figures = []
     for name, title, caption, figure, paper in drawn:
@@ -129,6 +141,7 @@ def _notes(atlas: Atlas) -> list[str]:
     ):
         if corpus.get(name):
             notes.append(f"{corpus[name]:,} examples {words}.")
+    notes += [f"Corpus: {note}: {count:,}." for note, count in corpus.get("notes", {}).items()]
     for name, count in atlas.provenance.get("sampled", {}).items():
         notes.append(f"{name} saw the first {count:,} examples (its budget; --full lifts it).")
     for name, items in atlas.provenance.get("left_out", {}).items():

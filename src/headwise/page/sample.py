@@ -47,7 +47,11 @@ def sample_of(model: HeadModel, example: Example | str) -> Sample:
 
 def choose_sample(model: HeadModel, corpus: Iterable[Example], shortest: int = 10, longest: int = 26) -> Sample | None:
     """The maps of a readable input of the corpus: the longest among the first ones that has at most `longest` tokens; None where there is none."""
-    candidates = [(len(row), -i, example) for i, example in enumerate(islice(corpus, LOOKED_AT)) if (row := model.encoder.encode(example, i)) is not None]
+    candidates = [
+        (len(row), -i, example)
+        for i, example in enumerate(islice(corpus, LOOKED_AT))
+        if (row := model.encoder.encode(example, i)) is not None
+    ]
     fitting = [c for c in candidates if shortest <= c[0] <= longest] or [c for c in candidates if c[0] <= longest]
     return sample_of(model, max(fitting, key=lambda c: c[:2])[2]) if fitting else None
 

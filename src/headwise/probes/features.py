@@ -100,3 +100,8 @@ def load(features: Features, start: int, stop: int, rows: np.ndarray, device: st
 def with_ones(values: Tensor) -> Tensor:
     """A last column of ones, whose weight is the bias."""
     return torch.cat([values, torch.ones_like(values[..., :1])], -1)
+
+
+def gram_matrix(values: Tensor) -> Tensor:
+    """`X'X` of each unit in float64 [unit, size, size]: in single precision, nearly dependent features would make it indefinite."""
+    return torch.stack([one.T @ one for one in (unit.double() for unit in values)])

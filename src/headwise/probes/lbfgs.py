@@ -7,6 +7,7 @@ from collections import deque
 import torch
 from torch import Tensor
 
+from headwise.probes.features import gram_matrix
 from headwise.probes.settings import ProbeSettings
 
 _HISTORY = 8
@@ -123,13 +124,16 @@ class _Problem:
         else:
             share = torch.bincount(self.labels, minlength=self.columns).double() / examples
             variance = (share * (1 - share)).mean().clamp(min=1e-6)
-        gram = (self.train.mT @ self.train).double() / examples * variance
+        gram = gram_matrix(self.train) / examples * variance
         ridge = self.penalties.double()[:, None] * torch.ones(size, dtype=torch.float64, device=gram.device)
         ridge[:, -1] = 0.0
+        level = gram.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None].clamp(min=1e-12)
         # Features that are constant or copies of others leave the matrix singular: a small multiple of its size mends that.
-        ridge = ridge + 1e-6 * gram.diagonal(dim1=-2, dim2=-1).mean(-1).max().clamp(min=1e-12)
-        full = gram[:, None] + torch.diag_embed(ridge)
-        return torch.cholesky_inverse(torch.linalg.cholesky(full)).to(self.train.dtype)
+        for share in (1e-7, 1e-5, 1e-3):
+            factor, failed = torch.linalg.cholesky_ex(gram[:, None] + torch.diag_embed(ridge + share * level))
+            if not failed.any():
+                break
+        return torch.cholesky_inverse(factor).to(self.train.dtype)
 
     def evaluate(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Loss [head, penalty] and gradient [head, penalty, column, size]."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import ParameterError
-from headwise.probes.features import Features, Scaler, load
+from headwise.probes.features import Features, Scaler, gram_matrix, load
 
 
 def fit_ridge(train: Tensor, targets: Tensor, penalties: Sequence[float]) -> Tensor:
@@ -30,7 +30,7 @@ def fit_ridge(train: Tensor, targets: Tensor, penalties: Sequence[float]) -> Ten
     mean = train.mean(1, keepdim=True)
     centred = train - mean
     level = targets.mean(0)
-    gram = (centred.mT @ centred).double() / examples
+    gram = gram_matrix(centred) / examples
     moment = (centred.mT @ (targets - level)).double() / examples
     values, vectors = torch.linalg.eigh(gram)
     rotated = vectors.mT @ moment

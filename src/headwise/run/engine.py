@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from headwise.models import HeadModel
 
 
+GRADIENT_TOKENS = 1024  # tokens run at once where gradients are kept
+
+
 class Observation:
     """Watches one batch for several analyses: adds up what each `reduce` gives over blocks of rows, hands the sums to `observe` once a layer is done."""
 
@@ -69,9 +72,24 @@ def observe_batch(
         observation.close()
     for analysis in analyses:
         if "attention_gradient" in analysis.taps:
-            inputs, loss = analysis.prepare(batch, model)
-            for rows in model.gradients(inputs, loss):
-                analysis.observe(states[analysis.name], analysis.reduce(rows, batch), Layer(rows.layer), batch)
+            observe_gradients(model, batch, analysis, states[analysis.name], block_rows)
+
+
+def observe_gradients(model: HeadModel, batch: Batch, analysis: Analysis, state: State, block_rows: int | None = None) -> None:
+    """Run a batch with its loss and hand the gradients to one analysis, a few examples at a time: all layers and all scores over the vocabulary are held at once."""
+    at_once = max(1, GRADIENT_TOKENS // batch.ids.shape[1])
+    for first in range(0, len(batch), at_once):
+        part = batch if at_once >= len(batch) else batch.select(range(first, min(first + at_once, len(batch))))
+        inputs, loss = analysis.prepare(part, model)
+        if not len(inputs):
+            continue
+        sums: dict[int, dict[str, Tensor]] = {}
+        for rows in model.gradients(inputs, loss, block_rows=block_rows):
+            totals = sums.setdefault(rows.layer, {})
+            for key, value in analysis.reduce(rows, inputs).items():
+                totals[key] = totals[key] + value if key in totals else value
+        for layer, totals in sums.items():
+            analysis.observe(state, totals, Layer(layer), inputs)
 
 
 def observe_batches(

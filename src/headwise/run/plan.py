@@ -20,9 +20,9 @@ HOW_TO_GET = {
     "words": "give a corpus of words (.conllu, .jsonl with `words`) or name a parser with --parser",
     "dependencies": "give a treebank (.conllu) or name a parser with --parser",
     "pos": "give a treebank (.conllu) or name a parser with --parser",
-    "coreference": "give a coreference corpus (gum:, ontogum:, conll2012:)",
-    "frames": "give a frame corpus (framenet:)",
-    "segments": "give pairs of texts (`pair` in .jsonl, two sentence columns in .tsv, txt-pairs:)",
+    "coreference": "give a coreference corpus (gum:FILE, ontogum:FILE or conll2012:FILE)",
+    "frames": "give a frame corpus (framenet:FILE)",
+    "segments": "give pairs of texts (`pair` in .jsonl, two sentence columns in .tsv, txt-pairs:FILE)",
     "label": "give a corpus with labels (`label` in .jsonl, a label column in .tsv)",
 }
 
@@ -40,6 +40,7 @@ class Scan:
     annotations: Counter[str] = field(default_factory=Counter)
     relations: set[str] = field(default_factory=set)
     fingerprint: str = ""
+    notes: dict[str, int] = field(default_factory=dict)  # what the corpus's reader left out, with counts
 
     def counts(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in ("examples", "tokens", "longest", "truncated", "skipped", "unaligned")}
@@ -72,6 +73,7 @@ def scan(corpus: Corpus, encoder: Encoder, limit: int | None = None) -> Scan:
         )
         raise InputError(f"Nothing to run on in corpus '{corpus.name}': {why}.")
     found.fingerprint = digest.hexdigest()
+    found.notes = dict(corpus.notes)
     return found
 
 
@@ -118,7 +120,10 @@ def model_shape(model: HeadModel, found: Scan) -> Shape:
         annotations=frozenset(found.annotations),
         relations=tuple(sorted(found.relations)),
         kv_groups=tuple(model.kv_groups),
-        extras={"lm_kind": getattr(model, "lm_kind", None)},
+        extras={
+            "lm_kind": getattr(model, "lm_kind", None),
+            "mask_token": getattr(getattr(model, "tokenizer", None), "mask_token_id", None) is not None,
+        },
     )
 
 

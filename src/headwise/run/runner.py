@@ -87,8 +87,7 @@ def run_analyses(
     _run_shards(model, corpus, plan, run_folder, options, report)
     datasets, facts = _merge(plan, run_folder)
     datasets |= _experiments(model, corpus, plan, run_folder, report)
-    atlas = Atlas({name: _labelled(dataset, plan, name) for name, dataset in datasets.items()}, _provenance(stored, plan, facts))
-    return atlas
+    return Atlas({name: _labelled(dataset, plan, name) for name, dataset in datasets.items()}, _provenance(stored, plan, facts))
 
 
 def _run_shards(model: HeadModel, corpus: Corpus, plan: Plan, run_folder: RunFolder, options: RunOptions, report: Report) -> None:
@@ -183,7 +182,13 @@ def _identity(model: HeadModel, corpus: Corpus, plan: Plan, options: RunOptions)
     return {
         "headwise": __version__,
         "model": model.identity(),
-        "corpus": {"name": corpus.name, "licence": corpus.licence, "fingerprint": plan.scan.fingerprint, **plan.scan.counts()},
+        "corpus": {
+            "name": corpus.name,
+            "licence": corpus.licence,
+            "fingerprint": plan.scan.fingerprint,
+            **plan.scan.counts(),
+            "notes": plan.scan.notes,
+        },
         "encoding": {"max_length": model.encoder.max_length, "overlong": model.encoder.overlong},
         "analyses": {a.name: describe(a.parameters) for a in plan.analyses},
         "limits": plan.limits,

@@ -25,7 +25,7 @@ from headwise.run.runner import RunOptions, run_analyses
 from headwise.stats.accumulators import State
 from headwise.testing.corpora import battery_examples
 from headwise.testing.models import permute_heads, random_model
-from headwise.testing.names import check_names
+from headwise.testing.names import VARIABLES, check_names
 from headwise.text import Corpus
 from headwise.text.encode import Batch, Encoded, batches, collate
 from headwise.text.example import Example
@@ -33,7 +33,7 @@ from headwise.text.example import Example
 RELATIVE, ABSOLUTE = 2e-4, 2e-5  # sums in another order: float32 rounding and no more
 MAX_TOKENS = 90
 EXPERIMENT_COPIES = 5  # something is learned from the corpus: it needs more of it
-PICKED = re.compile(r"^(best|top)_")  # what is said of a picked head: where heads tie, their order decides
+PICKED = re.compile(r"^(best|top)_|_(head|layer)$")  # names a picked head or says something of it: where heads tie, their order decides
 
 
 @dataclass(eq=False)
@@ -202,7 +202,7 @@ def check_permutation(bed: Bed) -> None:
     bed.model = HeadModel.open(bed.module, tokenizer=bed.tokenizer)
     found = bed.result(bed.observe(bed.batches(), model=other)) if bed.streams else bed.run(other)
     skipped = bed.order_dependent | getattr(bed.analysis, "order_dependent", frozenset())
-    keep = [name for name in bed.reference.data_vars if not PICKED.match(str(name)) and not {_stem(str(name)), str(name)} & skipped]
+    keep = [name for name in bed.reference.data_vars if not PICKED.search(str(name)) and not {_stem(str(name)), str(name)} & skipped]
     assert keep, "no variable is left to compare"
     assert_same(found[keep], permuted(bed.reference[keep], order), "another order of heads")
 
@@ -226,7 +226,7 @@ def check_result(bed: Bed) -> None:
             f"attribute `{name}` is {type(value).__name__}; a file holds strings and numbers"
         )
     if not bed.analysis.missing(bed.shape):
-        empty = [name for name in _floats(bed.labelled) if not np.isfinite(bed.labelled[name].values).any()]
+        empty = [name for name in VARIABLES.get(bed.analysis.name, {}) if not bed.labelled[name].notnull().any()]
         assert not empty, f"{', '.join(empty)}: nothing but NaN, though nothing is said to be missing"
 
 
@@ -334,7 +334,3 @@ def permuted(dataset: xr.Dataset, order: Sequence[Sequence[int]]) -> xr.Dataset:
 
 def _stem(name: str) -> str:
     return next((name.removesuffix(suffix) for suffix in ("_n", "_low", "_high") if name.endswith(suffix)), name)
-
-
-def _floats(dataset: xr.Dataset) -> list[str]:
-    return [str(name) for name, array in dataset.data_vars.items() if array.dtype.kind == "f"]

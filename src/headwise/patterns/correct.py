@@ -1,0 +1,75 @@
+"""Shares of classes corrected for a classifier's confusion: the shares that, confused in the known way, come nearest to what was counted."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import combinations
+
+import numpy as np
+
+REPEATS = 400
+LEVEL = 0.95
+# Half a map is added to every cell of the confusion counts: a mistake never seen in a few dozen maps is rare, not impossible.
+PSEUDO = 0.5
+
+
+def said_given_true(counts: np.ndarray) -> np.ndarray:
+    """`P(said d | true c)` from confusion counts `[..., true, said]`."""
+    smoothed = counts + PSEUDO / counts.shape[-1]
+    return smoothed / smoothed.sum(-1, keepdims=True)
+
+
+@lru_cache(maxsize=8)
+def _supports(classes: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(chosen for size in range(1, classes + 1) for chosen in combinations(range(classes), size))
+
+
+def corrected_shares(said: np.ndarray, mistakes: np.ndarray) -> np.ndarray:
+    """`argmin_p ‖Cᵀ p − q‖²` over the simplex (p ≥ 0, Σ p = 1), with q the shares said `[..., class]` and `C[true, said]` the probabilities of `said_given_true`.
+
+    Exact: the least-squares solution with Σ p = 1 is taken on every subset of classes, and the best one that is nowhere negative is kept. NaN shares stay NaN.
+    """
+    classes = said.shape[-1]
+    shares = said.reshape(-1, classes)
+    best = np.full(shares.shape, np.nan)
+    least = np.full(len(shares), np.inf)
+    for chosen in _supports(classes):
+        index = list(chosen)
+        part = mistakes[index]  # said given these true classes
+        size = len(index)
+        # minimise ‖partᵀ p − q‖² with Σ p = 1, by Lagrange: [part partᵀ, 1; 1ᵀ, 0] [p; λ] = [part q; 1]
+        system = np.zeros((size + 1, size + 1))
+        system[:size, :size] = part @ part.T
+        system[:size, size] = system[size, :size] = 1
+        right = np.concatenate([shares @ part.T, np.ones((len(shares), 1))], axis=1)
+        found = np.linalg.lstsq(system, right.T, rcond=None)[0].T[:, :size]
+        residual = ((found @ part - shares) ** 2).sum(-1)
+        better = (found >= -1e-9).all(-1) & (residual < least - 1e-15)
+        least = np.where(better, residual, least)
+        row = np.zeros((len(shares), classes))
+        row[:, index] = np.clip(found, 0, None)
+        best = np.where(better[:, None], row, best)
+    return (best / best.sum(-1, keepdims=True)).reshape(said.shape)
+
+
+def corrected_with_interval(per_example: np.ndarray, counts: np.ndarray, repeats: int = REPEATS, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Corrected shares `[class]` with a 95 % interval from `per_example[example, class]` (the share of each class said in each example) and confusion counts.
+
+    Both sources of doubt are in the interval: examples are resampled, and so are the labelled maps behind each row of the confusion counts.
+    """
+    seen = per_example[~np.isnan(per_example).any(-1)]
+    classes = per_example.shape[-1]
+    if not len(seen):
+        return (np.full(classes, np.nan),) * 3
+    point = corrected_shares(seen.mean(0), said_given_true(counts))
+    if len(seen) < 2:
+        return point, np.full(classes, np.nan), np.full(classes, np.nan)
+    rng = np.random.default_rng(seed)
+    draws = rng.multinomial(len(seen), np.full(len(seen), 1 / len(seen)), size=repeats) / len(seen)
+    resampled = draws @ seen
+    redrawn = np.empty((repeats, classes))
+    for k in range(repeats):
+        table = np.stack([rng.multinomial(int(row.sum()), row / max(row.sum(), 1)) for row in counts.astype(float)])
+        redrawn[k] = corrected_shares(resampled[k], said_given_true(table))
+    low, high = np.percentile(redrawn, [50 * (1 - LEVEL), 50 * (1 + LEVEL)], axis=0)
+    return point, np.minimum(low, point), np.maximum(high, point)

@@ -1,0 +1,262 @@
+"""Heads that follow syntax: against slow loops, on planted heads, and on input that is not as it should be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from slow_dependency import Slow, exact_p, slow_dependency
+
+from headwise.analyses.dependency import DIRECTIONS, Dependency
+from headwise.errors import ParameterError
+from headwise.models import HeadModel
+from headwise.run.engine import observe_batches
+from headwise.run.plan import model_shape, scan
+from headwise.stats.corrections import holm
+from headwise.testing import eager_maps, planted_annotations
+from headwise.testing.corpora import battery_examples
+from headwise.testing.models import random_model
+from headwise.text import Corpus, Encoder, batches, open_corpus
+from headwise.text.example import ROOT, Example
+
+
+def measured(model: HeadModel, examples: list[Example], analysis: Dependency, max_tokens: int = 200) -> xr.Dataset:
+    corpus = Corpus.from_examples(examples, "test")
+    shape = model_shape(model, scan(corpus, model.encoder))
+    rows = [model.encode(example, i) for i, example in enumerate(examples)]
+    analysis.missing(shape)
+    states = observe_batches(model, batches(rows, max_tokens, model.pad_id), [analysis], {"dependency": analysis.start(shape)})
+    return analysis.result(states["dependency"], shape)
+
+
+def with_possessives(examples: list[Example]) -> list[Example]:
+    """The same, and two sentences with possessors."""
+    rows = "the 2 det|teacher 4 nmod:poss|'s 2 case|dog 5 nsubj|saw 0 root|his 7 nmod:poss|cat 5 obj|. 5 punct"
+    cells = [cell.split() for cell in rows.split("|")]
+    words, heads, relations = zip(*cells, strict=True)
+    given = Example(words=words, heads=tuple(int(h) - 1 for h in heads), relations=relations, upos=("NOUN",) * len(words))
+    return [*examples, given, replace(given, upos=None)]
+
+
+def assert_same(found: xr.Dataset, slow: Slow, reach: int = 10) -> None:
+    """Every number of the dataset, from the slow counts."""
+    assert set(found["relation"].values) - {"all"} == {label for label in slow.offsets if label != "all"}
+    p_values = np.full(found["accuracy"].shape, np.nan)
+    for r, relation in enumerate(found["relation"].values):
+        counts = slow.offsets[relation]
+        total = sum(counts.values())
+        best = max(range(-reach, reach + 1), key=lambda o: (counts[o], -o))
+        at = found.sel(relation=relation)
+        assert int(at["count"]) == total
+        assert float(at["baseline"]) == pytest.approx(counts[best] / total)
+        assert int(at["baseline_offset"]) == best
+        for d, direction in enumerate(DIRECTIONS):
+            for layer in range(found.sizes["layer"]):
+                for head in range(found.sizes["head"]):
+                    key = (direction, layer, head, relation)
+                    here = at.isel(direction=d, layer=layer, head=head)
+                    assert int(here["accuracy_n"]) == slow.tried[key]
+                    if not slow.tried[key]:
+                        assert np.isnan(here["accuracy"])
+                        assert np.isnan(here["p_value"])
+                        continue
+                    assert float(here["accuracy"]) == pytest.approx(slow.found[key] / slow.tried[key]), key
+                    own = slow.tried_offsets[key]
+                    offset = max(range(-reach, reach + 1), key=lambda o, own=own: (own[o], -o))
+                    p_values[d, layer, head, r] = exact_p(slow.only_head[(*key, offset)], slow.only_offset[(*key, offset)])
+                    for group in ("with", "without"):
+                        means = slow.noop[group, direction, layer, head, relation]
+                        assert int(here[f"noop_{group}_n"]) == len(means)
+                        if means:
+                            assert float(here[f"noop_{group}"]) == pytest.approx(np.mean(means), abs=2e-6)
+            assert int(at["possible"].isel(direction=d)) == slow.tried[direction, 0, 0, relation]
+    np.testing.assert_allclose(found["p_value"], p_values, rtol=1e-8)
+    np.testing.assert_allclose(found["p_adjusted"], holm(p_values), rtol=1e-8)
+    for relation in found["relation"].values:
+        at = found.sel(relation=relation)
+        place = (str(at["best_direction"].values), int(at["best_layer"]), int(at["best_head"]))
+        scores = {key[:3]: slow.found[key] / slow.tried[key] for key in slow.tried if key[3] == relation and slow.tried[key]}
+        if not scores:
+            assert place == ("", -1, -1)
+            continue
+        assert scores[place] == max(scores.values()) == pytest.approx(float(at["best_accuracy"]))
+        for group in ("with", "without"):
+            for tag in found["upos"].values:
+                means = slow.noop[(group, *place, relation, tag)]
+                here = at.sel(group=group, upos=tag)
+                assert int(here["best_noop_upos_n"]) == len(means)
+                if means:
+                    assert float(here["best_noop_upos"]) == pytest.approx(np.mean(means), abs=2e-6)
+    for layer in range(found.sizes["layer"]):
+        for head in range(found.sizes["head"]):
+            for tag in found["upos"].values:
+                means = slow.noop["upos", layer, head, tag]
+                here = found.isel(layer=layer, head=head).sel(upos=tag)
+                assert int(here["noop_upos_n"]) == len(means)
+                if means:
+                    assert float(here["noop_upos"]) == pytest.approx(np.mean(means), abs=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "slow"),
+    [
+        ({}, {}),
+        ({"subtypes": "keep"}, {"keep_subtypes": True}),
+        ({"poss_rule": True}, {"poss_rule": True}),
+        ({"with_root": True, "with_punct": True}, {"with_root": True, "with_punct": True}),
+        ({"reach": 2}, {"reach": 2}),
+    ],
+)
+@pytest.mark.parametrize("causal", [False, True])
+def test_equals_the_slow_loops(causal: bool, given: dict, slow: dict) -> None:
+    module, tokenizer = random_model(causal=causal)
+    model = HeadModel.open(module, tokenizer=tokenizer)
+    examples = with_possessives([example for example in battery_examples() if not (causal and example.has_pair)])
+    rows = [model.encode(example) for example in examples]
+    target = "cls" if causal else "sep"  # where heads with nothing to do look
+    expected = slow_dependency(eager_maps(model, rows), rows, causal=causal, target=target, **slow)
+    assert_same(measured(model, examples, Dependency(noop=target, **given)), expected, slow.get("reach", 10))
+
+
+def test_planted_heads_find_what_they_should() -> None:
+    singles = [example for example in battery_examples() if not example.has_pair]
+    planted, examples = planted_annotations(singles, (("tree", "children", "previous"), ("uniform", "next", "tree:obj")))
+    model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
+    found = measured(model, examples, Dependency())
+    accuracy = found["accuracy"]
+    assert (accuracy.sel(direction="dependent_to_head", layer=0, head=0) == 1).all()  # the tree head: every relation, UAS 100 %
+    assert (accuracy.sel(direction="head_to_dependent", layer=0, head=1) == 1).all()
+    pairs = [
+        (h - d)
+        for e in examples
+        for d, (h, r) in enumerate(zip(e.heads or (), e.relations or (), strict=True))
+        if h != ROOT and r != "punct"
+    ]
+    next_accuracy = float(accuracy.sel(direction="dependent_to_head", layer=1, head=1, relation="all"))
+    # The last word's next token is [SEP]: its other words get next to nothing, and the largest of that next to nothing is no prediction of `next`.
+    assert next_accuracy == pytest.approx(pairs.count(1) / len(pairs), abs=0.03)
+    assert float(accuracy.sel(direction="dependent_to_head", layer=1, head=2, relation="obj")) == 1
+    assert (found["best_accuracy"] == 1).all()
+    assert set(found["best_layer"].values) == {0}
+    # Words without an object relation rest on [SEP].
+    at = found.sel(direction="dependent_to_head", layer=1, head=2, relation="obj")
+    assert float(at["noop_with"]) == pytest.approx(0, abs=1e-4)
+    assert float(at["noop_without"]) == pytest.approx(1, abs=1e-4)
+
+
+def test_a_decoder_is_scored_on_what_it_can_see() -> None:
+    singles = [example for example in battery_examples() if not example.has_pair]
+    planted, examples = planted_annotations(singles, (("tree", "children"),), causal=True)
+    model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
+    found = measured(model, examples, Dependency(noop="cls"))
+    arcs = [(d, h, r) for e in examples for d, (h, r) in enumerate(zip(e.heads or (), e.relations or (), strict=True)) if h != ROOT]
+    for relation in ("det", "obj", "nsubj"):
+        back, ahead = (sum(r == relation and (h < d) == first for d, h, r in arcs) for first in (True, False))
+        assert found["possible"].sel(relation=relation).values.tolist() == [back, ahead]
+    accuracy = found["accuracy"]
+    assert float(accuracy.sel(direction="dependent_to_head", layer=0, head=0, relation="obj")) == 1
+    assert np.isnan(accuracy.sel(direction="dependent_to_head", relation="det")).all()  # a determiner never sees its noun
+    assert float(accuracy.sel(direction="head_to_dependent", layer=0, head=1, relation="det")) == 1
+    assert str(found["best_direction"].sel(relation="det").values) == "head_to_dependent"
+    assert "before" in found.attrs["note"]
+    assert (found["baseline_possible_offset"].sel(direction="dependent_to_head") <= 0).all()
+
+
+def test_the_test_against_the_baseline_has_the_right_level() -> None:
+    """Heads that guess: after correction hardly any is called better than the baseline."""
+    module, tokenizer = random_model()
+    model = HeadModel.open(module, tokenizer=tokenizer)
+    found = measured(model, battery_examples(), Dependency())
+    assert (found["p_adjusted"].values >= found["p_value"].values).all()
+    assert (found["p_adjusted"].values < 0.05).mean() < 0.05
+
+
+# --- input that is not as it should be ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def model() -> HeadModel:
+    module, tokenizer = random_model()
+    return HeadModel.open(module, tokenizer=tokenizer)
+
+
+def test_a_relation_that_does_not_occur_is_refused_with_those_that_do(model: HeadModel) -> None:
+    with pytest.raises(
+        ParameterError, match=r"no relation in this corpus 'dobj'\. Did you mean 'obj'\? Known: advmod, amod, .*obj, obl, punct"
+    ):
+        measured(model, battery_examples(), Dependency(relations=("nsubj", "dobj")))
+
+
+def test_chosen_relations_by_tuple_or_text(model: HeadModel) -> None:
+    every = measured(model, battery_examples(), Dependency())
+    for given in (("obj", "nsubj"), "obj, nsubj"):
+        found = measured(model, battery_examples(), Dependency(relations=given))
+        assert list(found["relation"].values) == ["all", "obj", "nsubj"]
+        xr.testing.assert_allclose(found["accuracy"], every["accuracy"].sel(relation=["all", "obj", "nsubj"]))
+
+
+def test_a_treebank_without_objects(model: HeadModel) -> None:
+    given = Example(words=("the", "dog", "runs"), heads=(1, 2, ROOT), relations=("det", "nsubj", "root"))
+    found = measured(model, [given], Dependency())
+    assert list(found["relation"].values) == ["all", "det", "nsubj"]
+    assert int(found["count"].sel(relation="all")) == 2
+    assert found["few"].all()
+
+
+def test_words_that_do_not_align_are_counted_not_guessed(model: HeadModel) -> None:
+    good = battery_examples()[0]
+    empty = replace(good, words=("the", "", *good.words[2:]))  # a word of no pieces
+    bare = replace(good, heads=None, relations=None)
+    found = measured(model, [good, empty, bare], Dependency())
+    alone = measured(model, [good], Dependency())
+    assert (found.attrs["examples"], found.attrs["examples_unaligned"], found.attrs["examples_without_tree"]) == (1, 1, 1)
+    xr.testing.assert_equal(found["accuracy"], alone["accuracy"])
+    xr.testing.assert_allclose(found["noop_without"], alone["noop_without"])
+
+
+def test_words_behind_a_cut_are_counted(model: HeadModel) -> None:
+    example = battery_examples()[0]
+    assert example.heads is not None
+    model.encoder = Encoder(model.tokenizer, max_length=7)  # five words of ten
+    found = measured(model, [example], Dependency())
+    kept = [h for h in example.heads[:5] if h < 5]
+    assert int(found["count"].sum() - found["count"].sel(relation="all")) == len([h for h in kept if h != ROOT])
+    assert found.attrs["words_cut"] == len(example.heads) - len(kept)
+
+
+def test_nothing_aligns(model: HeadModel) -> None:
+    good = battery_examples()[0]
+    found = measured(model, [replace(good, words=("", *good.words[1:]))], Dependency())
+    assert np.isnan(found["accuracy"]).all()
+    assert (found["best_layer"] == -1).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"subtypes": "drop"}, "fold, keep"),
+        ({"reach": 0}, "at least 1"),
+        ({"correction": "x"}, "holm"),
+        ({"noop": "mask"}, "sep, cls, off"),
+    ],
+)
+def test_parameters_are_checked(given: dict, message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        Dependency(**given)
+
+
+# --- the real thing -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.real
+def test_fifty_sentences_of_wiki_bert(shared: Path, wiki_bert: Path) -> None:
+    model = HeadModel.open(wiki_bert)
+    examples = list(open_corpus(shared / "data/trees/en_ewt-ud-dev.conllu.xz", limit=50))
+    found = measured(model, examples, Dependency(), max_tokens=2048)
+    rows = [model.encode(example) for example in examples]
+    assert_same(found, slow_dependency(eager_maps(model, rows), rows))
+    assert str(found["best_direction"].sel(relation="obj").values) == "dependent_to_head"
+    assert float(found["accuracy"].sel(relation="obj", direction="dependent_to_head", layer=4, head=0)) > 0.7

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 
 import headwise.attribution.rules  # noqa: F401  (registers the rules)
 from headwise.attribution.bundle import Bundle, NotServed
-from headwise.attribution.passage import Finished, HeadModel, Passage, Take
+from headwise.attribution.passage import Finished, Passage, Take
 from headwise.models.tap import Call
 from headwise.text.encode import Batch
+
+if TYPE_CHECKING:
+    from headwise.models import HeadModel
 
 AGREEMENT = 1e-3  # largest relative difference between the two ways on the first batch of a model
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # two test processes share two cores
 
 
 @pytest.fixture(scope="session")

@@ -92,6 +92,19 @@ def test_every_layer_sees_the_same_codes_and_a_payload_that_grows(encoder):
         assert np.abs(later[:, -8:] - hidden[0][:, -8:]).max() > 0.05
 
 
+def test_layer_norms_leave_the_codes_alone(encoder):
+    """What enters the first layer is the plain sum of the three embeddings: every code is centred."""
+    row = encoder.encode(TEXTS[1:2])[0]
+    tables = encoder.model.bert.embeddings
+    with torch.no_grad():
+        plain = (
+            tables.word_embeddings.weight[row.ids]
+            + tables.position_embeddings.weight[: len(row)]
+            + tables.token_type_embeddings.weight[row.types]
+        )
+    np.testing.assert_allclose(eager_hidden(encoder.model, [row])[0][0], plain.numpy(), atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
 def test_permuted_heads_make_the_same_model(kind, request):
     planted = request.getfixturevalue(kind)

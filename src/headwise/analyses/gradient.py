@@ -14,6 +14,7 @@ from torch import Tensor
 from headwise.analyses.base import WEIGHTINGS, Analysis, Paper, Shape, layer_head_coords, mean_variables, one_of, tidy
 from headwise.analyses.surface import TOKEN_TYPES
 from headwise.errors import ParameterError
+from headwise.models.session import at_least_single
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import State, means
 from headwise.text.encode import Batch, Encoded
@@ -155,7 +156,7 @@ def masked_tokens(row: Encoded, share: float, seed: int) -> np.ndarray:
 def token_loss(logits: Tensor, targets: Tensor, predicted: Tensor) -> Tensor:
     """One loss for each example: the mean over its predicted tokens of `−ln p(token)`; zero where none is predicted."""
     example = predicted.nonzero()[:, 0]
-    losses = torch.nn.functional.cross_entropy(logits[predicted].float(), targets[predicted], reduction="none")
+    losses = torch.nn.functional.cross_entropy(at_least_single(logits[predicted]), targets[predicted], reduction="none")
     total = torch.zeros(len(predicted), dtype=losses.dtype, device=losses.device).index_add(0, example, losses)
     return total / predicted.sum(-1).clamp(min=1)
 

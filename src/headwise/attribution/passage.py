@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -79,6 +80,7 @@ class Passage:
     def running(self) -> Iterator[None]:
         with ExitStack() as stack:
             stack.enter_context(self.model._evaluating())
+            stack.enter_context(differentiable(self.model.module))
             for entry in {id(e): e for e in self.sites.entries}.values():
                 stack.callback(entry.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
                 stack.callback(entry.register_forward_hook(self._leave).remove)
@@ -107,6 +109,25 @@ class Passage:
 
     def _turned(self, hidden: Tensor) -> Tensor:
         return hidden.transpose(0, 1) if self.sites.tokens_first else hidden
+
+
+@contextmanager
+def differentiable(module: nn.Module) -> Iterator[None]:
+    """For the time of a pass: the eager computation of experts, and of BLOOM's activation, in place of kernels that have no forward derivative."""
+    configs = {id(c): c for c in (getattr(m, "config", None) for m in module.modules()) if hasattr(c, "_experts_implementation_internal")}
+    before = [(config, config._experts_implementation_internal) for config in configs.values()]  # type: ignore[union-attr]
+    gelus = [m for m in module.modules() if type(m).__name__ == "BloomGelu"]
+    try:
+        for config, _ in before:
+            config._experts_implementation_internal = "eager"  # type: ignore[union-attr]
+        for gelu in gelus:
+            gelu.forward = partial(nn.functional.gelu, approximate="tanh")  # type: ignore[method-assign]
+        yield
+    finally:
+        for config, name in before:
+            config._experts_implementation_internal = name  # type: ignore[union-attr]
+        for gelu in gelus:
+            del gelu.forward
 
 
 def replaced(args: tuple[Any, ...], kwargs: Mapping[str, Any], old: Tensor, new: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:

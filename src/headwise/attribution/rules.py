@@ -184,6 +184,7 @@ def _cat(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     if not isinstance(parts, list | tuple) or not isinstance(dim, int) or "out" in kwargs:
         return NotImplemented
     count = len(next(p for p in parts if isinstance(p, Bundle)).tangent)
+    parts = [p for p in parts if isinstance(p, Bundle) or p.numel() or p.ndim > 1]  # torch lets an empty vector stand among anything
     primal = torch.cat([primal_of(p) for p in parts], dim)
     tangents = [p.tangent if isinstance(p, Bundle) else p.new_zeros(1).expand(count, *p.shape) for p in parts]
     return Bundle(primal, torch.cat(tangents, dim + 1 if dim >= 0 else dim))

@@ -25,25 +25,27 @@ def _supports(classes: int) -> tuple[tuple[int, ...], ...]:
 
 
 def corrected_shares(said: np.ndarray, mistakes: np.ndarray) -> np.ndarray:
-    """`argmin_p ‖Cᵀ p − q‖²` over the simplex (p ≥ 0, Σ p = 1), with q the shares said `[..., class]` and `C[true, said]` the probabilities of `said_given_true`.
+    """`argmin_p ‖Cᵀ p − q‖²` over the simplex (p ≥ 0, Σ p = 1), with q the shares said `[..., class]` and `C[true, said]` the probabilities of `said_given_true`
+    (one table for all shares, or one for each).
 
     Exact: the least-squares solution with Σ p = 1 is taken on every subset of classes, and the best one that is nowhere negative is kept. NaN shares stay NaN.
     """
     classes = said.shape[-1]
     shares = said.reshape(-1, classes)
+    tables = mistakes.reshape(-1, classes, classes)
     best = np.full(shares.shape, np.nan)
     least = np.full(len(shares), np.inf)
     for chosen in _supports(classes):
         index = list(chosen)
-        part = mistakes[index]  # said given these true classes
+        part = tables[:, index]  # said given these true classes
         size = len(index)
         # minimise ‖partᵀ p − q‖² with Σ p = 1, by Lagrange: [part partᵀ, 1; 1ᵀ, 0] [p; λ] = [part q; 1]
-        system = np.zeros((size + 1, size + 1))
-        system[:size, :size] = part @ part.T
-        system[:size, size] = system[size, :size] = 1
-        right = np.concatenate([shares @ part.T, np.ones((len(shares), 1))], axis=1)
-        found = np.linalg.lstsq(system, right.T, rcond=None)[0].T[:, :size]
-        residual = ((found @ part - shares) ** 2).sum(-1)
+        system = np.zeros((len(tables), size + 1, size + 1))
+        system[:, :size, :size] = part @ part.swapaxes(-1, -2)
+        system[:, :size, size] = system[:, size, :size] = 1
+        right = np.concatenate([(part @ shares[:, :, None])[..., 0], np.ones((len(shares), 1))], axis=1)
+        found = (np.linalg.pinv(system) @ right[:, :, None])[:, :size, 0]
+        residual = (((found[:, None] @ part)[:, 0] - shares) ** 2).sum(-1)
         better = (found >= -1e-9).all(-1) & (residual < least - 1e-15)
         least = np.where(better, residual, least)
         row = np.zeros((len(shares), classes))
@@ -67,9 +69,7 @@ def corrected_with_interval(per_example: np.ndarray, counts: np.ndarray, repeats
     rng = np.random.default_rng(seed)
     draws = rng.multinomial(len(seen), np.full(len(seen), 1 / len(seen)), size=repeats) / len(seen)
     resampled = draws @ seen
-    redrawn = np.empty((repeats, classes))
-    for k in range(repeats):
-        table = np.stack([rng.multinomial(int(row.sum()), row / max(row.sum(), 1)) for row in counts.astype(float)])
-        redrawn[k] = corrected_shares(resampled[k], said_given_true(table))
+    tables = np.stack([rng.multinomial(int(row.sum()), row / max(row.sum(), 1), size=repeats) for row in counts.astype(float)], axis=1)
+    redrawn = corrected_shares(resampled, said_given_true(tables))
     low, high = np.percentile(redrawn, [50 * (1 - LEVEL), 50 * (1 + LEVEL)], axis=0)
     return point, np.minimum(low, point), np.maximum(high, point)

@@ -23,6 +23,11 @@ EXTRA_DIMS = {
     "task_b": "the second task of a pair of tasks",
     "rank": "place in an order of heads",
     "selection": "how heads taken together were chosen",
+    "role_b": "the second role of a pair of roles",
+    "threshold": "a value of the threshold τ",
+    "bin": "a range of scores",
+    "frame": "a semantic frame",
+    "element": "an element of a frame",
 }
 _HEADS = ("layer", "head")
 VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {

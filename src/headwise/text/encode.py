@@ -41,6 +41,7 @@ class Encoded:
     punct: np.ndarray  # bool [token]
     truncated: bool
     aligned: bool
+    pieces: tuple[str, ...] = ()  # the text of each token, without the marks that say where it stands in a word
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -126,8 +127,9 @@ class Encoder:
         types = np.asarray(row["token_type_ids"], dtype=np.int64) if "token_type_ids" in row else np.zeros_like(ids)
         cls = ids == self.cls_id if self.cls_id is not None else np.zeros(len(ids), dtype=bool)
         sep = ids == self.sep_id if self.sep_id is not None else np.zeros(len(ids), dtype=bool)
-        punct = np.array([self.piece_text(int(i)) in (".", ",") for i in ids], dtype=bool) & ~cls & ~sep
-        return Encoded(index, example, ids, types, word, segment, special, cls, sep, punct, truncated, aligned)
+        pieces = tuple(self.piece_text(int(i)) for i in ids)
+        punct = np.array([piece in (".", ",") for piece in pieces], dtype=bool) & ~cls & ~sep
+        return Encoded(index, example, ids, types, word, segment, special, cls, sep, punct, truncated, aligned, pieces)
 
     def _tokenize(self, example: Example, truncate: bool) -> Any:
         apart = example.text is None and self.splits_words

@@ -1,0 +1,40 @@
+"""Typical maps of each pattern, that come with the package: labelled maps which the classifier is surest of."""
+
+from __future__ import annotations
+
+import io
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+
+from headwise.patterns.network import PATTERNS
+from headwise.patterns.store import from_bytes, to_bytes
+
+FILE = "typical.npz"
+PER_PATTERN = 3
+
+
+def typical_maps() -> dict[str, list[np.ndarray]]:
+    """`{pattern: [weights [n, n], ...]}`, the surest first."""
+    raw = resources.files("headwise.patterns").joinpath(FILE).read_bytes()
+    with np.load(io.BytesIO(raw), allow_pickle=False) as stored:
+        return {name: [from_bytes(stored[key]) for key in sorted(stored.files) if key.split("|")[0] == name] for name in PATTERNS}
+
+
+def pick_typical(names: np.ndarray, labels: np.ndarray, probabilities: np.ndarray, heads: np.ndarray, tokens: np.ndarray) -> dict[str, list[str]]:
+    """For each pattern the ids of the labelled maps that the classifier is surest of and right about: one per head, none shorter than 20 tokens."""
+    out: dict[str, list[str]] = {}
+    for k, pattern in enumerate(PATTERNS):
+        chosen: list[int] = []
+        for i in np.argsort(-probabilities[:, k], kind="stable"):
+            right = labels[i] == k and probabilities[i].argmax() == k and tokens[i] >= 20
+            if right and heads[i] not in heads[chosen] and len(chosen) < PER_PATTERN:
+                chosen.append(int(i))
+        out[pattern] = [str(names[i]) for i in chosen]
+    return out
+
+
+def save_typical(path: Path, maps: dict[str, list[np.ndarray]]) -> None:
+    """Write what `typical_maps` reads."""
+    np.savez_compressed(path, **{f"{name}|{k}": to_bytes(weights) for name, own in maps.items() for k, weights in enumerate(own)})

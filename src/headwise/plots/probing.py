@@ -1,0 +1,265 @@
+"""Figures of probing: what each head knows, the best heads together, and how tasks go together over heads (Jo & Myaeng 2020)."""
+
+from __future__ import annotations
+
+import matplotlib as mpl
+import numpy as np
+import xarray as xr
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from headwise.plots import data, style
+from headwise.plots.heatmap import heatmap_panels
+from headwise.plots.registry import figure
+
+_THT = ("task", "layer", "head")
+_SELECTIONS = {"top": ("best on validation, singly", style.BLUE, "o"), "greedy": ("chosen greedily", style.VERMILION, "s")}
+_POOLINGS = {
+    "last_layer": ("last layer", style.GREY, "D"),
+    "best_layer": ("best layer", style.ORANGE, "^"),
+    "top_heads": ("top heads", style.BLUE, "o"),
+    "greedy_heads": ("heads chosen greedily", style.VERMILION, "s"),
+}
+
+
+def _names(dataset: xr.Dataset) -> list[str]:
+    """The tasks as the paper calls them, where it does."""
+    found = dataset["paper_task"].values if "paper_task" in dataset.coords else dataset["task"].values
+    return [str(name) for name in np.atleast_1d(found)]
+
+
+def _planes(dataset: xr.Dataset, name: str = "accuracy") -> dict[str, xr.DataArray]:
+    values = data.values(dataset, name, _THT)
+    coords = {dim: data.numbers(dataset, dim) for dim in ("layer", "head")}
+    return {task: xr.DataArray(100 * values[i], dims=("layer", "head"), coords=coords) for i, task in enumerate(_names(dataset))}
+
+
+def _notes(dataset: xr.Dataset) -> list[str]:
+    return [data.source_text(dataset), data.count_text(dataset, "accuracy", each="test examples")]
+
+
+def _label(dataset: xr.Dataset) -> str:
+    kinds = {str(kind) for kind in np.atleast_1d(dataset["kind"].values)} if "kind" in dataset.coords else set()
+    return {frozenset({"regression"}): "Pearson's r × 100", frozenset({"classification"}): "test accuracy (%)"}.get(
+        frozenset(kinds), "test accuracy (%), or Pearson's r × 100"
+    )
+
+
+@figure(
+    "probing",
+    name="heads",
+    title="How well a task can be told from each head's output",
+    caption="Each cell is one head: the test accuracy of a logistic regression on its output vector at the sentence's token. All tasks share one "
+    "colour scale.",
+    paper="Jo & Myaeng 2020, Fig 7",
+    needs=("accuracy",),
+)
+def heads(dataset: xr.Dataset) -> Figure:
+    """`accuracy[task, layer, head]` as heat maps on one colour scale, heads in their own order (Jo & Myaeng 2020, Fig 7)."""
+    return heatmap_panels(
+        _planes(dataset), title="Probing accuracy of each head", label=_label(dataset), annotate="none", notes=_notes(dataset)
+    )
+
+
+@figure(
+    "probing",
+    name="heads-sorted",
+    title="How well a task can be told from each head's output, heads sorted",
+    caption="As before, with the heads of a layer sorted from best to worst: where in the model a task is known, and by how many heads.",
+    paper="Jo & Myaeng 2020, Fig 3 and 6",
+    needs=("accuracy",),
+)
+def heads_sorted(dataset: xr.Dataset) -> Figure:
+    """`accuracy[task, layer, head]` as heat maps on one colour scale, heads sorted within their layer (Jo & Myaeng 2020, Fig 3, 6)."""
+    title = "Probing accuracy of each head, sorted within its layer"
+    fig = heatmap_panels(_planes(dataset), title=title, label=_label(dataset), sort=True, annotate="none", notes=_notes(dataset))
+    return fig
+
+
+@figure(
+    "probing",
+    name="task",
+    title="How well one task can be told from each head's output",
+    caption="One task on its own colour scale, heads sorted within their layer; cells carry head numbers.",
+    paper="Jo & Myaeng 2020, Fig 3",
+    needs=("accuracy",),
+    each="task",
+)
+def one_task(dataset: xr.Dataset) -> Figure:
+    """One task's `accuracy[layer, head]` on its own colour scale, sorted; the majority label's accuracy stands in the notes."""
+    planes = _planes(dataset.isel(task=[0]))
+    name = next(iter(planes))
+    notes = _notes(dataset)
+    if data.has(dataset, "majority"):
+        notes.append(f"The most frequent label alone: {100 * float(np.atleast_1d(dataset['majority'].values)[0]):.1f} %")
+    if "better" in dataset:
+        better = np.atleast_3d(dataset["better"].values)
+        notes.append(f"Better than that at 5 %, corrected over heads: {int(better.sum())} of {better.size} heads")
+    return heatmap_panels({"": planes[name]}, title=f"{name}: probing accuracy of each head", label=_label(dataset), sort=True, notes=notes)
+
+
+@figure(
+    "probing",
+    name="poolings",
+    title="Last layer, best layer, best heads together",
+    caption="Test accuracy of the same classifier on three or four sentence vectors. Best layer and best heads are picked on the validation part.",
+    paper="Jo & Myaeng 2020, Table 3",
+    needs=("pooled_accuracy",),
+)
+def poolings(dataset: xr.Dataset) -> Figure:
+    """`pooled_accuracy[task, pooling]` with intervals, the majority label as a tick (Jo & Myaeng 2020, Table 3)."""
+    dims = ("task", "pooling")
+    values, bounds = 100 * data.values(dataset, "pooled_accuracy", dims), data.interval(dataset, "pooled_accuracy", dims)
+    tasks, labels = _names(dataset), data.labels(dataset, "pooling")
+    fig = style.new_figure(style.PAGE, 0.9 + 0.3 * len(tasks))
+    ax = fig.subplots()
+    handles = []
+    for j, label in enumerate(labels):
+        shown, colour, marker = _POOLINGS.get(label, (label, style.cycle(style.OKABE_ITO, j), style.cycle(style.MARKERS, j)))
+        y = np.arange(len(tasks)) + (j - (len(labels) - 1) / 2) * 0.17
+        if bounds is not None:
+            ax.hlines(y, 100 * bounds[0][:, j], 100 * bounds[1][:, j], color=colour, linewidth=0.9)
+        ax.plot(values[:, j], y, marker, color=colour, markersize=3.6)
+        handles.append(Line2D([], [], color=colour, marker=marker, linestyle="none", label=shown))
+    if data.has(dataset, "majority"):
+        level = 100 * np.atleast_1d(dataset["majority"].values)
+        ax.vlines(
+            level, np.arange(len(tasks)) - 0.36, np.arange(len(tasks)) + 0.36, color=style.INK, linewidth=0.8, linestyle=(0, (2, 1.5))
+        )
+        handles.append(Line2D([], [], color=style.INK, linewidth=0.8, linestyle=(0, (2, 1.5)), label="most frequent label"))
+    for edge in np.arange(1, len(tasks)) - 0.5:
+        ax.axhline(edge, color="#e6e6e6", linewidth=0.5)
+    ax.set_yticks(np.arange(len(tasks)), tasks)
+    ax.set_ylim(len(tasks) - 0.5, -0.5)
+    ax.set_xlabel(_label(dataset))
+    notes = [*_notes(dataset), "Lines: 95 % interval"]
+    style.annotate_figure(fig, "Three ways to make a sentence vector", notes, handles, columns=len(handles))
+    return style.finish(fig)
+
+
+@figure(
+    "probing",
+    name="curves",
+    title="How many heads it takes",
+    caption="Test accuracy of the n best heads together: ranked singly on validation, or chosen one after the other so that each adds most. Dashed: the best layer.",
+    paper="Jo & Myaeng 2020, §3.3 and §6.1",
+    needs=("curve_accuracy",),
+)
+def curves(dataset: xr.Dataset) -> Figure:
+    """`curve_accuracy[task, n_heads, selection]` with intervals, the best layer as reference."""
+    dims = ("task", "n_heads", "selection")
+    values, bounds = 100 * data.values(dataset, "curve_accuracy", dims), data.interval(dataset, "curve_accuracy", dims)
+    tasks, counts, selections = _names(dataset), np.array(data.numbers(dataset, "n_heads")), data.labels(dataset, "selection")
+    columns = min(5, len(tasks)) if len(tasks) > 3 else len(tasks)
+    rows = -(-len(tasks) // columns)
+    fig = style.new_figure(style.PAGE if columns > 1 else style.COLUMN, 1.55 * rows + 0.95 if columns > 1 else 2.8)
+    axes = fig.subplots(rows, columns, squeeze=False).ravel()
+    for i, ax in enumerate(axes[: len(tasks)]):
+        for k, selection in enumerate(selections):
+            _, colour, marker = _SELECTIONS.get(selection, (selection, style.GREEN, "^"))
+            if bounds is not None:
+                ax.fill_between(counts, 100 * bounds[0][i, :, k], 100 * bounds[1][i, :, k], color=colour, alpha=0.15, linewidth=0)
+            ax.plot(counts, values[i, :, k], color=colour, marker=marker, markersize=2.4, linewidth=1.0)
+        if data.has(dataset, "pooled_accuracy") and "best_layer" in data.labels(dataset, "pooling"):
+            level = data.values(dataset, "pooled_accuracy", ("task", "pooling"))[i, data.labels(dataset, "pooling").index("best_layer")]
+            ax.axhline(100 * level, color=style.GREY, linewidth=0.9, linestyle=(0, (4, 2)))
+        ax.set_xscale("log")
+        ticks = [n for n in (1, 3, 12, 36, 100, 300) if counts.min() <= n <= counts.max()] or counts.tolist()
+        ax.set_xticks(ticks, [str(n) for n in ticks])
+        ax.minorticks_off()
+        ax.grid(axis="y")
+        if i % columns == 0:
+            ax.set_ylabel("test score (%)")
+        if i + columns >= len(tasks):
+            ax.set_xlabel("heads")
+    for ax in axes[len(tasks) :]:
+        ax.remove()
+    style.panel_labels(list(axes[: len(tasks)]), tasks)
+    handles = [
+        Line2D(
+            [],
+            [],
+            color=_SELECTIONS.get(s, (s, style.GREEN, "^"))[1],
+            marker=_SELECTIONS.get(s, (s, "", "^"))[2],
+            label=_SELECTIONS.get(s, (s,))[0],
+        )
+        for s in selections
+    ]
+    handles.append(Line2D([], [], color=style.GREY, linestyle=(0, (4, 2)), label="best layer"))
+    notes = [*_notes(dataset), "Bands: 95 % interval"]
+    style.annotate_figure(fig, "Accuracy of the n best heads together", notes, handles, columns=len(handles))
+    return style.finish(fig)
+
+
+@figure(
+    "probing",
+    name="syntactic-semantic",
+    title="Syntactic against semantic score of each head",
+    caption="Each point is one head: mean accuracy over the syntactic tasks (Depth, TopConst, BigramShift) against that over the semantic ones (Tense, SubjNum, "
+    "ObjNum, OddManOut, CoordInv), coloured by layer.",
+    paper="Jo & Myaeng 2020, Fig 5",
+    needs=("syntactic_score",),
+)
+def syntactic_semantic(dataset: xr.Dataset) -> Figure:
+    """`syntactic_score` against `semantic_score`, one point per head, coloured by layer (Jo & Myaeng 2020, Fig 5)."""
+    x, y = (100 * data.values(dataset, name, ("layer", "head")) for name in ("syntactic_score", "semantic_score"))
+    layers = data.numbers(dataset, "layer")
+    fig = style.new_figure(style.COLUMN, 3.3)
+    ax = fig.subplots()
+    palette = style.layer_colours(len(layers))
+    for i in range(len(layers)):
+        ax.scatter(x[i], y[i], s=13, color=palette[i], edgecolors="white", linewidths=0.3, zorder=3)
+    seen = np.isfinite(x) & np.isfinite(y)
+    r = np.corrcoef(x[seen], y[seen])[0, 1] if seen.sum() > 2 else np.nan
+    ax.set_xlabel("syntactic score: mean accuracy (%)")
+    ax.set_ylabel("semantic score: mean accuracy (%)")
+    ax.grid()
+    scale = ScalarMappable(BoundaryNorm(np.arange(len(layers) + 1) - 0.5, len(layers)), ListedColormap(palette))
+    step = max(1, -(-len(layers) // 8))
+    bar = fig.colorbar(scale, ax=ax, fraction=0.05, pad=0.02, ticks=np.arange(0, len(layers), step))
+    bar.ax.set_yticklabels([str(layer) for layer in layers[::step]])
+    bar.set_label("layer")
+    bar.outline.set_linewidth(0.4)  # type: ignore[operator]
+    notes = [data.source_text(dataset), f"Pearson correlation over heads: {r:.2f}" if np.isfinite(r) else ""]
+    style.annotate_figure(fig, "Syntactic and semantic score", notes)
+    return style.finish(fig)
+
+
+@figure(
+    "probing",
+    name="task-correlation",
+    title="Which tasks the same heads are good at",
+    caption="Pearson correlation of two tasks' accuracies over all heads.",
+    paper="Jo & Myaeng 2020, §6.2",
+    needs=("task_correlation",),
+)
+def task_correlation(dataset: xr.Dataset) -> Figure:
+    """`task_correlation[task, task_b]` as a matrix with its numbers."""
+    values = data.values(dataset, "task_correlation", ("task", "task_b"))
+    tasks = _names(dataset)
+    size = min(style.PAGE, 1.9 + 0.36 * len(tasks))
+    fig = style.new_figure(size, size * 0.95)
+    ax = fig.subplots()
+    image = ax.imshow(values, cmap=style.DIVERGING, vmin=-1, vmax=1)
+    colours = mpl.colormaps[style.DIVERGING]
+    for (i, j), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            red, green, blue, _ = colours((value + 1) / 2)
+            dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
+            ax.text(
+                j, i, f"{value:.2f}".replace("-", "−"), ha="center", va="center", fontsize=style.SMALL, color="white" if dark else "black"
+            )
+    ax.set_xticks(np.arange(len(tasks)), tasks, rotation=45, ha="right", rotation_mode="anchor")
+    ax.set_yticks(np.arange(len(tasks)), tasks)
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    bar = fig.colorbar(image, ax=ax, fraction=0.045, pad=0.02)
+    bar.set_label("correlation over heads")
+    bar.outline.set_linewidth(0.4)  # type: ignore[operator]
+    heads_count = dataset.sizes.get("layer", 0) * dataset.sizes.get("head", 0)
+    style.annotate_figure(
+        fig, "Tasks that the same heads are good at", [data.source_text(dataset), f"{heads_count} heads" if heads_count else ""]
+    )
+    return style.finish(fig)

@@ -107,7 +107,9 @@ def test_sentence_transformers_takes_it(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, pooling.encode(TEXTS), atol=1e-5)
     assert encoder.get_embedding_dimension() == pooling.get_embedding_dimension()
     encoder.save(str(tmp_path / "st"))
-    again = HeadPooling.load(tmp_path / "st").sentence_transformer()  # no code is trusted for that, other than with SentenceTransformer(folder)
+    again = HeadPooling.load(
+        tmp_path / "st"
+    ).sentence_transformer()  # no code is trusted for that, other than with SentenceTransformer(folder)
     np.testing.assert_allclose(again.encode(TEXTS), found, atol=1e-5)
 
 

@@ -32,6 +32,11 @@ SECOND = {
     "SmolLM2-135M": {"diagonal": 8, "spread": 16, "segments": 16},
     "all-MiniLM-L6-v2": {"segments": 48},
 }
+# A third draw, to have more to train on: any head ("any") and candidates as before.
+THIRD = {
+    "wiki-bert": {"any": 40, "diagonal": 24, "spread": 16, "segments": 16},
+    "stories15M": {"any": 32},
+}
 KINDS = ("single", "pair", "long")
 TEXTS_PER_KIND = 24
 MAX_LENGTH = 128
@@ -110,6 +115,8 @@ def main() -> None:
     arrays: dict[str, np.ndarray] = {}
     rows: list[dict[str, object]] = []
     for name, plan in PLAN.items():
+        if name not in folders:  # later ones come out otherwise without the earlier ones: one seed serves all in turn
+            continue
         tokenizer, model = open_model(Path(folders[name]))
         config = model.config
         layers, heads = config.num_hidden_layers, config.num_attention_heads
@@ -149,18 +156,20 @@ def main() -> None:
                 used.add((layer, head))
                 chosen[kind, t, layer, head] = f"picked:{shape}"
                 taken += 1
-        later_rng = np.random.default_rng(20190820)
-        for shape, number in SECOND[name].items():
-            top = sorted(later[shape], reverse=True)[: 8 * number]
-            uses: dict[tuple[int, int], int] = {}
-            taken = 0
-            for k in later_rng.permutation(len(top)):
-                _, kind, t, layer, head = top[k]
-                if (kind, t, layer, head) in chosen or uses.get((layer, head), 0) >= 6 or taken >= number:
-                    continue
-                uses[layer, head] = uses.get((layer, head), 0) + 1
-                chosen[kind, t, layer, head] = f"second:{shape}"
-                taken += 1
+        later["any"] = [(0.0, kind, t, layer, head) for kind, t in kept for layer, head in np.ndindex(layers, heads)]
+        for draw, plan_of_draw, seed, most in (("second", SECOND, 20190820, 6), ("third", THIRD, 20190821, 3)):
+            later_rng = np.random.default_rng(seed)
+            for shape, number in plan_of_draw.get(name, {}).items():
+                top = sorted(later[shape], reverse=True)[: 8 * number] if shape != "any" else later[shape]
+                uses: dict[tuple[int, int], int] = {}
+                taken = 0
+                for k in later_rng.permutation(len(top)):
+                    _, kind, t, layer, head = top[k]
+                    if (kind, t, layer, head) in chosen or uses.get((layer, head), 0) >= most or taken >= number:
+                        continue
+                    uses[layer, head] = uses.get((layer, head), 0) + 1
+                    chosen[kind, t, layer, head] = f"{draw}:{shape}"
+                    taken += 1
         for (kind, t, layer, head), drawn in sorted(chosen.items()):
             first, second, corpus = pools[name][kind][t]
             fingerprint = hashlib.sha256((first + "\n" + (second or "")).encode()).hexdigest()[:12]
@@ -169,7 +178,7 @@ def main() -> None:
             rows.append(dict(id=identity, model=name, causal=int(plan["causal"]), corpus=corpus, kind=kind, layer=layer, head=head,
                              tokens=lengths[kind, t], text=fingerprint, drawn=drawn))  # fmt: skip
         print(name, len(chosen), flush=True)
-    np.savez_compressed(out_maps, **{k: v for k, v in arrays.items()})
+    np.savez_compressed(out_maps, **arrays)
     with out_rows.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()

@@ -19,9 +19,7 @@ class Slow:
     found: Counter = field(default_factory=Counter)
     tried: Counter = field(default_factory=Counter)
     offsets: dict = field(default_factory=lambda: defaultdict(Counter))
-    only_head: Counter = field(default_factory=Counter)  # with the offset: pairs found that this offset misses
-    only_offset: Counter = field(default_factory=Counter)
-    tried_offsets: dict = field(default_factory=lambda: defaultdict(Counter))
+    outcomes: dict = field(default_factory=lambda: defaultdict(list))  # of each pair: its offset, and whether it is found
     noop: dict = field(default_factory=lambda: defaultdict(list))
 
 
@@ -102,10 +100,7 @@ def slow_dependency(
                             key = (direction, layer, head, label)
                             out.tried[key] += 1
                             out.found[key] += right
-                            out.tried_offsets[key][offset] += 1
-                            for o in range(-reach, reach + 1):
-                                out.only_head[(*key, o)] += right and offset != o
-                                out.only_offset[(*key, o)] += (not right) and offset == o
+                            out.outcomes[key].append((offset, right))
     return out
 
 
@@ -125,7 +120,10 @@ def _no_op(out: Slow, layer: int, head: int, mass: dict[int, float], example: ob
         out.noop["upos", layer, head, tag].append(np.mean([mass[w] for w in mass if upos[w] == tag]))
 
 
-def exact_p(only_head: int, only_offset: int) -> float:
-    """P(X ≥ only_head) for a fair coin."""
-    n = only_head + only_offset
+def exact_p(outcomes: list[tuple[int | None, bool]], reach: int) -> float:
+    """Against the best fixed offset: P(X ≥ pairs that only the head finds) for a fair coin thrown for each pair that only one of the two finds."""
+    counts = Counter(offset for offset, _ in outcomes)
+    best = max(range(-reach, reach + 1), key=lambda o: (counts[o], -o))
+    only_head = sum(right and offset != best for offset, right in outcomes)
+    n = only_head + sum(not right and offset == best for offset, right in outcomes)
     return sum(comb(n, k) for k in range(only_head, n + 1)) / 2**n

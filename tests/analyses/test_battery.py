@@ -12,7 +12,9 @@ from headwise.analyses.base import known_analyses, make_analysis
 from headwise.testing.battery import CHECKS, STREAM_CHECKS, Bed
 
 # Smaller parameters where the defaults are for real corpora.
-PARAMETERS: dict[str, dict[str, Any]] = {}
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "frames": {"min_distance": 1, "max_words": 40, "core": False},  # the battery's links lie side by side
+}
 # Variables that depend on the order of heads by convention, with the reason.
 ORDER_DEPENDENT: dict[str, frozenset[str]] = {
     # clusters and leaves are numbered by their first head; the tree names heads; the permutation test draws other permutations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from headwise.stats.corrections import holm
 from headwise.testing import eager_maps, planted_annotations
 from headwise.testing.corpora import battery_examples
 from headwise.testing.models import random_model
-from headwise.text import Corpus, Encoder, batches, open_corpus
+from headwise.text import Corpus, batches, open_corpus
 from headwise.text.example import ROOT, Example
 
 
@@ -43,61 +44,47 @@ def with_possessives(examples: list[Example]) -> list[Example]:
 
 def assert_same(found: xr.Dataset, slow: Slow, reach: int = 10) -> None:
     """Every number of the dataset, from the slow counts."""
-    assert set(found["relation"].values) - {"all"} == {label for label in slow.offsets if label != "all"}
-    p_values = np.full(found["accuracy"].shape, np.nan)
-    for r, relation in enumerate(found["relation"].values):
+    relations, tags = [str(r) for r in found["relation"].values], [str(t) for t in found["upos"].values]
+    assert set(relations) - {"all"} == {label for label in slow.offsets if label != "all"}
+    value = {str(name): found[name].values for name in found.data_vars}
+    p_values = np.full(value["accuracy"].shape, np.nan)
+    for r, relation in enumerate(relations):
         counts = slow.offsets[relation]
         total = sum(counts.values())
         best = max(range(-reach, reach + 1), key=lambda o: (counts[o], -o))
-        at = found.sel(relation=relation)
-        assert int(at["count"]) == total
-        assert float(at["baseline"]) == pytest.approx(counts[best] / total)
-        assert int(at["baseline_offset"]) == best
-        for d, direction in enumerate(DIRECTIONS):
-            for layer in range(found.sizes["layer"]):
-                for head in range(found.sizes["head"]):
-                    key = (direction, layer, head, relation)
-                    here = at.isel(direction=d, layer=layer, head=head)
-                    assert int(here["accuracy_n"]) == slow.tried[key]
-                    if not slow.tried[key]:
-                        assert np.isnan(here["accuracy"])
-                        assert np.isnan(here["p_value"])
-                        continue
-                    assert float(here["accuracy"]) == pytest.approx(slow.found[key] / slow.tried[key]), key
-                    own = slow.tried_offsets[key]
-                    offset = max(range(-reach, reach + 1), key=lambda o, own=own: (own[o], -o))
-                    p_values[d, layer, head, r] = exact_p(slow.only_head[(*key, offset)], slow.only_offset[(*key, offset)])
-                    for group in ("with", "without"):
-                        means = slow.noop[group, direction, layer, head, relation]
-                        assert int(here[f"noop_{group}_n"]) == len(means)
-                        if means:
-                            assert float(here[f"noop_{group}"]) == pytest.approx(np.mean(means), abs=2e-6)
-            assert int(at["possible"].isel(direction=d)) == slow.tried[direction, 0, 0, relation]
-    np.testing.assert_allclose(found["p_value"], p_values, rtol=1e-8)
-    np.testing.assert_allclose(found["p_adjusted"], holm(p_values), rtol=1e-8)
-    for relation in found["relation"].values:
-        at = found.sel(relation=relation)
-        place = (str(at["best_direction"].values), int(at["best_layer"]), int(at["best_head"]))
-        scores = {key[:3]: slow.found[key] / slow.tried[key] for key in slow.tried if key[3] == relation and slow.tried[key]}
+        assert value["count"][r] == total
+        assert value["baseline"][r] == pytest.approx(counts[best] / total)
+        assert value["baseline_offset"][r] == best
+        for d, layer, head in np.ndindex(value["accuracy"].shape[:3]):
+            here, key = (d, layer, head, r), (DIRECTIONS[d], layer, head, relation)
+            assert value["accuracy_n"][here] == slow.tried[key]
+            assert value["possible"][d, r] == slow.tried[key]
+            if not slow.tried[key]:
+                assert np.isnan(value["accuracy"][here])
+                continue
+            assert value["accuracy"][here] == pytest.approx(slow.found[key] / slow.tried[key]), key
+            p_values[here] = exact_p(slow.outcomes[key], reach)
+            for group in ("with", "without"):
+                means = slow.noop[group, *key]
+                assert value[f"noop_{group}_n"][here] == len(means)
+                assert not means or abs(value[f"noop_{group}"][here] - np.mean(means)) < 2e-6
+    np.testing.assert_allclose(value["p_value"], p_values, rtol=1e-8)
+    np.testing.assert_allclose(value["p_adjusted"], holm(p_values), rtol=1e-8)
+    for r, relation in enumerate(relations):
+        place = (str(value["best_direction"][r]), int(value["best_layer"][r]), int(value["best_head"][r]))
+        scores = {key[:3]: slow.found[key] / slow.tried[key] for key in list(slow.tried) if key[3] == relation and slow.tried[key]}
         if not scores:
             assert place == ("", -1, -1)
             continue
-        assert scores[place] == max(scores.values()) == pytest.approx(float(at["best_accuracy"]))
-        for group in ("with", "without"):
-            for tag in found["upos"].values:
-                means = slow.noop[(group, *place, relation, tag)]
-                here = at.sel(group=group, upos=tag)
-                assert int(here["best_noop_upos_n"]) == len(means)
-                if means:
-                    assert float(here["best_noop_upos"]) == pytest.approx(np.mean(means), abs=2e-6)
-    for layer in range(found.sizes["layer"]):
-        for head in range(found.sizes["head"]):
-            for tag in found["upos"].values:
-                means = slow.noop["upos", layer, head, tag]
-                here = found.isel(layer=layer, head=head).sel(upos=tag)
-                assert int(here["noop_upos_n"]) == len(means)
-                if means:
-                    assert float(here["noop_upos"]) == pytest.approx(np.mean(means), abs=2e-6)
+        assert scores[place] == max(scores.values()) == pytest.approx(value["best_accuracy"][r])
+        for (g, group), (u, tag) in product(enumerate(("with", "without")), enumerate(tags)):
+            means = slow.noop[(group, *place, relation, tag)]
+            assert value["best_noop_upos_n"][r, g, u] == len(means)
+            assert not means or abs(value["best_noop_upos"][r, g, u] - np.mean(means)) < 2e-6
+    for layer, head, u in np.ndindex(value["noop_upos"].shape):
+        means = slow.noop["upos", layer, head, tags[u]]
+        assert value["noop_upos_n"][layer, head, u] == len(means)
+        assert not means or abs(value["noop_upos"][layer, head, u] - np.mean(means)) < 2e-6
 
 
 @pytest.mark.parametrize(
@@ -220,7 +207,7 @@ def test_words_that_do_not_align_are_counted_not_guessed(model: HeadModel) -> No
 def test_words_behind_a_cut_are_counted(model: HeadModel) -> None:
     example = battery_examples()[0]
     assert example.heads is not None
-    model.encoder = Encoder(model.tokenizer, max_length=7)  # five words of ten
+    model.encoder.max_length = 7  # five words of ten
     found = measured(model, [example], Dependency())
     kept = [h for h in example.heads[:5] if h < 5]
     assert int(found["count"].sum() - found["count"].sel(relation="all")) == len([h for h in kept if h != ROOT])

@@ -208,7 +208,7 @@ def test_tokenizers_that_are_missing_or_do_not_fit(tmp_path: Path) -> None:
         "makes ids up to 79, but the model has embeddings for 0 to 59",
     )
     bare = HeadModel.open(build(*SERVED["bert"]))
-    assert bare.encoder is None
+    assert bare.tokenizer is None
     with pytest.raises(ModelError, match="without a tokenizer"):
         bare.batch("w1")
     assert HeadModel.open(build(*SERVED["bert"]), tokenizer=word_tokenizer()).batch("w1 w2").ids.tolist() == [[2, 6, 7, 3]]

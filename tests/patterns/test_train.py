@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -65,11 +66,12 @@ def test_folds_keep_heads_together() -> None:
 
 
 def test_a_small_network_learns_and_is_the_same_by_seed() -> None:
-    settings = Settings(widths=(4,) * 8, epochs=8, batch=16, dropout=0.0)
-    data, fresh = planted_set(64), planted_set(40, seed=1)
-    networks = [fit(data, settings, 0) for _ in range(2)]
+    settings = Settings(widths=(4,) * 8, epochs=12, batch=16, dropout=0.0, mixup=0.0, smoothing=0.0)
+    data, fresh = planted_set(32), planted_set(24, seed=1)
+    short = replace(settings, epochs=1, mixup=0.2)
+    np.testing.assert_array_equal(predict([fit(data, short, 5)], fresh), predict([fit(data, short, 5)], fresh))
+    networks = [fit(data, settings, 0)]
     said = [predict([network], fresh) for network in networks]
-    np.testing.assert_array_equal(said[0], said[1])
     assert (said[0].argmax(-1) == fresh.labels.numpy()).mean() > 0.9
     assert networks[0].convolutions[0].weight[:, 3:].abs().max() == 0  # channels it was not shown do not count
 

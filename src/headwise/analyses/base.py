@@ -14,7 +14,8 @@ from torch import Tensor
 from headwise.errors import ParameterError, unknown
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import Moments, Ratios, State
-from headwise.text.encode import Batch
+from headwise.text.corpus import Corpus
+from headwise.text.encode import Batch, Encoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,13 @@ class Analysis:
 
     def refusal(self, shape: Shape) -> str | None:
         """Why nothing of this analysis can be computed for such a model, or None."""
+        return None
+
+    def view(self, corpus: Corpus, encoder: Encoder, longest: int, truncated: int) -> Corpus | None:
+        """The corpus as this analysis wants it, where that is not as it stands: documents cut into windows, say. It then gets a pass of its own.
+
+        `longest` is the longest row of the corpus in tokens, as encoded, `truncated` the number of examples that had to be cut.
+        """
         return None
 
     # --- the pass ---------------------------------------------------------------------------------------------------

@@ -153,7 +153,7 @@ class Dependency(Analysis):
         counts = state["correct"]
         assert isinstance(counts, PairCounts)
         settings = counts.settings
-        pairs = _pairs(batch, settings)
+        pairs = gathered(batch, settings)
         if layer.layer == 0:
             state.sums("examples").add(torch.tensor([pairs.used, pairs.unaligned, pairs.bare, pairs.cut]))
             state.sums("pairs").add(_count(torch.ones(len(pairs.word), 1, device=batch.device), pairs, settings)[0])
@@ -189,7 +189,8 @@ class Dependency(Analysis):
 
 
 @lru_cache(maxsize=4)
-def _pairs(batch: Batch, settings: Settings) -> Pairs:
+def gathered(batch: Batch, settings: Settings) -> Pairs:
+    """The pairs of a batch, kept for as long as its layers are looked at."""
     return gather_pairs(batch, settings)
 
 

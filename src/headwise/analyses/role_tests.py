@@ -41,7 +41,13 @@ class Settings(Protocol):
 
 
 def coordinates(roles: Sequence[str]) -> dict[str, Any]:
-    return {"role": np.array(roles), "role_b": np.array(roles), "threshold": THRESHOLDS, "bin": np.arange(len(EDGES) - 1), "bin_low": ("bin", EDGES[:-1])}
+    return {
+        "role": np.array(roles),
+        "role_b": np.array(roles),
+        "threshold": THRESHOLDS,
+        "bin": np.arange(len(EDGES) - 1),
+        "bin_low": ("bin", EDGES[:-1]),
+    }
 
 
 def tested(moments: Moments, scores: np.ndarray, roles: Sequence[str], settings: Settings) -> tuple[Variables, dict[str, Any]]:
@@ -58,12 +64,16 @@ def tested(moments: Moments, scores: np.ndarray, roles: Sequence[str], settings:
     with np.errstate(divide="ignore", invalid="ignore"):
         effect = np.where(variance > 0, (mean - tau) / np.sqrt(variance), np.nan)
     variables: Variables = {
-        "spread": xr.Variable(DIMS, np.sqrt(variance).astype(np.float32), {"long_name": "standard deviation of the scores over inputs (ddof 1)"}),
+        "spread": xr.Variable(
+            DIMS, np.sqrt(variance).astype(np.float32), {"long_name": "standard deviation of the scores over inputs (ddof 1)"}
+        ),
         "effect": xr.Variable(DIMS, effect.astype(np.float32), {"long_name": "(bias − τ) / spread"}),
         "p_value": xr.Variable(DIMS, p_value, {"long_name": "one-tailed z-test of mean ≤ τ"}),
         "p_adjusted": xr.Variable(DIMS, p_adjusted, {"long_name": f"p_value corrected over heads and roles ({settings.correction})"}),
         "p_holm": xr.Variable(DIMS, holm(p_value), {"long_name": "p_value corrected by Holm (family-wise error)"}),
-        "p_fdr": xr.Variable(DIMS, benjamini_hochberg(p_value), {"long_name": "p_value corrected by Benjamini and Hochberg (false discoveries)"}),
+        "p_fdr": xr.Variable(
+            DIMS, benjamini_hochberg(p_value), {"long_name": "p_value corrected by Benjamini and Hochberg (false discoveries)"}
+        ),
         "has_role": xr.Variable(DIMS, has_role, {"long_name": f"p_value < {settings.alpha}"}),
         "has_role_adjusted": xr.Variable(DIMS, p_adjusted < settings.alpha, {"long_name": f"p_adjusted < {settings.alpha}"}),
         "few": xr.Variable(("role",), (count.reshape(-1, len(roles)).max(0) < FEW), {"long_name": f"fewer than {FEW} inputs"}),
@@ -77,7 +87,9 @@ def tested(moments: Moments, scores: np.ndarray, roles: Sequence[str], settings:
     attrs: dict[str, Any] = {
         "tau": tau,
         "tau_mean": float(tau_mean),
-        "tau_rule": "given" if settings.tau is not None else f"floor(mean of all scores of {', '.join(r for r in COARSE if r in roles)}) + 1",
+        "tau_rule": "given"
+        if settings.tau is not None
+        else f"floor(mean of all scores of {', '.join(r for r in COARSE if r in roles)}) + 1",
         "alpha": settings.alpha,
         "undecided": undecided(p_value),
         "unskilled": float((variables["coarse_skills"].values == 0).mean()),
@@ -183,6 +195,8 @@ def by_layer(has_role: np.ndarray, roles: Sequence[str]) -> Variables:
     return {
         "per_layer": xr.Variable(("layer", "role"), has_role.sum(1), {"long_name": "heads with the role"}),
         "skills": xr.Variable(("layer", "head"), skills, {"long_name": "how many of the nine roles of Fig 5 the head has"}),
-        "coarse_skills": xr.Variable(("layer", "head"), has_role[..., coarse].sum(-1), {"long_name": f"how many of {', '.join(COARSE)} the head has"}),
+        "coarse_skills": xr.Variable(
+            ("layer", "head"), has_role[..., coarse].sum(-1), {"long_name": f"how many of {', '.join(COARSE)} the head has"}
+        ),
         "multi_skilled": xr.Variable(("layer",), (skills > 1).sum(1), {"long_name": "heads with two or more of the nine roles"}),
     }

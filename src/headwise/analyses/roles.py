@@ -36,13 +36,16 @@ class Roles(Analysis):
     - `p_value`: one-tailed z-test of H0 `mean ≤ τ`; `p_adjusted` corrected over heads × roles by `correction`, `p_holm` and `p_fdr` by Holm and by Benjamini-Hochberg;
       `bootstrap_p_value`, `bootstrap_p_adjusted`: the studentized bootstrap, for skewed scores;
     - `has_role`: `p_value < alpha`, as in the paper; `has_role_adjusted`: `p_adjusted < alpha`; `few[role]`: fewer than 30 inputs;
+    - `ceiling[layer, role]`: the bias of a head that attends to its sieve alone, the mean of `|V(t)| / |S(t) ∩ V(t)|`. Where τ lies above it no head
+      can have the role: two segments of equal length give `block` a ceiling of little more than 2;
     - `tokens`, `tokens_empty`, `inputs_left_out[layer, role]`: tokens counted, tokens whose sieve is empty, inputs without any other;
     - `histogram[layer, head, role, bin]`: inputs by score, bins between `2^(k/4)`; `undecided`, an attribute: the share of p-values in (0.05, 0.95);
     - `sweep[threshold, role]`: heads with the role at other values of τ, `sweep_unskilled`, `sweep_undecided[threshold]`;
-    - `overlap`, `jaccard`, `share[role, role_b]`: heads with both roles, over the union, over those of `role`; `overlap_p_value` (and adjusted): a larger overlap than two random sets of these
-      sizes would have; `overlap_in_layer_p_value`: with the number of heads of each role in each layer kept; `spearman[role, role_b]`: rank correlation of mean scores across heads;
-    - `per_layer[layer, role]`: heads with the role; `skills`, `coarse_skills[layer, head]`: how many of the paper's nine and four roles a head has; `multi_skilled[layer]`: heads with
-      two or more of the nine.
+    - `overlap`, `jaccard`, `share[role, role_b]`: heads with both roles; over the union; over those of `role`. `overlap_p_value` (and adjusted): the overlap is larger than that of
+      two random sets of these sizes; `overlap_in_layer_p_value`: with the number of heads of each role in each layer kept;
+    - `spearman[role, role_b]`: rank correlation of mean scores across heads;
+    - `per_layer[layer, role]`: heads with the role; `skills`, `coarse_skills[layer, head]`: how many of the paper's nine and of its four roles a head has;
+      `multi_skilled[layer]`: heads with two or more of the nine.
 
     Attributes: `tau`, `tau_mean` (the mean it comes from), `tau_rule`, `unskilled` (share of heads with none of the four roles).
 
@@ -87,7 +90,9 @@ class Roles(Analysis):
         load_sieves(self.plugin)
         names = [sieve.name for sieve in self._chosen()]
         if self.tau is None and not set(names) & set(role_tests.COARSE):
-            raise ParameterError(f"`tau` must be given where none of {', '.join(role_tests.COARSE)}, whose scores it comes from, is among the sieves.")
+            raise ParameterError(
+                f"`tau` must be given where none of {', '.join(role_tests.COARSE)}, whose scores it comes from, is among the sieves."
+            )
 
     def _chosen(self) -> tuple[Sieve, ...]:
         given = self.sieves.split(",") if isinstance(self.sieves, str) else list(self.sieves)
@@ -108,6 +113,7 @@ class Roles(Analysis):
         roles = len(self._chosen())
         return State(
             bias=Moments(shape.layers, shape.heads, roles),
+            ceiling=Moments(shape.layers, roles),
             scores=Records(shape.layers, shape.heads, roles),
             tokens=Sums(shape.layers, roles),
             empty=Sums(shape.layers, roles),
@@ -128,6 +134,7 @@ class Roles(Analysis):
         state.moments("bias").add(score, here)
         state.records("scores").add(batch.index, score, here)
         counted = count[:, 0]
+        state.moments("ceiling").add_sums(sums["most"], counted, here)
         state.sums("tokens").add(counted.sum(0), here)
         state.sums("empty").add((batch.lengths[:, None] - counted).sum(0), here)
         state.sums("left_out").add((counted == 0).sum(0), here)
@@ -139,6 +146,13 @@ class Roles(Analysis):
         absent = {name.removeprefix("role=") for name in self.missing(shape)}
         moments = state.moments("bias")
         variables = mean_variables("bias", DIMS, moments, units="times the average", long_name="mean sieve bias over inputs")
+        variables |= mean_variables(
+            "ceiling",
+            ("layer", "role"),
+            state.moments("ceiling"),
+            units="times the average",
+            long_name="bias of a head that attends to nothing else",
+        )
         for name, part in (("tokens", "tokens"), ("tokens_empty", "empty"), ("inputs_left_out", "left_out")):
             variables[name] = xr.Variable(("layer", "role"), state.sums(part).total.numpy().astype(np.int64))
         tests, attrs = role_tests.tested(moments, state.records("scores").values, roles, self)
@@ -161,22 +175,26 @@ class Shares:
     def __init__(self, sieves: Tensor) -> None:
         self.sieves = sieves  # bool [example, role, row, key]
         self._visible: Tensor | None = None
-        self._parts: tuple[Tensor, Tensor] | None = None
+        self._parts: tuple[Tensor, Tensor, Tensor] | None = None
 
     def score(self, weights: Tensor, visible: Tensor) -> dict[str, Tensor]:
-        """`total[example, head, role]`, the sum of β(t) over rows, and `count[example, 1 or head, role]`, the rows whose sieve is not empty."""
+        """`total[example, head, role]`, the sum of β(t) over rows, and `count[example, 1 or head, role]`, the rows whose sieve is not empty;
+        `most[example, role]`, the sum of the largest β(t) there could be."""
         examples, heads, rows, keys = weights.shape
-        groups = [slice(None)] if visible.shape[1] == 1 else [slice(h, h + 1) for h in range(heads)]  # some models have a window of its own for each head
-        totals, counts = [], []
+        groups = (
+            [slice(None)] if visible.shape[1] == 1 else [slice(h, h + 1) for h in range(heads)]
+        )  # some models have a window of its own for each head
+        totals, counts, mosts = [], [], []
         for group in groups:
             own = visible[:, group][:, 0]
-            share, count = self._divided(own, keep=len(groups) == 1)
+            share, count, most = self._divided(own, keep=len(groups) == 1)
             flat = weights[:, group].reshape(examples, -1, rows * keys)
             totals.append(torch.bmm(flat, share.to(weights.dtype)).double())
             counts.append(count[:, None].double())
-        return {"total": torch.cat(totals, 1), "count": torch.cat(counts, 1)}
+            mosts.append(most)
+        return {"total": torch.cat(totals, 1), "count": torch.cat(counts, 1), "most": mosts[0]}
 
-    def _divided(self, visible: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
+    def _divided(self, visible: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
         """`[example, row · key, role]`: |V(t)| / |S(t) ∩ V(t)| on the sieve, 0 elsewhere; kept for the next layer, which mostly sees the same keys."""
         if self._parts is not None and self._visible is not None and torch.equal(self._visible, visible):
             return self._parts
@@ -184,7 +202,7 @@ class Shares:
         size = inside.sum(-1)
         factor = visible.sum(-1)[:, None] / size.clamp(min=1)
         share = (inside * factor[..., None].float()).flatten(2).transpose(1, 2)
-        parts = share, (size > 0).sum(-1)
+        parts = share, (size > 0).sum(-1), (factor * (size > 0)).double().sum(-1)
         if keep:
             self._visible, self._parts = visible, parts
         return parts

@@ -37,7 +37,7 @@ def exact_squares(model: HeadModel, batch: Batch, *, layer_output: bool = False,
     `memory` (MiB) bounds how many tangents travel together, whatever the length of the input.
     """
     check_served(model)
-    tokens, width = int(batch.lengths.max()), input_width(model, batch)
+    tokens, width = int(batch.lengths.max()), model.hidden
     sums = Sums(model, batch, layer_output)
 
     def some(start: int, stop: int) -> None:
@@ -94,11 +94,6 @@ class Sums:
 def squared_norm(moved: Tensor) -> Tensor:
     """Sum of squares over the last dimension, without a copy of the squares."""
     return torch.linalg.vector_norm(moved, dim=-1).square_()
-
-
-def input_width(model: HeadModel, batch: Batch) -> int:
-    """Width of E[0]."""
-    return model.hidden
 
 
 def tangents_at_once(model: HeadModel, batch: Batch, memory: float) -> int:

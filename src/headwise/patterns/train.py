@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from headwise.errors import InputError
 from headwise.patterns.maps import images, shrink, shrink_visible
 from headwise.patterns.network import PATTERNS, PatternClassifier, PatternNetwork
 from headwise.patterns.store import read_labels, read_maps
+from headwise.patterns.typical import pick_typical, save_typical
 
 HELD_OUT = "all-MiniLM-L6-v2"
 FOLDS = 5
@@ -243,7 +245,9 @@ def score(truth: np.ndarray, said: np.ndarray, head: np.ndarray, repeats: int = 
         accuracy = np.diagonal(table, axis1=-2, axis2=-1).sum(-1) / table.sum((-2, -1))
         return np.concatenate([f1, np.nanmean(f1[..., occurs], -1, keepdims=True), accuracy[..., None]], -1)
 
-    point, low, high = measures(whole), *np.nanpercentile(measures(resampled), [2.5, 97.5], axis=0)
+    with warnings.catch_warnings():  # a class that never occurs is NaN throughout, and shown so
+        warnings.simplefilter("ignore", RuntimeWarning)
+        point, (low, high) = measures(whole), np.nanpercentile(measures(resampled), [2.5, 97.5], axis=0)
     names = [*PATTERNS, "macro F1", "accuracy"]
     out: dict[str, Any] = {name: [round(float(v), 3) for v in (point[k], low[k], high[k])] for k, name in enumerate(names)}
     return out | {"n": len(truth), "per class": whole.sum(-1).astype(int).tolist(), "confusion": whole.astype(int).tolist()}
@@ -257,6 +261,17 @@ def cross_validate(data: Labelled, settings: Settings, seeds: Sequence[int] = (0
         networks = [fit(data.select(fold != k), settings, seed) for seed in seeds]
         out[fold == k] = predict(networks, data.select(fold == k))
     return out
+
+
+def write_typical(path: Path, data: Labelled, classifier: PatternClassifier) -> None:
+    """Choose and write the maps that the gallery shows."""
+    shown = to_images(data.weights, data.lengths, data.causal)
+    probabilities = classifier.probabilities(shown).cpu().numpy()
+    lengths = data.lengths.cpu().numpy()
+    picked = pick_typical(data.names, data.labels.cpu().numpy(), probabilities, data.head, lengths)
+    place = {str(name): k for k, name in enumerate(data.names)}
+    cut = {name: data.weights[k, : lengths[k], : lengths[k]].cpu().numpy() for name, k in place.items()}
+    save_typical(path, {pattern: [cut[name] for name in names] for pattern, names in picked.items()})
 
 
 CANDIDATES = {
@@ -276,6 +291,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--report", type=Path, default=None)
+    parser.add_argument("--typical", type=Path, default=None, help="where to write typical maps of each pattern")
     parser.add_argument("--networks", type=int, default=3, help="how many networks, by seed, are averaged in the shipped classifier")
     parser.add_argument("--choose", action="store_true", help="compare the candidate settings by folds on the training models first")
     parser.add_argument("--settings", default="chosen", choices=sorted(CANDIDATES))
@@ -320,6 +336,8 @@ def main() -> None:
     classifier = PatternClassifier(networks, seen_not, confusion(left_out[0], left_out[1]))
     if given.out is not None:
         classifier.save(given.out)
+    if given.typical is not None:
+        write_typical(given.typical, everything, classifier)
     text = json.dumps(report, indent=1)
     if given.report is not None:
         given.report.write_text(text + "\n", encoding="utf-8")

@@ -74,8 +74,7 @@ def heads(dataset: xr.Dataset) -> Figure:
 def heads_sorted(dataset: xr.Dataset) -> Figure:
     """`accuracy[task, layer, head]` as heat maps on one colour scale, heads sorted within their layer (Jo & Myaeng 2020, Fig 3, 6)."""
     title = "Probing accuracy of each head, sorted within its layer"
-    fig = heatmap_panels(_planes(dataset), title=title, label=_label(dataset), sort=True, annotate="none", notes=_notes(dataset))
-    return fig
+    return heatmap_panels(_planes(dataset), title=title, label=_label(dataset), sort=True, notes=_notes(dataset))
 
 
 @figure(
@@ -135,7 +134,9 @@ def poolings(dataset: xr.Dataset) -> Figure:
     ax.set_ylim(len(tasks) - 0.5, -0.5)
     ax.set_xlabel(_label(dataset))
     notes = [*_notes(dataset), "Lines: 95 % interval"]
-    style.annotate_figure(fig, "Three ways to make a sentence vector", notes, handles, columns=len(handles))
+    style.annotate_figure(
+        fig, "Sentence vectors from the last layer, the best layer and the best heads", notes, handles, columns=len(handles)
+    )
     return style.finish(fig)
 
 
@@ -221,7 +222,7 @@ def syntactic_semantic(dataset: xr.Dataset) -> Figure:
     bar = fig.colorbar(scale, ax=ax, fraction=0.05, pad=0.02, ticks=np.arange(0, len(layers), step))
     bar.ax.set_yticklabels([str(layer) for layer in layers[::step]])
     bar.set_label("layer")
-    bar.outline.set_linewidth(0.4)  # type: ignore[operator]
+    bar.outline.set_linewidth(0.4)
     notes = [data.source_text(dataset), f"Pearson correlation over heads: {r:.2f}" if np.isfinite(r) else ""]
     style.annotate_figure(fig, "Syntactic and semantic score", notes)
     return style.finish(fig)
@@ -257,7 +258,7 @@ def task_correlation(dataset: xr.Dataset) -> Figure:
     ax.spines[:].set_visible(False)
     bar = fig.colorbar(image, ax=ax, fraction=0.045, pad=0.02)
     bar.set_label("correlation over heads")
-    bar.outline.set_linewidth(0.4)  # type: ignore[operator]
+    bar.outline.set_linewidth(0.4)
     heads_count = dataset.sizes.get("layer", 0) * dataset.sizes.get("head", 0)
     style.annotate_figure(
         fig, "Tasks that the same heads are good at", [data.source_text(dataset), f"{heads_count} heads" if heads_count else ""]

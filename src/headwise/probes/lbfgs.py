@@ -129,8 +129,8 @@ class _Problem:
         ridge[:, -1] = 0.0
         level = gram.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None].clamp(min=1e-12)
         # Features that are constant or copies of others leave the matrix singular: a small multiple of its size mends that.
-        for share in (1e-7, 1e-5, 1e-3):
-            factor, failed = torch.linalg.cholesky_ex(gram[:, None] + torch.diag_embed(ridge + share * level))
+        for jitter in (1e-7, 1e-5, 1e-3):
+            factor, failed = torch.linalg.cholesky_ex(gram[:, None] + torch.diag_embed(ridge + jitter * level))
             if not failed.any():
                 break
         return torch.cholesky_inverse(factor).to(self.train.dtype)

@@ -93,7 +93,10 @@ def sieve(
 
     def register(function: Function) -> Function:
         before = _SIEVES.get(name)
-        if before is not None and (before.function.__module__, before.function.__qualname__) != (function.__module__, function.__qualname__):
+        if before is not None and (before.function.__module__, before.function.__qualname__) != (
+            function.__module__,
+            function.__qualname__,
+        ):
             raise ParameterError(f"Two sieves are called '{name}': give one of them another name.")
         _SIEVES[name] = Sieve(name, about, function, frozenset(requires), tuple(token_types), ahead)
         return function

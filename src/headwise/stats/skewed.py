@@ -35,10 +35,7 @@ def _test(values: np.ndarray, threshold: float, draws: np.ndarray) -> np.ndarray
     scale = np.sqrt((deviations**2).sum(0) / np.maximum(count - 1, 1))
     # Deviations in units of their own spread: squares stay near one, which float32 holds well.
     unit = (deviations / np.where(scale > 0, scale, 1.0)).astype(np.float32)
-    if present.all():
-        drawn = np.full((len(draws), 1), float(len(values)), dtype=np.float32)
-    else:
-        drawn = draws @ present.astype(np.float32)
+    drawn = np.full((len(draws), 1), len(values), np.float32) if present.all() else draws @ present.astype(np.float32)
     with np.errstate(divide="ignore", invalid="ignore"):
         shift = (draws @ unit) / drawn
         spread = np.sqrt(np.maximum((draws @ (unit * unit)) / drawn - shift**2, 0.0) * drawn / (drawn - 1))

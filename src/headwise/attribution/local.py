@@ -1,0 +1,225 @@
+"""Contributions of the previous layer to each head's output, exactly, at the cost of about one layer: what happens between E[l] and a head is known in closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch import Tensor, nn
+from transformers import Cache
+
+import headwise.attribution.rules  # noqa: F401  (registers the rules)
+from headwise.attribution.bundle import Bundle, NotServed
+from headwise.attribution.forward import DEFAULT_MEMORY, in_chunks, squared_norm, tangents_at_once
+from headwise.attribution.passage import Finished, Passage, check_served, replaced
+from headwise.attribution.push import way
+from headwise.models.tap import Call, FormedCall
+from headwise.text.encode import Batch
+
+if TYPE_CHECKING:
+    from headwise.models import HeadModel
+
+Made = tuple[nn.Module, tuple[Any, ...], dict[str, Any], Tensor]  # a layer, how it was called, and E[l] among its arguments
+
+
+class _Calls(Passage):
+    """A plain pass that keeps how each layer was called."""
+
+    def __init__(self, model: HeadModel) -> None:
+        super().__init__(model)
+        self.made: list[Made] = []
+        self._last: tuple[nn.Module, tuple[Any, ...], dict[str, Any]] | None = None
+
+    def calls(self, layer: int, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self._last = module, args, dict(kwargs)
+
+    def enters(self, layer: int, hidden: Tensor) -> Tensor | None:
+        assert self._last is not None
+        self.made.append((*self._last, hidden))
+        return None
+
+    def attends(self, layer: int, call: Call, output: Tensor) -> None:
+        if layer == self.sites.layers - 1:
+            raise Finished
+
+
+class _Replay(Passage):
+    """One layer called again with other hidden states, as far as its attention."""
+
+    def __init__(self, model: HeadModel, form: bool) -> None:
+        super().__init__(model)
+        self.form = form
+        self.call: Call | None = None
+        self.output: Tensor | None = None
+
+    def attend_layer(self, layer: int, call: Call) -> tuple[Tensor, Tensor | None]:
+        self.call = call
+        if self.form:
+            super().attend_layer(layer, call)
+        raise Finished
+
+    def attends(self, layer: int, call: Call, output: Tensor) -> None:
+        self.output = output
+
+    def replay(self, made: Made, hidden: Tensor) -> _Replay:
+        module, args, kwargs, before = made
+        old = before.transpose(0, 1) if self.sites.tokens_first else before
+        given = next(a for a in (*args, *kwargs.values()) if a is before or (isinstance(a, Tensor) and a.data_ptr() == old.data_ptr() and a.shape == old.shape))
+        new_args, new_kwargs = replaced(args, kwargs, given, self._turned(hidden))
+        # A cache was filled by the first call; a second one would see its keys twice.
+        new_args = tuple(None if isinstance(a, Cache) else a for a in new_args)
+        new_kwargs = {key: None if isinstance(value, Cache) else value for key, value in new_kwargs.items()}
+        with self.running():
+            module(*new_args, **new_kwargs)
+        return self
+
+
+def local_squares(model: HeadModel, batch: Batch, *, memory: float = DEFAULT_MEMORY) -> Tensor:
+    """`‖∂O[l,h,j] / ∂E[l,i]‖²` for all layers, heads and tokens: `[example, layer, head, receiving, source]` (Pascual et al. 2021, §4).
+
+    Where query, key and value of a token depend on that token alone (true of every usual layer, and looked at), with P the weights, s the scale and y the head's output,
+
+    `∂y_j/∂x_i = P_ji (V'_i + s (v_i − y_j) (q_jᵀ K'_i)) + [i = j] s Σ_k P_jk (v_k − y_j) (k_kᵀ Q'_j)`,
+
+    so all blocks follow from the d_head × width Jacobians of query, key and value of each token, which `width` tangents give for all tokens at once. Soft-capped scores bring their own slope in.
+    Layers of another kind get their tangents pushed through one by one.
+    """
+    check_served(model)
+    with torch.no_grad():
+        calls = _Calls(model)
+        calls.run(batch)
+        layers = [_layer_squares(model, batch, made, memory) for made in calls.made]
+    real = batch.real
+    pairs = (real[:, :, None] & real[:, None, :]).double()
+    return torch.stack(layers, dim=1) * pairs[:, None, None]
+
+
+def _layer_squares(model: HeadModel, batch: Batch, made: Made, memory: float) -> Tensor:
+    if way(model, batch) == "bundle":
+        try:
+            found = _closed_form(model, batch, made, memory)
+            if found is not None:
+                return found
+        except NotServed:
+            pass
+    return _pushed(model, batch, made, memory)
+
+
+def _closed_form(model: HeadModel, batch: Batch, made: Made, memory: float) -> Tensor | None:
+    """All blocks of a layer from the Jacobians of each token's query, key and value; None where those depend on other tokens too."""
+    hidden = made[3]
+    _, n, width = hidden.shape
+    call = _Replay(model, form=False).replay(made, hidden).call
+    if call is None or isinstance(call, FormedCall) or call.query.shape[2] != n or call.key.shape[2] != n:
+        return None
+    blocks = _Blocks(call)
+    # Two tangents that move one token alone, the first and the last: nothing else may move with it.
+    alone = torch.zeros(2, *hidden.shape, dtype=hidden.dtype, device=hidden.device)
+    alone[0, :, 0] = alone[1, :, -1] = torch.linspace(-1, 1, width, dtype=hidden.dtype, device=hidden.device)
+    moved = _moved(model, made, alone)
+    if moved is None or any(m[0, :, :, 1:].any() or m[1, :, :, :-1].any() for m in moved):
+        return None
+
+    def some(start: int, stop: int) -> None:
+        # All tokens move at once along each dimension: they do not mix here.
+        tangents = torch.zeros(stop - start, *hidden.shape, dtype=hidden.dtype, device=hidden.device)
+        tangents[torch.arange(stop - start), :, :, torch.arange(start, stop)] = 1
+        found = _moved(model, made, tangents)
+        assert found is not None
+        blocks.add(*found)
+
+    in_chunks(some, width, tangents_at_once(model, batch, memory), model)
+    return blocks.squares()
+
+
+def _moved(model: HeadModel, made: Made, tangents: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Tangents of query, key and value, `[tangent, example, head, token, size]`; None where anything else in the attention moves."""
+    call = _Replay(model, form=False).replay(made, Bundle(made[3], tangents)).call
+    if call is None or any(isinstance(x, Bundle) for x in (call.bias, call.mask, call.sinks)):
+        return None
+    query, key, value = (x.tangent if isinstance(x, Bundle) else x.new_zeros(len(tangents), *x.shape) for x in (call.query, call.key, call.value))
+    return query, key, value
+
+
+class _Blocks:
+    """Squared norms of `P_ji (V'_i + (v_i − y_j) aᵀ) + [i = j] …`, as sums over input dimensions of products that belong to single tokens.
+
+    With `a = s_ji K'_iᵀ q_j`: `‖V' + (v−y) aᵀ‖² = ‖V'‖² + 2 (v−y)ᵀ V' a + ‖v−y‖² ‖a‖²`. Everything is in float64: the terms may cancel.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self.groups = call.query.shape[1] // call.key.shape[1]
+        key, value = call.repeated()
+        weights, _ = call.weights(key, 0, call.query.shape[2])
+        self.query, self.key, self.value, self.weights = call.query.double(), key.double(), value.double(), weights.double()
+        self.slope = torch.full_like(self.weights, call.scaling)
+        if call.softcap is not None:
+            scores = self.query @ self.key.transpose(2, 3) * call.scaling
+            self.slope = self.slope * (1 - torch.tanh(scores / call.softcap) ** 2)
+        self.output = self.weights @ self.value
+        examples, heads, n, size = self.query.shape
+        wide = self.value.shape[-1]
+        new = partial(torch.zeros, dtype=torch.float64, device=self.query.device)
+        self.value_squares, self.own = new(examples, heads, n), new(examples, heads, n)
+        self.key_gram, self.value_key_gram = new(examples, heads, n, size, size), new(examples, heads, n, wide, size)
+        # Σ_k P_jk s_jk (v_k − y_j) k_kᵀ: how the output follows the query.
+        mass = self.weights * self.slope
+        follows = (mass @ (self.value[..., :, None] * self.key[..., None, :]).flatten(-2)).unflatten(-1, (wide, size))
+        self.follows = follows - self.output[..., :, None] * (mass @ self.key)[..., None, :]
+
+    def add(self, query: Tensor, key: Tensor, value: Tensor) -> None:
+        """Take in the tangents along some dimensions, `[dimension, example, head, token, size]`."""
+        dq, dk, dv = (x.double().permute(1, 2, 3, 0, 4) for x in (query, key, value))  # example, head, token, dimension, size
+        if self.groups > 1:
+            dk, dv = (x.repeat_interleave(self.groups, dim=1) for x in (dk, dv))
+        self.value_squares += dv.square().sum((-1, -2))
+        self.key_gram += dk.transpose(-1, -2) @ dk
+        self.value_key_gram += dv.transpose(-1, -2) @ dk
+        p, s = (x.diagonal(dim1=-2, dim2=-1)[..., None] for x in (self.weights, self.slope))
+        along = dk @ (s * self.query)[..., None]  # a of the own token, along these dimensions
+        block = p[..., None] * (dv + along * (self.value - self.output)[..., None, :]) + dq @ self.follows.transpose(-1, -2)
+        self.own += block.square().sum((-1, -2))
+
+    def squares(self) -> Tensor:
+        query, value, output = self.query, self.value, self.output
+        pairs = (query[..., :, None] * query[..., None, :]).flatten(-2)
+        length = self.slope**2 * (pairs @ self.key_gram.flatten(-2).transpose(-1, -2))  # ‖a‖²
+        turned = (value[..., None, :] @ self.value_key_gram)[..., 0, :]  # v_iᵀ V'_i K'_iᵀ
+        pairs = (output[..., :, None] * query[..., None, :]).flatten(-2)
+        cross = self.slope * (query @ turned.transpose(-1, -2) - pairs @ self.value_key_gram.flatten(-2).transpose(-1, -2))
+        apart = value.square().sum(-1)[..., None, :] + output.square().sum(-1)[..., :, None] - 2 * output @ value.transpose(-1, -2)
+        blocks = self.weights**2 * (self.value_squares[..., None, :] + 2 * cross + apart.clamp(min=0) * length)
+        blocks.diagonal(dim1=-2, dim2=-1).copy_(self.own)
+        return blocks.clamp(min=0)
+
+
+def _pushed(model: HeadModel, batch: Batch, made: Made, memory: float) -> Tensor:
+    """Every token and dimension of E[l] moved by itself, through this layer only."""
+    hidden = made[3]
+    examples, n, width = hidden.shape
+    sums = torch.zeros(n, examples, model.heads, n, dtype=torch.float64, device=hidden.device)
+
+    def some(start: int, stop: int) -> None:
+        places = torch.arange(start, stop, device=hidden.device)
+        if way(model, batch) == "bundle":
+            tangents = torch.zeros(stop - start, examples, n, width, dtype=hidden.dtype, device=hidden.device)
+            tangents[places - start, :, places // width, places % width] = 1
+            output = _Replay(model, form=True).replay(made, Bundle(hidden, tangents)).output
+            assert isinstance(output, Bundle)
+            sums.index_add_(0, places // width, squared_norm(output.tangent).double())
+            return
+        for place in places.tolist():  # one tangent at a time keeps the shapes of whatever else the layer was given
+            tangent = torch.zeros_like(hidden)
+            tangent[:, place // width, place % width] = 1
+            with forward_ad.dual_level():
+                output = _Replay(model, form=True).replay(made, forward_ad.make_dual(hidden.contiguous(), tangent)).output
+                assert output is not None
+                moved = forward_ad.unpack_dual(output).tangent
+            if moved is not None:
+                sums[place // width] += squared_norm(moved).double()
+
+    in_chunks(some, n * width, tangents_at_once(model, batch, memory), model)
+    return sums.permute(1, 2, 3, 0)

@@ -12,10 +12,11 @@ import torch
 from headwise import Atlas, Corpus, HeadModel, RunOptions, make_analysis, make_atlas
 from headwise.analyses.base import Analysis
 from headwise.errors import InputError, MissingAnnotationError, OutputError
+from headwise.files import write_atomically
 from headwise.run import run_analyses
 from headwise.run import runner as runner_module
 from headwise.run.plan import make_plan
-from headwise.run.shards import RunFolder, write_atomically
+from headwise.run.shards import RunFolder
 from headwise.testing import planted_model
 from headwise.text.example import Example
 

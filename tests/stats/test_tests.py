@@ -32,7 +32,7 @@ def test_z_test_is_the_normal_tail_with_ddof_1() -> None:
 
 
 def test_z_test_edges() -> None:
-    found = z_test(np.array([3.5, 3.0, 2.0, 4.0, np.nan]), np.array([0.0, 0.0, 0.0, np.nan, np.nan]), np.array([40, 40, 29, 1, 0]), 3.0)
+    found = z_test(np.array([3.5, 3.0, 2.0, 4.0, np.nan]), np.array([0.0, 0.0, 0.0, np.nan, np.nan]), np.array([40, 30, 29, 1, 0]), 3.0)
     np.testing.assert_array_equal(found.p_value, [0.0, 1.0, 1.0, np.nan, np.nan])
     np.testing.assert_array_equal(found.few, [False, False, True, True, True])
 

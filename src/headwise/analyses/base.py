@@ -118,6 +118,10 @@ class Analysis:
         """The labelled arrays."""
         raise NotImplementedError
 
+    def extend(self, datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
+        """All groups of an atlas once every analysis is done, with what this one has to add to the groups of others."""
+        return dict(datasets)
+
 
 class Bench(Protocol):
     """What an experiment works with: the model, the corpus, a folder of its own that survives a kill, and a way to say how far it is."""

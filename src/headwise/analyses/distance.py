@@ -24,14 +24,6 @@ GROUP = 1 << 17  # entries of a head's maps taken together: short examples share
 SINK = 1e-3  # a row that lacks more than this has a learned sink, no rounding
 
 
-class PairSums(Sums):
-    """Sums over all tokens for each pair of heads, of a model whose rows see all keys or only those before them."""
-
-    def __init__(self, heads: int, causal: bool) -> None:
-        super().__init__(heads, heads)
-        self.causal = causal
-
-
 @dataclass(frozen=True)
 class Distance(Analysis):
     """Distances between heads, §6 and Fig 6.
@@ -80,22 +72,21 @@ class Distance(Analysis):
         at_least("permutations", self.permutations, 1)
 
     def start(self, shape: Shape) -> State:
-        return State(js=PairSums(shape.layers * shape.heads, shape.causal), tokens=Sums(1), examples=Sums(1))
+        heads = shape.layers * shape.heads
+        return State(js=Sums(heads, heads), tokens=Sums(1), examples=Sums(1))
 
     def observe_example(self, state: State, maps: Tensor, batch: Batch) -> None:
-        pairs = state["js"]
-        assert isinstance(pairs, PairSums)
-        for flat in self._groups(maps, batch, pairs.causal):
-            pairs.add(pairwise_js(flat))
+        for flat in self._groups(maps, batch):
+            state.sums("js").add(pairwise_js(flat))
         state.sums("tokens").add(batch.lengths.sum())
         state.sums("examples").add(torch.tensor(len(batch)))
 
-    def _groups(self, maps: Tensor, batch: Batch, causal: bool) -> Iterator[Tensor]:
+    def _groups(self, maps: Tensor, batch: Batch) -> Iterator[Tensor]:
         """The real parts of the maps as `[head, entries]`, several short examples together: divergences add up over all rows of all examples."""
         waiting: list[Tensor] = []
         for example, length in enumerate(batch.lengths.tolist()):
             own = maps[example, :, :, :length, :length].float()
-            visible = _visible(own, causal) if self.smoothing else None
+            visible = visible_keys(own) if self.smoothing else None
             lacking = 1 - own.sum(-1, keepdim=True)
             if bool((lacking > SINK).any()):
                 own = torch.cat([own, lacking.clamp(min=0)], -1)
@@ -172,17 +163,15 @@ def layer_means(js: np.ndarray, layer_of: np.ndarray) -> np.ndarray:
         return np.where(pairs > 0, sums / pairs, np.nan)
 
 
-def _visible(maps: Tensor, causal: bool) -> Tensor:
-    """V(i) of each layer `[layer, 1, query, key]`: all keys or those up to i, and of these the offsets at which some head of the layer has any weight at all.
+def visible_keys(maps: Tensor) -> Tensor:
+    """V(i) of each layer `[layer, 1, query, key]`, told from the maps `[layer, head, query, key]` of one example.
 
-    A windowed layer has exact zeros beyond its window; where a layer has none, nothing is cut.
+    What a row may not see has a weight of exactly zero, and whether it may depends on the offset alone (keys behind, keys outside a window): an offset
+    at which no row of no head of a layer has any weight is one that this layer does not see.
     """
     length = maps.shape[-1]
-    visible = torch.ones(length, length, dtype=torch.bool, device=maps.device)
-    if causal:
-        visible = visible.tril()
     place = torch.arange(length, device=maps.device)
     offset = place[None] - place[:, None] + length - 1  # [query, key]
     weight = maps.amax(1).flatten(1)  # [layer, query · key]
     reached = torch.zeros(len(maps), 2 * length - 1, device=maps.device).index_add_(1, offset.flatten(), weight) > 0
-    return (visible[None] & reached[:, offset])[:, None]
+    return reached[:, offset][:, None]

@@ -37,7 +37,8 @@ class TokenPairAttention(Analysis):
 
     - `attention[layer, head, pair]`: the largest `A[i, j]`, then the mean over inputs; `pair_mean`: the mean of `A[i, j]`, then the mean over inputs;
     - `expected`: the mean, over the same pairs, of the head's mean weight between ordinary tokens of this input at the same offset `j − i`; `excess`:
-      `pair_mean − expected`, input by input: what the kind of word adds to the distance. Such words are often neighbours, so a head that looks at the next token has a high `attention`, but no excess;
+      `pair_mean − expected`, input by input: what the kind of word adds to the distance. Such words are often neighbours, so a head that looks at the next token has
+      a high `attention`, but no excess;
     - `p_value`: one-tailed z-test of `excess > 0`; `p_adjusted` corrected over heads × pairs; `count[pair]`: pairs of tokens; `inputs_left_out[pair]`: inputs without one.
 
     All means have `_n`, `_low`, `_high`. Attribute `matched_nothing`: kinds of which the corpus has no pair.

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import stats as scipy_stats
 
 from headwise.errors import OutputError
-from headwise.run.shards import write_atomically
+from headwise.files import write_atomically
 
 FORMAT = 1
 RESULTS = "results.json"

@@ -277,6 +277,6 @@ class _Job:
         names = self.task.labels
         for i, (true, predicted) in enumerate(zip(truth.tolist(), np.asarray(said).tolist(), strict=True)):
             lines.append(f"{i}\t{names[true]}\t{names[predicted]}" if names else f"{i}\t{true:.6g}\t{predicted:.6g}")
-        from headwise.run.shards import write_atomically
+        from headwise.files import write_atomically
 
         write_atomically(folder / "predictions.tsv", ("\n".join(lines) + "\n").encode())

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 GRADIENT_TOKENS = 1024  # tokens run at once where gradients are kept
+MAPS_BYTES = 2**30  # all maps of one micro-batch, for analyses that look at whole examples
 
 
 class Observation:
@@ -67,12 +68,23 @@ def observe_batch(
     """Run one batch once and let every streaming analysis see it; analyses of gradients get a second, differentiated run."""
     streaming = [a for a in analyses if "attention_gradient" not in a.taps]
     if streaming:
-        observation = Observation(streaming, states, batch)
-        model.forward(batch, observation, block_rows=block_rows)
-        observation.close()
+        for part in _parts(model, batch, streaming):
+            observation = Observation(streaming, states, part)
+            model.forward(part, observation, block_rows=block_rows)
+            observation.close()
     for analysis in analyses:
         if "attention_gradient" in analysis.taps:
             observe_gradients(model, batch, analysis, states[analysis.name], block_rows)
+
+
+def _parts(model: HeadModel, batch: Batch, analyses: Sequence[Analysis]) -> list[Batch]:
+    """The batch, or pieces of it where all maps of all its examples together would take too much memory."""
+    if all(a.scope == "layer" for a in analyses):
+        return [batch]
+    at_once = max(1, MAPS_BYTES // (model.layers * model.heads * batch.ids.shape[1] ** 2 * 4))
+    return (
+        [batch] if at_once >= len(batch) else [batch.select(range(i, min(i + at_once, len(batch)))) for i in range(0, len(batch), at_once)]
+    )
 
 
 def observe_gradients(model: HeadModel, batch: Batch, analysis: Analysis, state: State, block_rows: int | None = None) -> None:

@@ -106,6 +106,17 @@ class Plan:
         first = shard * self.shard_size
         return [a for a in self.streaming if (limit := self.limits[a.name]) is None or first < limit]
 
+    def sampled(self) -> dict[str, int]:
+        """The analyses whose budget lets them see only a part, with the number of examples they see."""
+        total = self.scan.examples + self.scan.skipped
+        streaming = {a.name for a in self.streaming}
+        seen = {
+            name: -(-limit // self.shard_size) * self.shard_size if name in streaming else limit
+            for name, limit in self.limits.items()
+            if limit is not None
+        }
+        return {name: count for name, count in seen.items() if count < total}
+
 
 def model_shape(model: HeadModel, found: Scan) -> Shape:
     """What analyses may know of this model on this corpus."""

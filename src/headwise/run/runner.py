@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,9 @@ import torch
 import xarray as xr
 
 from headwise._version import __version__
-from headwise.analyses.base import Analysis, Shape
+from headwise.analyses.base import Analysis, Experiment, Shape
 from headwise.atlas import Atlas
-from headwise.errors import ModelError
+from headwise.errors import HeadwiseError, MissingAnnotationError, ModelError
 from headwise.papers import reference
 from headwise.run.engine import observe_batch
 from headwise.run.plan import Plan, describe, make_plan
@@ -85,8 +86,10 @@ def run_analyses(
     stored = run_folder.open(identity, fresh=options.overwrite)
     torch.set_num_threads(int(stored["adopted"]["threads"]))  # the same number of threads gives the same bytes
     _run_shards(model, corpus, plan, run_folder, options, report)
-    datasets, facts = _merge(plan, run_folder)
-    datasets |= _experiments(model, corpus, plan, run_folder, report)
+    states, facts = _merge(plan, run_folder)
+    makers: dict[str, Callable[[], xr.Dataset]] = {a.name: partial(a.result, states[a.name], plan.shape) for a in plan.streaming}
+    makers |= {e.name: partial(_perform, e, model, corpus, plan, run_folder, options, report) for e in plan.experiments}
+    datasets = _make_all(makers, plan)
     return Atlas({name: _labelled(dataset, plan, name) for name, dataset in datasets.items()}, _provenance(stored, plan, facts))
 
 
@@ -148,8 +151,8 @@ def _is_memory(error: BaseException) -> bool:
     )
 
 
-def _merge(plan: Plan, run_folder: RunFolder) -> tuple[dict[str, xr.Dataset], list[dict[str, Any]]]:
-    """Add the shards up in their order (so the sum is the same whoever made which) and turn states into labelled arrays."""
+def _merge(plan: Plan, run_folder: RunFolder) -> tuple[dict[str, State], list[dict[str, Any]]]:
+    """Add the shards up in their order, so that the sum is the same whoever made which."""
     states = {a.name: a.start(plan.shape) for a in plan.streaming}
     facts = []
     for shard in range(plan.shards) if plan.streaming else ():
@@ -160,22 +163,36 @@ def _merge(plan: Plan, run_folder: RunFolder) -> tuple[dict[str, xr.Dataset], li
             prefix = f"{analysis.name}/"
             part.load({key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)})
             states[analysis.name].merge(part)
-    return {a.name: a.result(states[a.name], plan.shape) for a in plan.streaming}, facts
+    return states, facts
 
 
-def _experiments(model: HeadModel, corpus: Corpus, plan: Plan, run_folder: RunFolder, report: Report) -> dict[str, xr.Dataset]:
-    """Perform each experiment once; a finished one is kept on disk until the atlas is written."""
-    results = {}
-    for experiment in plan.experiments:
-        path = run_folder.folder / f"experiment-{experiment.name}.nc"
-        if path.exists():
-            results[experiment.name] = Atlas.load(path)[experiment.name]
-            continue
-        folder = run_folder.folder / experiment.name
-        bench = LocalBench(model, corpus, plan.shape, folder, plan.limits[experiment.name], report)
-        results[experiment.name] = experiment.perform(bench)
-        Atlas({experiment.name: results[experiment.name]}, {}).save(path)
-    return results
+def _make_all(makers: Mapping[str, Callable[[], xr.Dataset]], plan: Plan) -> dict[str, xr.Dataset]:
+    """The labelled arrays of every analysis. One that finds only now that it cannot be done is left out with its reason, unless it is the only one."""
+    datasets = {}
+    for name, make in makers.items():
+        try:
+            datasets[name] = make()
+        except HeadwiseError as error:
+            if len(makers) == 1:
+                raise
+            plan.dropped.setdefault(name, {})[""] = str(error).rstrip(".")
+    if not datasets:
+        raise MissingAnnotationError("; ".join(f"{name}: {items['']}" for name, items in plan.dropped.items() if "" in items) + ".")
+    return datasets
+
+
+def _perform(
+    experiment: Experiment, model: HeadModel, corpus: Corpus, plan: Plan, run_folder: RunFolder, options: RunOptions, report: Report
+) -> xr.Dataset:
+    """Perform an experiment once; a finished one is kept on disk until the atlas is written."""
+    path = run_folder.finished(experiment.name)
+    if path.exists():
+        return Atlas.load(path)[experiment.name]
+    limits = [limit for limit in (plan.limits[experiment.name], options.limit) if limit is not None]
+    bench = LocalBench(model, corpus, plan.shape, run_folder.work(experiment.name), min(limits, default=None), report)
+    result = experiment.perform(bench)
+    Atlas({experiment.name: result}, {}).save(path)
+    return result
 
 
 def _identity(model: HeadModel, corpus: Corpus, plan: Plan, options: RunOptions) -> dict[str, Any]:
@@ -207,11 +224,7 @@ def _provenance(stored: Mapping[str, Any], plan: Plan, facts: Sequence[Mapping[s
     provenance = dict(json.loads(json.dumps(stored)))
     provenance["threads"] = provenance.pop("adopted")["threads"]
     provenance["left_out"] = plan.dropped
-    provenance["sampled"] = {
-        name: min(-(-limit // plan.shard_size) * plan.shard_size, plan.scan.examples + plan.scan.skipped)
-        for name, limit in plan.limits.items()
-        if limit is not None
-    }
+    provenance["sampled"] = plan.sampled()
     provenance["notes"] = (
         [f"memory was short: some batches held {', '.join(map(str, smaller))} tokens, so bytes may differ from an undisturbed run"]
         if smaller

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,24 +14,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from headwise.errors import OutputError
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all: to a neighbour first, flushed to disk, then renamed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise OutputError(
-            f"{path} cannot be written ({error.strerror or error}); free some space or choose another place with --out."
-        ) from error
+from headwise.files import write_atomically
 
 
 class RunFolder:
@@ -88,6 +71,19 @@ class RunFolder:
             raise OutputError(f"{path} is damaged ({error}); delete it and run the same command again to make it anew.") from error
         return arrays, facts
 
+    def finished(self, experiment: str) -> Path:
+        """Where the result of a finished experiment is kept."""
+        return self.folder / f"experiment-{experiment}.nc"
+
+    def work(self, experiment: str) -> Path:
+        """A folder of an experiment's own, where it may keep finished phases."""
+        folder = self.folder / "work" / experiment
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"{folder} cannot be made ({error.strerror or error}); choose another place with --out.") from error
+        return folder
+
     def remove(self) -> None:
         """Delete this run's files (and nothing else in the folder)."""
         if not self.folder.is_dir():
@@ -99,5 +95,6 @@ class RunFolder:
             self._identity_file,
         ):
             path.unlink(missing_ok=True)
+        shutil.rmtree(self.folder / "work", ignore_errors=True)
         with suppress(OSError):
             self.folder.rmdir()

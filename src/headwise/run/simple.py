@@ -60,7 +60,7 @@ def make_atlas(
     names = analyses if analyses is not None else [name for name, cls in known_analyses().items() if cls.automatic]
     chosen = [make_analysis(item, given.get(item)) if isinstance(item, str) else item for item in names]
     opened = model if isinstance(model, HeadModel) else HeadModel.open(model)
-    text = open_corpus(corpus, tokenizer=opened.tokenizer)
+    text = open_corpus(corpus, tokenizer=opened.tokenizer, limit=limit)
     options = RunOptions(limit=limit, full=full, seed=seed)
     if folder is not None:
         return run_analyses(opened, text, chosen, folder, options)

@@ -28,6 +28,9 @@ EXTRA_DIMS = {
     "bin": "a range of scores",
     "frame": "a semantic frame",
     "element": "an element of a frame",
+    "receiver": "the kind of token that receives a contribution",
+    "token": "a token of one input that is shown whole",
+    "source_token": "the token it receives from",
 }
 _HEADS = ("layer", "head")
 VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {

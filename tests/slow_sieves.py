@@ -10,7 +10,13 @@ NEGATIONS = [
     "neither", "nor", "not", "never", "none", "don't", "won't", "didn't", "hadn't", "haven't", "can't", "isn't", "wasn't", "shouldn't",
     "couldn't", "nothing", "nowhere",
 ]  # fmt: skip
-SYNTAX = {"syntactic": ["nsubj", "dobj", "obj", "amod", "advmod"], "nsubj": ["nsubj"], "dobj": ["obj", "dobj"], "amod": ["amod"], "advmod": ["advmod"]}
+SYNTAX = {
+    "syntactic": ["nsubj", "dobj", "obj", "amod", "advmod"],
+    "nsubj": ["nsubj"],
+    "dobj": ["obj", "dobj"],
+    "amod": ["amod"],
+    "advmod": ["advmod"],
+}
 Look = Callable[[Encoded, int, int], bool]
 
 

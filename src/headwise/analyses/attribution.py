@@ -11,11 +11,11 @@ import torch
 import xarray as xr
 
 from headwise.analyses.attribution_state import READINGS, Gathered, attribution_dataset, widen_offsets
-from headwise.analyses.base import WEIGHTINGS, Bench, Experiment, Paper, Shape, one_of
+from headwise.analyses.base import WEIGHTINGS, Bench, Experiment, Paper, Shape, at_least, one_of
 from headwise.attribution.contributions import METHODS, check_options
 from headwise.attribution.forward import DEFAULT_MEMORY
 from headwise.attribution.passage import check_served, in_single
-from headwise.errors import ModelError, ParameterError
+from headwise.errors import InputError, ModelError, ParameterError
 from headwise.text.encode import Encoded, batches
 
 BATCH_TOKENS = 256
@@ -39,7 +39,7 @@ class Attribution(Experiment):
     - `share[source, layer, head, receiver, token_type]`: what tokens of each type contribute to receiving tokens of each kind (`all`, `cls`, `sep`, `other`): what heads that look at separators
       really gather (§9.1); `own[source, layer, head]`: what a token contributes to itself;
     - `layer_own`, `layer_own_largest[layer]`: how much of a token is still in its own hidden state after each layer, and how often it is the largest part (the original form, on the layer's output);
-    - `pattern_share[source, layer, pattern]`: the share of heads whose map shows each of the five patterns (§9.1: which persist globally);
+    - `pattern_share[source, layer, pattern]`, for `attention` and `input`: the share of heads whose map shows each of the five patterns (§9.1: which persist globally);
     - `sample_*[layer, head, token, source_token]`: the maps of one input, for figures 7 and 12-23.
 
     Parameters
@@ -54,6 +54,8 @@ class Attribution(Experiment):
         MiB that tangents may take.
     weighting
         `examples` or `tokens` (the paper's): what weighs alike in means.
+    patterns
+        So many examples have the maps of all heads, of attention and of the input's contribution, sorted into the five patterns; 0 for none.
     tf32
         Let a GPU use tf32 for matrix products.
     """
@@ -63,6 +65,7 @@ class Attribution(Experiment):
     length: int | str = "d_head"
     memory: float = DEFAULT_MEMORY
     weighting: str = "examples"
+    patterns: int = 8
     tf32: bool = False
     seed: int = 0
 
@@ -75,6 +78,7 @@ class Attribution(Experiment):
         one_of("method", self.method, METHODS)
         one_of("weighting", self.weighting, WEIGHTINGS)
         check_options("input", self.method, self.error, None, self.memory)
+        at_least("patterns", self.patterns, 0)
         number = isinstance(self.length, int) and not isinstance(self.length, bool)
         if self.length not in ("d_head", "all") and not (number and int(self.length) >= 2):
             raise ParameterError(f"`length` must be d_head, all, or a number of tokens from 2 on; it is {self.length!r}.")
@@ -86,13 +90,16 @@ class Attribution(Experiment):
 
     def perform(self, bench: Bench) -> xr.Dataset:
         rows, left_out = self._choose(bench)
+        if not rows:
+            longest = self.limit(bench.shape)
+            raise InputError(f"None of the {sum(left_out.values())} inputs has from 2 to {longest} tokens; set attribution.length to `all` or a larger number.")
         try:
             model = in_single(bench.model)
             check_served(model)
         except ModelError as error:
             raise ModelError(f"attribution: {error}") from error
         try:
-            gathered = Gathered(model, bench.shape, self, self.limit(bench.shape))
+            gathered = Gathered(model, bench.shape, self, self.limit(bench.shape), rows)
             groups = batches(rows, BATCH_TOKENS, model.pad_id, model.device)
             done = gathered.resume(bench.folder)
             sample = self._sample(rows)
@@ -141,9 +148,7 @@ class Attribution(Experiment):
             "computed_in": "float32, from weights in half precision" if half else str(bench.model.dtype).removeprefix("torch."),
             "method": self.method,
         }
-        if not examples:
-            facts["note"] = f"No input has at most {longest} tokens; set `length` to `all` or a number."
-        if self.method == "sketch" and examples:
+        if self.method == "sketch":
             facts["tangents_per_token"] = float(np.round(gathered.tangents, 2))
             facts["total_variation"] = float(np.round(gathered.variation, 4))
         return facts | gathered.notes

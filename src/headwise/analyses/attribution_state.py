@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,12 @@ from headwise.models.view import Layer, Rows
 from headwise.patterns import PATTERNS, classify_maps
 from headwise.files import write_atomically
 from headwise.stats.accumulators import Moments, State, Sums, means
-from headwise.text.encode import Batch
+from headwise.text.encode import Batch, Encoded
 
 READINGS = ("attention", "previous_layer", "input", "rollout", "norm")
 RECEIVERS = ("all", "cls", "sep", "other")
 TOKEN_TYPES = ("cls", "sep", "punct", "other")
+CLASSIFIED = ("attention", "input")  # whose maps are sorted into patterns
 FEWEST_FOR_PATTERNS = 6  # tokens; a map of fewer shows no pattern
 PER_SOURCE = ("histogram", "mean_offset", "mean_distance", "beyond")
 
@@ -34,8 +35,10 @@ PER_SOURCE = ("histogram", "mean_offset", "mean_distance", "beyond")
 class Gathered:
     """Running means over examples of everything attribution measures, and the maps of one example."""
 
-    def __init__(self, model: Any, shape: Shape, options: Any, longest: int) -> None:
+    def __init__(self, model: Any, shape: Shape, options: Any, longest: int, rows: Sequence[Encoded] = ()) -> None:
         self.model, self.shape, self.options = model, shape, options
+        enough = sorted(row.index for row in rows if len(row) >= FEWEST_FOR_PATTERNS)
+        self.classified = frozenset(enough[: options.patterns])
         self.offsets = Offsets(reach=max(1, min(longest, shape.max_length) - 1), weighting=options.weighting)
         layers, heads, sources = shape.layers, shape.heads, len(READINGS)
         self.state = State()
@@ -119,12 +122,14 @@ class Gathered:
 
     def _patterns(self, maps: Mapping[str, Tensor], batch: Batch) -> None:
         for e, row in enumerate(batch.rows):
+            if row.index not in self.classified:
+                continue
             n = len(row)
-            if n >= FEWEST_FOR_PATTERNS:
-                every = torch.stack([maps[source][e, :, :, :n, :n].clamp(min=0) for source in READINGS])
-                said = classify_maps(every, self.shape.causal).argmax(-1)
-                shares = torch.nn.functional.one_hot(said, len(PATTERNS)).double().mean(2)  # source, layer, pattern
-                self.state.moments("pattern_share").add(shares[None])
+            shares = torch.full((len(READINGS), self.shape.layers, len(PATTERNS)), torch.nan, dtype=torch.float64)
+            for source in CLASSIFIED:
+                said = classify_maps(maps[source][e, :, :, :n, :n].clamp(min=0), self.shape.causal).argmax(-1)
+                shares[READINGS.index(source)] = torch.nn.functional.one_hot(said, len(PATTERNS)).double().mean(1).cpu()
+            self.state.moments("pattern_share").add(shares[None])
 
     def _keep_sample(self, maps: Mapping[str, Tensor], deep: Contributions, batch: Batch, sample: int | None) -> None:
         if sample is None or sample not in batch.index:

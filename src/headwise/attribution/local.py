@@ -172,15 +172,17 @@ class _Blocks:
 
     def add(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         """Take in the tangents along some dimensions, `[dimension, example, head, token, size]`."""
-        dq, dk, dv = (x.double().permute(1, 2, 3, 0, 4) for x in (query, key, value))  # example, head, token, dimension, size
+        # Products of tangents in their own precision, sums of them in float64.
+        dq, dk, dv = (x.permute(1, 2, 3, 0, 4).contiguous() for x in (query, key, value))  # example, head, token, dimension, size
         if self.groups > 1:
             dk, dv = (x.repeat_interleave(self.groups, dim=1) for x in (dk, dv))
         self.value_squares += dv.square().sum((-1, -2))
         self.key_gram += dk.transpose(-1, -2) @ dk
         self.value_key_gram += dv.transpose(-1, -2) @ dk
         p, s = (x.diagonal(dim1=-2, dim2=-1)[..., None] for x in (self.weights, self.slope))
-        along = dk @ (s * self.query)[..., None]  # a of the own token, along these dimensions
-        block = p[..., None] * (dv + along * (self.value - self.output)[..., None, :]) + dq @ self.follows.transpose(-1, -2)
+        along = dk @ (s * self.query)[..., None].to(dk.dtype)  # a of the own token, along these dimensions
+        apart = (p * (self.value - self.output))[..., None, :].to(dv.dtype)
+        block = torch.addcmul(p[..., None].to(dv.dtype) * dv, along, apart) + dq @ self.follows.transpose(-1, -2).to(dq.dtype)
         self.own += block.square().sum((-1, -2))
 
     def squares(self) -> Tensor:

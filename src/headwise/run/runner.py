@@ -90,6 +90,8 @@ def run_analyses(
     makers: dict[str, Callable[[], xr.Dataset]] = {a.name: partial(a.result, states[a.name], plan.shape) for a in plan.streaming}
     makers |= {e.name: partial(_perform, e, model, corpus, plan, run_folder, options, report) for e in plan.experiments}
     datasets = _make_all(makers, plan)
+    for analysis in plan.analyses:
+        datasets = analysis.extend(datasets)
     return Atlas({name: _labelled(dataset, plan, name) for name, dataset in datasets.items()}, _provenance(stored, plan, facts))
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import slow_sieves
 import xarray as xr
 
+import slow_sieves
 from headwise import Corpus, HeadModel, make_atlas
 from headwise.analyses.base import make_analysis
 from headwise.errors import MissingAnnotationError, ParameterError

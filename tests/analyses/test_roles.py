@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import scipy.stats
-import slow_sieves
 import torch
 import xarray as xr
 
+import slow_sieves
 from headwise import Corpus, HeadModel, make_atlas
 from headwise.analyses import role_tests
 from headwise.analyses.base import make_analysis

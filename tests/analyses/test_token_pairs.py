@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import slow_sieves
 import xarray as xr
 
+import slow_sieves
 from headwise import Corpus, HeadModel, make_atlas
 from headwise.analyses.base import make_analysis
 from headwise.errors import ParameterError
@@ -98,7 +98,7 @@ def test_own_pairs_and_bad_ones() -> None:
     dataset = make_atlas(model, Corpus.from_examples(examples), ["token_pairs"], parameters={"token_pairs": given})["token_pairs"]
     dets = sum(sum(r == "det" for r in e.relations) for e in examples)
     assert int(dataset["count"].sel(pair="det")) == dets
-    assert dataset.attrs["matched_nothing"] == "ghost"
+    assert dataset.attrs["matched_nothing"] == "noun->pronoun, pronoun->noun, ghost"  # no sentence there has a noun and a pronoun
     with pytest.raises(ParameterError, match="Did you mean"):
         make_analysis("token_pairs", {"pairs": "noun->pronouns"})
     with pytest.raises(ParameterError, match="no relation in this corpus 'dett'"):

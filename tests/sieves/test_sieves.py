@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import slow_sieves
 
+import slow_sieves
 from headwise.errors import ParameterError
 from headwise.sieves import find_sieve, known_sieves, load_sieves, sieve, sieve_matrices, sieve_matrix
 from headwise.sieves.pairs import known_pairs, parse_pairs
@@ -239,7 +239,7 @@ def test_a_sieve_of_ones_own_from_a_file(tmp_path: Path) -> None:
     finally:
         forget_sieve("cats")
     (tmp_path / "bad.py").write_text("1/0")
-    with pytest.raises(ParameterError, match="cannot be loaded .ZeroDivisionError"):
+    with pytest.raises(ParameterError, match=r"cannot be loaded .ZeroDivisionError"):
         load_sieves(str(tmp_path / "bad.py"))
     with pytest.raises(ParameterError, match="no file"):
         load_sieves(str(tmp_path / "none.py"))

@@ -313,7 +313,8 @@ def _save_folder(model: PreTrainedModel, tokenizer: Any, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         config._attn_implementation_internal = None
-        model.save_pretrained(folder)
+        with opening._quiet():
+            model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     except OSError as error:
         raise OutputError(f"The model cannot be written to '{folder}' ({error.strerror or error}).") from error

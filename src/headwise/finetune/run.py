@@ -51,6 +51,7 @@ def finetune(
     half: bool = False,
     limit: int | None = None,
     save_models: str = "all",
+    checkpoints: bool = True,
     overwrite: bool = False,
     report: Report | None = None,
 ) -> list[Record]:
@@ -79,6 +80,8 @@ def finetune(
         bfloat16 where that is safe; off by default.
     save_models
         `all`, `first` (of the first seed) or `none`.
+    checkpoints
+        Keep each finished epoch until the training is done; without them a killed call starts its current training anew.
 
     Returns
     -------
@@ -95,6 +98,7 @@ def finetune(
     found = task if isinstance(task, Task) else read_task(task, data=data, train=train_file, dev=dev_file, limit=limit)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     job = _Job(source, found, Path(out), pooling, start, chosen, layer, heads, top, max_length, where, half, save_models, overwrite, report)
+    job.checkpoints = checkpoints
     return [job.run(seed, first=seed == numbers[0]) for seed in numbers]
 
 
@@ -165,6 +169,7 @@ class _Job:
             "recipe": recipe.settings(),
             "detail": self.detail,
         }
+        self.checkpoints = True
         self._rows: dict[str, Rows] | None = None
 
     def _choose(self, layer: int | None, heads: Sequence[Any] | None, top: int | None) -> dict[str, Any]:
@@ -248,7 +253,7 @@ class _Job:
             seed,
             frozen=self.start == "frozen",
             epochs=0 if self.start == "none" else None,
-            checkpoint=None if self.start == "none" else checkpoint,
+            checkpoint=checkpoint if self.checkpoints and self.start != "none" else None,
             half=self.half,
             report=self.report,
             what=f"seed {seed}",

@@ -18,10 +18,10 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from headwise.errors import InputError, OutputError
+from headwise.files import write_atomically
 from headwise.finetune.classifier import TaskModel
 from headwise.finetune.data import Rows, collate_rows, scoring_order, training_order
 from headwise.finetune.recipes import Recipe
-from headwise.files import write_atomically
 from headwise.tasks import Task, score
 
 Report = Callable[[str, int, int], None]

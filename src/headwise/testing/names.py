@@ -28,6 +28,7 @@ EXTRA_DIMS = {
     "bin": "a range of scores",
     "frame": "a semantic frame",
     "element": "an element of a frame",
+    "said": "what the pattern classifier called a labelled map",
     "receiver": "the kind of token that receives a contribution",
     "token": "a token of one input that is shown whole",
     "source_token": "the token it receives from",

@@ -175,12 +175,12 @@ def main() -> None:
             fingerprint = hashlib.sha256((first + "\n" + (second or "")).encode()).hexdigest()[:12]
             identity = f"{name}/{kind}-{fingerprint[:6]}/L{layer}H{head}"
             arrays[identity] = np.rint(255 * np.sqrt(kept[kind, t][layer, head].astype(np.float64))).astype(np.uint8)
-            rows.append(dict(id=identity, model=name, causal=int(plan["causal"]), corpus=corpus, kind=kind, layer=layer, head=head,
-                             tokens=lengths[kind, t], text=fingerprint, drawn=drawn))  # fmt: skip
+            where = {"id": identity, "model": name, "causal": int(plan["causal"]), "corpus": corpus, "kind": kind, "layer": layer, "head": head}
+            rows.append(where | {"tokens": lengths[kind, t], "text": fingerprint, "drawn": drawn})
         print(name, len(chosen), flush=True)
     np.savez_compressed(out_maps, **arrays)
     with out_rows.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 

@@ -94,7 +94,7 @@ def test_own_features_and_those_that_match_nothing() -> None:
     assert dataset["attention"].sel(feature="ghost").isnull().all()
     with pytest.raises(ParameterError, match=r"'subj' matches nothing.*Did you mean 'nsubj'"):
         make_atlas(model, corpus, ["features"], parameters={"features": {"extra": "subj: relation=nsubjx"}})
-    with pytest.raises(MissingAnnotationError, match="no parts of speech|no words"):
+    with pytest.raises(MissingAnnotationError, match=r"no parts of speech|no words"):
         make_atlas(model, Corpus.from_texts(["old cat"]), ["features"], parameters={"features": {"features": "noun"}})
     with pytest.raises(ParameterError, match="Did you mean 'noun'"):
         make_analysis("features", {"features": "nuon"})

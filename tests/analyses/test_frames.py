@@ -175,7 +175,7 @@ def test_framenet_on_a_real_model(shared: Path, wiki_bert: Path) -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(InputError, match="frame span 3..9 lies outside the 4 words"):
+    with pytest.raises(InputError, match=r"frame span 3\.\.9 lies outside the 4 words"):
         Example(words=("a", "b", "c", "d"), frames=(FrameLink("F", "E", (0, 1), (3, 9)),))
     planted = planted_model([["uniform"]], words=["a"])
     with pytest.raises(MissingAnnotationError, match="frames"):

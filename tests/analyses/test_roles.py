@@ -99,7 +99,7 @@ def test_equal_to_loops_on_a_real_model(shared: Path, wiki_bert: Path) -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_uniform_head_scores_one_on_every_role_and_has_none(causal: bool) -> None:
-    examples = [e for e in demo_examples(20)]
+    examples = demo_examples(20)
     planted = planted_model([["uniform", "self"]], causal=causal, words=[w for e in examples for w in e.all_words], max_length=96)
     dataset = make_atlas(opened(planted), Corpus.from_examples(examples), ["roles"], parameters={"roles": {"tau": 1}})["roles"]
     uniform = dataset.sel(layer=0, head=0)

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from headwise import Corpus, HeadModel, make_atlas
-from headwise.errors import InputError, ParameterError
 from headwise.analyses.base import make_analysis
+from headwise.errors import InputError, ParameterError
 from headwise.patterns import PATTERNS, classify_maps, shipped_classifier
 from headwise.patterns.correct import corrected_shares, said_given_true
 from headwise.testing import eager_maps, planted_model, random_model
@@ -37,7 +37,7 @@ def test_equals_one_map_at_a_time(causal: bool) -> None:
     np.testing.assert_allclose(got["proportion"], said.mean(0), atol=1e-6)
     np.testing.assert_allclose(got["overall"], said.mean((0, 1, 2)), atol=1e-6)
     assert (got["proportion_n"] == len(kept)).all()
-    assert got.attrs["left_out"] == len(rows) - len(kept)
+    assert got.attrs["short_examples"] == len(rows) - len(kept)
     counts = shipped_classifier().confusion_causal if causal else shipped_classifier().confusion
     np.testing.assert_array_equal(got["confusion"], counts)
     np.testing.assert_allclose(got["overall_corrected"], corrected_shares(said.mean((0, 1, 2)), said_given_true(counts)), atol=1e-5)
@@ -61,7 +61,7 @@ def test_only_short_examples_give_nothing_but_say_so() -> None:
     got = make_atlas(HeadModel.open(module, tokenizer=tokenizer), Corpus.from_texts(["dog", "cat"]), ["patterns"])["patterns"]
     assert got["proportion"].isnull().all()
     assert got["overall_corrected"].isnull().all()
-    assert got.attrs["left_out"] == 2
+    assert got.attrs["short_examples"] == 2
 
 
 def test_parameters_are_checked(tmp_path: Path) -> None:

@@ -33,7 +33,9 @@ def test_equals_a_general_solver() -> None:
     assert (got >= 0).all()
     for mine, q in zip(got, said, strict=True):
         theirs = general_solution(q, mistakes)
-        assert ((mine @ mistakes - q) ** 2).sum() <= ((theirs @ mistakes - q) ** 2).sum() + 1e-7  # the general solver keeps its constraint to about that
+        assert ((mine @ mistakes - q) ** 2).sum() <= (
+            (theirs @ mistakes - q) ** 2
+        ).sum() + 1e-7  # the general solver keeps its constraint to about that
         np.testing.assert_allclose(mine, theirs, atol=2e-3)
 
 

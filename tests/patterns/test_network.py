@@ -83,7 +83,9 @@ def test_rows_need_not_sum_to_one() -> None:
     torch.testing.assert_close(classify_maps(maps * 7, causal=True), classify_maps(maps, causal=True), atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("bad", [torch.zeros(3, 4), torch.zeros(2, 3, 4), torch.zeros(4), torch.zeros(0, 0), -torch.ones(4, 4), torch.full((4, 4), torch.nan)])
+@pytest.mark.parametrize(
+    "bad", [torch.zeros(3, 4), torch.zeros(2, 3, 4), torch.zeros(4), torch.zeros(0, 0), -torch.ones(4, 4), torch.full((4, 4), torch.nan)]
+)
 def test_what_is_no_map_is_refused(bad: torch.Tensor) -> None:
     with pytest.raises(ParameterError, match="`maps` must"):
         classify_maps(bad, causal=False)

@@ -38,7 +38,16 @@ def planted_set(count: int, seed: int = 0) -> Labelled:
         causal.append(look_back)
     names = np.array([f"map {k}" for k in range(count)])
     heads = np.array([f"head {k // 3}" for k in range(count)])
-    return Labelled(weights, torch.tensor(lengths), torch.tensor(causal), torch.tensor(labels), np.full(count, "m"), heads, np.full(count, "design"), names)
+    return Labelled(
+        weights,
+        torch.tensor(lengths),
+        torch.tensor(causal),
+        torch.tensor(labels),
+        np.full(count, "m"),
+        heads,
+        np.full(count, "design"),
+        names,
+    )
 
 
 def test_augmented_maps_are_maps() -> None:
@@ -89,7 +98,9 @@ def test_scores_equal_others() -> None:
     assert got["accuracy"][0] == pytest.approx(accuracy_score(truth, said), abs=6e-4)
     # A class that does not occur says nothing about the classifier, and is not in the macro mean.
     few = truth < 4
-    assert score(truth[few], np.minimum(said[few], 3), heads[few])["macro F1"][0] == pytest.approx(f1_score(truth[few], np.minimum(said[few], 3), average="macro"), abs=6e-4)
+    assert score(truth[few], np.minimum(said[few], 3), heads[few])["macro F1"][0] == pytest.approx(
+        f1_score(truth[few], np.minimum(said[few], 3), average="macro"), abs=6e-4
+    )
 
 
 def test_reading_labelled_maps(tmp_path: Path) -> None:

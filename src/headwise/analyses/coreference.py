@@ -37,19 +37,20 @@ DIMS = ("layer", "head", "mention_type")
 class Coreference(Analysis):
     """Single heads as antecedent selectors, §4.3 and Table 2.
 
-    For the head word m of a mention, the prediction is the candidate c that m attends to most, `argmax_c A[m, c]` on word-level maps (to a word: sum over its pieces; from a word: mean;
-    ties go to the first word). It is right where c is the head word of an *antecedent*: an earlier mention of the same entity. Candidates are the head words of all coreferent
-    mentions (entities mentioned once are none) that start earlier, the mention's own head word left out. Scored are mentions with an antecedent; those that lie behind the cut or have no
-    antecedent before it are counted (attributes `mentions_cut`, `mentions_without_antecedent`). A decoder sees candidates before the head word alone.
+    For the head word m of a mention, the prediction is the candidate c that m attends to most, `argmax_c A[m, c]` on word-level maps (to a word: sum over its pieces;
+    from a word: mean; ties go to the first word). It is right where c is the head word of an *antecedent*: an earlier mention of the same entity. Candidates are the head
+    words of all coreferent mentions (entities mentioned once are none) that start earlier, the mention's own head word left out. Scored are mentions with an antecedent; those
+    behind the cut or with no antecedent before it are counted (attributes `mentions_cut`, `mentions_without_antecedent`). A decoder sees candidates before the head word alone.
 
-    - `accuracy[layer, head, mention_type]`, with `accuracy_n` and Wilson's 95 % interval `accuracy_low`, `accuracy_high`; `mention_type` is `all`, `pronoun`, `proper`, `nominal`, by the
-      part of speech of the head word (without parts of speech: a list of pronouns; a capital letter inside a sentence makes a name);
-    - `baseline_accuracy[baseline, mention_type]` with its interval: `nearest` (the mention before it), `head_match` (the nearest with the same head word), `rules` (the nearest that passes
-      the first of four sieves: same words; same head word; number, gender and person agree, where known; any);
+    - `accuracy[layer, head, mention_type]`, with `accuracy_n` and Wilson's 95 % interval `accuracy_low`, `accuracy_high`; `mention_type` is `all`, `pronoun`, `proper`,
+      `nominal`, by the part of speech of the head word (without parts of speech: a list of pronouns; a capital letter inside a sentence makes a name);
+    - `baseline_accuracy[baseline, mention_type]` with its interval: `nearest` (the mention before it), `head_match` (the nearest with the same head word), `rules` (the nearest
+      that passes the first of four sieves: same words; same head word; number, gender and person agree, where known; any);
     - `count[mention_type]`; `few[mention_type]`: under 30;
-    - `p_value[baseline, layer, head, mention_type]`: McNemar's exact one-tailed test that the head is right more often than the baseline on the same mentions; `p_adjusted` is corrected over
-      all of them, since the best head is picked;
-    - `best_layer`, `best_head`, `best_accuracy` (with interval) `[mention_type]`, and `best_margin`, `best_p_value`, `best_p_adjusted[baseline, mention_type]`.
+    - `p_value[baseline, layer, head, mention_type]`: McNemar's exact one-tailed test that the head is right more often than the baseline on the same mentions; `p_adjusted` is
+      corrected over all of them, since the best head is picked;
+    - `best_layer`, `best_head`, `best_accuracy` (with interval) `[mention_type]`, and `best_baseline` (on the best head's mentions), `best_margin`, `best_p_value`,
+      `best_p_adjusted[baseline, mention_type]`.
 
     Head words come from the corpus or its trees; else the head is the last word before the first preposition, relative word, comma, colon, bracket or dash.
 
@@ -58,7 +59,8 @@ class Coreference(Analysis):
     candidates
         `mentions` (as above), or `words`: the most attended of all other words, wherever they stand.
     documents
-        What happens to documents of more than `max_tokens`: `cut` to their beginning, as in the paper, or run in overlapping `windows`, each mention scored in the first that holds it.
+        What happens to documents of more than `max_tokens`: `cut` to their beginning, as in the paper, or run in overlapping `windows`, each
+        mention scored in the first that holds it.
     max_tokens
         The longest input, special tokens included; 0 for as long as the model takes.
     overlap
@@ -144,7 +146,9 @@ class Coreference(Analysis):
         if not counted["scored"]:
             attrs["note"] = "No mention has an antecedent before it in the same input, so no head could be scored."
         elif shape.causal:
-            attrs["note"] = "A decoder's words see only what stands before them: mentions whose antecedents' head words all come later are not scored."
+            attrs["note"] = (
+                "A decoder's words see only what stands before them: mentions whose antecedents' head words all come later are not scored."
+            )
         return dataset.assign_attrs(attrs)
 
 
@@ -289,7 +293,10 @@ def accuracy_dataset(totals: Mapping[str, np.ndarray], correction: str) -> xr.Da
 
 
 def best_heads(dataset: xr.Dataset, paired: np.ndarray) -> dict[str, xr.Variable]:
-    """For each mention type the head with the highest accuracy (the first of equals); −1 and NaN where nothing was scored. `paired[baseline, layer, head, type]`: the baselines on its mentions."""
+    """For each mention type the head with the highest accuracy (the first of equals); −1 and NaN where nothing was scored.
+
+    `paired[baseline, layer, head, type]` are the baselines' accuracies on the mentions a head could be scored on.
+    """
     accuracy = dataset["accuracy"].values
     layers, heads, types = accuracy.shape
     flat = np.where(np.isnan(accuracy), -1.0, accuracy).reshape(-1, types)

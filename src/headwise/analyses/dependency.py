@@ -180,6 +180,7 @@ class Dependency(Analysis):
             dataset = dataset.merge(noop.dataset(state, dataset)).assign_coords(upos=list(UPOS))
         used, unaligned, bare, cut = (int(x) for x in state.sums("examples").total)
         attrs: dict[str, Any] = {"examples": used, "examples_unaligned": unaligned, "examples_without_tree": bare, "words_cut": cut}
+        attrs["noop_target"] = self.noop
         if shape.causal:
             attrs["note"] = (
                 "A decoder's words see only what stands before them: dependent_to_head is scored on pairs whose head comes first, "

@@ -43,7 +43,7 @@ class Patterns(Analysis):
     Parameters
     ----------
     min_tokens
-        Shorter examples are left out and counted in `left_out`: a map of three tokens shows no pattern.
+        Shorter examples are left out and counted in the attribute `short_examples`: a map of three tokens shows no pattern.
     classifier
         A weights file written by `headwise.patterns.train`; nothing for the shipped one.
     """
@@ -54,7 +54,7 @@ class Patterns(Analysis):
     name: ClassVar[str] = "patterns"
     title: ClassVar[str] = "The five kinds of attention map"
     paper: ClassVar[Paper] = Paper("kovaleva2019", "§4.1, Fig 1-2")
-    budget: ClassVar[int | None] = 100
+    budget: ClassVar[int | None] = 60
 
     def __post_init__(self) -> None:
         at_least("min_tokens", self.min_tokens, 1)
@@ -114,17 +114,24 @@ class Patterns(Analysis):
         counts = self._classifier.confusion_causal if shape.causal else self._classifier.confusion
         shares = np.where(count > 0, said.mean.numpy(), np.nan)
         corrected = corrected_shares(shares, said_given_true(counts)).astype(np.float32)
-        variables["proportion_corrected"] = xr.Variable(heads, corrected, {"units": "share of examples", "long_name": "proportion corrected for the classifier's confusion"})
+        variables["proportion_corrected"] = xr.Variable(
+            heads, corrected, {"units": "share of examples", "long_name": "proportion corrected for the classifier's confusion"}
+        )
         per_example = state.records("example").values.mean(1)  # over layers; every layer has as many heads
         kept = per_example[~np.isnan(per_example).any(-1)]
         whole = kept.mean(0) if len(kept) else np.full(len(PATTERNS), np.nan)
         nothing = np.full(len(PATTERNS), np.nan)
         low, high = bootstrap_interval(kept) if len(kept) > 1 else (nothing, nothing)
-        for name, values, unit in (("overall", (whole, low, high), "share of maps"), ("overall_corrected", corrected_with_interval(per_example, counts), "share of maps")):
+        for name, values, unit in (
+            ("overall", (whole, low, high), "share of maps"),
+            ("overall_corrected", corrected_with_interval(per_example, counts), "share of maps"),
+        ):
             for suffix, value in zip(("", "_low", "_high"), values, strict=True):
                 variables[name + suffix] = xr.Variable(("pattern",), value.astype(np.float32), {"units": unit})
             variables[f"{name}_n"] = xr.Variable(("pattern",), np.full(len(PATTERNS), len(kept)), {"long_name": f"examples behind {name}"})
-        variables["confusion"] = xr.Variable(("pattern", "said"), counts.astype(np.int64), {"long_name": "held-out labelled maps by true and by said pattern"})
+        variables["confusion"] = xr.Variable(
+            ("pattern", "said"), counts.astype(np.int64), {"long_name": "held-out labelled maps by true and by said pattern"}
+        )
         coords = layer_head_coords(shape) | {"pattern": np.array(PATTERNS), "said": np.array(PATTERNS)}
-        left_out = int(len(per_example) - len(kept))
-        return xr.Dataset(variables, coords=coords, attrs={"left_out": left_out, "min_tokens": self.min_tokens})
+        short = int(len(per_example) - len(kept))
+        return xr.Dataset(variables, coords=coords, attrs={"short_examples": short})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -115,39 +114,43 @@ def _closed_form(model: HeadModel, batch: Batch, made: Made, memory: float) -> T
     call = _Replay(model, form=False).replay(made, hidden).call
     if call is None or isinstance(call, FormedCall) or call.query.shape[2] != n or call.key.shape[2] != n:
         return None
-    blocks = _Blocks(call)
     # Two tangents that move one token alone, the first and the last: nothing else may move with it.
     alone = torch.zeros(2, *hidden.shape, dtype=hidden.dtype, device=hidden.device)
     alone[0, :, 0] = alone[1, :, -1] = torch.linspace(-1, 1, width, dtype=hidden.dtype, device=hidden.device)
-    moved = _moved(model, made, alone)
+    moved = _moved(model, made, hidden, alone)
     if moved is None or any(m[0, :, :, 1:].any() or m[1, :, :, :-1].any() for m in moved):
         return None
+    # Where no norm and no position comes before query, key and value, every token has the same Jacobian: that of one token will do.
+    same = n > 1 and all(torch.allclose(m[0, :, :, 0], m[1, :, :, -1], rtol=1e-5, atol=1e-6 * float(m.abs().max())) for m in moved)
+    grams = _Grams(call)
+    shown = hidden[:1, :1] if same else hidden
 
     def some(start: int, stop: int) -> None:
         # All tokens move at once along each dimension: they do not mix here.
-        tangents = torch.zeros(stop - start, *hidden.shape, dtype=hidden.dtype, device=hidden.device)
+        tangents = torch.zeros(stop - start, *shown.shape, dtype=hidden.dtype, device=hidden.device)
         tangents[torch.arange(stop - start), :, :, torch.arange(start, stop)] = 1
-        found = _moved(model, made, tangents)
+        found = _moved(model, made, shown, tangents)
         assert found is not None
-        blocks.add(*found)
+        grams.add(*(x.double() if same else x for x in found))
 
     in_chunks(some, width, tangents_at_once(model, batch, memory), model)
-    return blocks.squares()
+    return grams.squares()
 
 
-def _moved(model: HeadModel, made: Made, tangents: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+def _moved(model: HeadModel, made: Made, hidden: Tensor, tangents: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
     """Tangents of query, key and value, `[tangent, example, head, token, size]`; None where anything else in the attention moves."""
-    call = _Replay(model, form=False).replay(made, Bundle(made[3], tangents)).call
+    call = _Replay(model, form=False).replay(made, Bundle(hidden, tangents)).call
     if call is None or any(isinstance(x, Bundle) for x in (call.bias, call.mask, call.sinks)):
         return None
     query, key, value = (x.tangent if isinstance(x, Bundle) else x.new_zeros(len(tangents), *x.shape) for x in (call.query, call.key, call.value))
     return query, key, value
 
 
-class _Blocks:
-    """Squared norms of `P_ji (V'_i + (v_i − y_j) aᵀ) + [i = j] …`, as sums over input dimensions of products that belong to single tokens.
+class _Grams:
+    """Squared norms of a layer's blocks from products of the Jacobians of single tokens, summed over input dimensions.
 
-    With `a = s_ji K'_iᵀ q_j`: `‖V' + (v−y) aᵀ‖² = ‖V'‖² + 2 (v−y)ᵀ V' a + ‖v−y‖² ‖a‖²`. Everything is in float64: the terms may cancel.
+    The block is `P_ji (V'_i + (v_i − y_j) aᵀ)` with `a = s_ji K'_iᵀ q_j`, and for i = j `F_j Q'_j` besides, with `F_j = Σ_k P_jk s_jk (v_k − y_j) k_kᵀ`. Its square needs only the products
+    `V'V'ᵀ`, `V'K'ᵀ`, `K'K'ᵀ`, ... of each token, `[example, head, token, size, size]`, which broadcast where all tokens share them. All in float64, since terms may cancel.
     """
 
     def __init__(self, call: Call) -> None:
@@ -159,43 +162,48 @@ class _Blocks:
         if call.softcap is not None:
             scores = self.query @ self.key.transpose(2, 3) * call.scaling
             self.slope = self.slope * (1 - torch.tanh(scores / call.softcap) ** 2)
-        self.output = self.weights @ self.value
-        examples, heads, n, size = self.query.shape
-        wide = self.value.shape[-1]
-        new = partial(torch.zeros, dtype=torch.float64, device=self.query.device)
-        self.value_squares, self.own = new(examples, heads, n), new(examples, heads, n)
-        self.key_gram, self.value_key_gram = new(examples, heads, n, size, size), new(examples, heads, n, wide, size)
-        # Σ_k P_jk s_jk (v_k − y_j) k_kᵀ: how the output follows the query.
-        mass = self.weights * self.slope
-        follows = (mass @ (self.value[..., :, None] * self.key[..., None, :]).flatten(-2)).unflatten(-1, (wide, size))
-        self.follows = follows - self.output[..., :, None] * (mass @ self.key)[..., None, :]
+        self.sums: dict[str, Tensor] = {}
 
     def add(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         """Take in the tangents along some dimensions, `[dimension, example, head, token, size]`."""
-        # Products of tangents in their own precision, sums of them in float64.
-        dq, dk, dv = (x.permute(1, 2, 3, 0, 4).contiguous() for x in (query, key, value))  # example, head, token, dimension, size
+        q, k, v = (x.permute(1, 2, 3, 0, 4).contiguous() for x in (query, key, value))  # example, head, token, dimension, size
         if self.groups > 1:
-            dk, dv = (x.repeat_interleave(self.groups, dim=1) for x in (dk, dv))
-        self.value_squares += dv.square().sum((-1, -2))
-        self.key_gram += dk.transpose(-1, -2) @ dk
-        self.value_key_gram += dv.transpose(-1, -2) @ dk
-        p, s = (x.diagonal(dim1=-2, dim2=-1)[..., None] for x in (self.weights, self.slope))
-        along = dk @ (s * self.query)[..., None].to(dk.dtype)  # a of the own token, along these dimensions
-        apart = (p * (self.value - self.output))[..., None, :].to(dv.dtype)
-        block = torch.addcmul(p[..., None].to(dv.dtype) * dv, along, apart) + dq @ self.follows.transpose(-1, -2).to(dq.dtype)
-        self.own += block.square().sum((-1, -2))
+            k, v = (x.repeat_interleave(self.groups, dim=1) for x in (k, v))
+        parts = {"q": q, "k": k, "v": v}
+        for pair in ("kk", "vk", "qq", "qk", "vq"):
+            self._sum(pair, parts[pair[0]].transpose(-1, -2) @ parts[pair[1]])
+        self._sum("vv", v.square().sum((-1, -2)))
+
+    def _sum(self, name: str, value: Tensor) -> None:
+        self.sums[name] = self.sums[name] + value.double() if name in self.sums else value.double()
 
     def squares(self) -> Tensor:
-        query, value, output = self.query, self.value, self.output
-        pairs = (query[..., :, None] * query[..., None, :]).flatten(-2)
-        length = self.slope**2 * (pairs @ self.key_gram.flatten(-2).transpose(-1, -2))  # ‖a‖²
-        turned = (value[..., None, :] @ self.value_key_gram)[..., 0, :]  # v_iᵀ V'_i K'_iᵀ
-        pairs = (output[..., :, None] * query[..., None, :]).flatten(-2)
-        cross = self.slope * (query @ turned.transpose(-1, -2) - pairs @ self.value_key_gram.flatten(-2).transpose(-1, -2))
+        query, key, value, weights, slope = self.query, self.key, self.value, self.weights, self.slope
+        output = weights @ value
+        kk, vk, vv = self.sums["kk"], self.sums["vk"], self.sums["vv"]
+        length = slope**2 * (_outer(query, query) @ kk.flatten(-2).transpose(-1, -2))  # ‖a‖²
+        cross = slope * (query @ (value[..., None, :] @ vk)[..., 0, :].transpose(-1, -2) - _outer(output, query) @ vk.flatten(-2).transpose(-1, -2))
         apart = value.square().sum(-1)[..., None, :] + output.square().sum(-1)[..., :, None] - 2 * output @ value.transpose(-1, -2)
-        blocks = self.weights**2 * (self.value_squares[..., None, :] + 2 * cross + apart.clamp(min=0) * length)
-        blocks.diagonal(dim1=-2, dim2=-1).copy_(self.own)
+        blocks = weights**2 * (vv[..., None, :] + 2 * cross + apart.clamp(min=0) * length)
+        own = blocks.diagonal(dim1=-2, dim2=-1)
+        own += self._through_query(output)
         return blocks.clamp(min=0)
+
+    def _through_query(self, output: Tensor) -> Tensor:
+        """What the own token adds to its block through its query: `‖F Q'‖² + 2 ⟨P (V' + (v−y) aᵀ), F Q'⟩`."""
+        mass = self.weights * self.slope
+        size = self.value.shape[-1], self.key.shape[-1]
+        follows = (mass @ _outer(self.value, self.key)).unflatten(-1, size) - output[..., :, None] * (mass @ self.key)[..., None, :]  # F
+        p, s = (x.diagonal(dim1=-2, dim2=-1) for x in (self.weights, self.slope))
+        moved = (self.sums["qk"] @ self.query[..., None])[..., 0]  # Q' K'ᵀ q
+        turned = (follows @ moved[..., None])[..., 0]
+        both = (self.sums["vq"] * follows).sum((-1, -2)) + s * ((self.value - output) * turned).sum(-1)
+        return (follows @ self.sums["qq"] * follows).sum((-1, -2)) + 2 * p * both
+
+
+def _outer(a: Tensor, b: Tensor) -> Tensor:
+    """`[..., token, size of a · size of b]`."""
+    return (a[..., :, None] * b[..., None, :]).flatten(-2)
 
 
 def _pushed(model: HeadModel, batch: Batch, made: Made, memory: float) -> Tensor:

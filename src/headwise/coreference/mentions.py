@@ -14,11 +14,13 @@ FEATURES = ("Number", "Gender", "Person")
 
 _SINGULAR: dict[str, str] = {"Number": "Sing"}
 _PLURAL: dict[str, str] = {"Number": "Plur"}
+_SECOND: dict[str, str] = {"Person": "2"}
+_THIRD: dict[str, str] = {"Person": "3"}
 # English pronouns, for words whose features are not annotated.
 PRONOUNS: dict[str, dict[str, str]] = {
     **dict.fromkeys(("i", "me", "my", "mine", "myself"), _SINGULAR | {"Person": "1"}),
     **dict.fromkeys(("we", "us", "our", "ours", "ourselves"), _PLURAL | {"Person": "1"}),
-    **dict.fromkeys(("you", "your", "yours"), {"Person": "2"}),
+    **dict.fromkeys(("you", "your", "yours"), _SECOND),
     "yourself": _SINGULAR | {"Person": "2"},
     "yourselves": _PLURAL | {"Person": "2"},
     **dict.fromkeys(("he", "him", "his", "himself"), _SINGULAR | {"Person": "3", "Gender": "Masc"}),
@@ -27,14 +29,48 @@ PRONOUNS: dict[str, dict[str, str]] = {
     **dict.fromkeys(("they", "them", "their", "theirs", "themselves"), _PLURAL | {"Person": "3"}),
     **dict.fromkeys(("this", "that"), _SINGULAR | {"Person": "3"}),
     **dict.fromkeys(("these", "those"), _PLURAL | {"Person": "3"}),
-    **dict.fromkeys(("who", "whom", "whose", "which", "one", "oneself"), {"Person": "3"}),
+    **dict.fromkeys(("who", "whom", "whose", "which", "one", "oneself"), _THIRD),
 }
 # Where a phrase's head has been passed, for phrases without a tree.
 _BREAKS = frozenset(
     {
         *(",", ";", ":", "(", ")", "[", "]", "-LRB-", "-RRB-", "--", "–", "—"),
-        *("of", "in", "on", "at", "by", "for", "from", "with", "without", "to", "into", "about", "over", "under", "between", "among", "against"),
-        *("during", "after", "before", "near", "who", "whom", "whose", "which", "that", "where", "when", "while", "including", "like", "as"),
+        *(
+            "of",
+            "in",
+            "on",
+            "at",
+            "by",
+            "for",
+            "from",
+            "with",
+            "without",
+            "to",
+            "into",
+            "about",
+            "over",
+            "under",
+            "between",
+            "among",
+            "against",
+        ),
+        *(
+            "during",
+            "after",
+            "before",
+            "near",
+            "who",
+            "whom",
+            "whose",
+            "which",
+            "that",
+            "where",
+            "when",
+            "while",
+            "including",
+            "like",
+            "as",
+        ),
     }
 )
 _POSSESSIVE = frozenset({"'s", "’s", "'", "’"})
@@ -99,7 +135,9 @@ def _expression(example: Example, mention: Mention) -> Expression:
     head = head_word(example, mention)
     kind = _kind(example, head)
     text = " ".join(word.lower() for word in words[mention.start : mention.end])
-    return Expression(mention.start, mention.end, mention.entity, head, kind, text, words[head].lower(), _features(example, mention, head, kind))
+    return Expression(
+        mention.start, mention.end, mention.entity, head, kind, text, words[head].lower(), _features(example, mention, head, kind)
+    )
 
 
 def _kind(example: Example, head: int) -> str:

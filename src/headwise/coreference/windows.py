@@ -43,7 +43,7 @@ def windows(corpus: Corpus, tokenizer: Any, max_tokens: int = 128, overlap: int 
     max_tokens
         The longest window. Windows hold whole words.
     overlap
-        None: only the beginning of a document, as Clark et al. (2019) do. A number: windows over the whole document, each beginning so many tokens before the end of the one before,
+        None: only the beginning of a document, as Clark et al. (2019) do. A number: windows over the whole document, each beginning so many tokens before the end of the last,
         so that mentions near a border still see what is before them.
     """
     if max_tokens < 3:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -60,10 +61,7 @@ def write_report(atlas: Atlas, folder: Path, sample: Sample | None = None, repor
     page = folder / "index.html"
     facts = [
         ("Model", f"{model.get('name', '?')} ({model.get('architecture', '?')}, {atlas.layers} layers × {atlas.heads} heads)"),
-        (
-            "Corpus",
-            f"{corpus.get('name', '?')}, {corpus.get('examples', '?'):,} examples, {corpus.get('tokens', 0):,} tokens" if corpus else "?",
-        ),
+        ("Corpus", _corpus_words(corpus)),
         ("Analyses", ", ".join(atlas)),
         ("Digest", atlas.digest[:16]),
     ]
@@ -78,6 +76,11 @@ def write_report(atlas: Atlas, folder: Path, sample: Sample | None = None, repor
         provenance=atlas.provenance,
     )
     return page
+
+
+def _corpus_words(corpus: dict[str, Any]) -> str:
+    counts = [f"{corpus[name]:,} {name}" for name in ("examples", "tokens") if name in corpus]
+    return ", ".join([str(corpus.get("name", "?")), *counts])
 
 
 def _sample_section(atlas: Atlas, folder: Path, sample: Sample) -> Section:

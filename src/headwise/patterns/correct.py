@@ -54,7 +54,9 @@ def corrected_shares(said: np.ndarray, mistakes: np.ndarray) -> np.ndarray:
     return (best / best.sum(-1, keepdims=True)).reshape(said.shape)
 
 
-def corrected_with_interval(per_example: np.ndarray, counts: np.ndarray, repeats: int = REPEATS, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def corrected_with_interval(
+    per_example: np.ndarray, counts: np.ndarray, repeats: int = REPEATS, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Corrected shares `[class]` with a 95 % interval from `per_example[example, class]` (the share of each class said in each example) and confusion counts.
 
     Both sources of doubt are in the interval: examples are resampled, and so are the labelled maps behind each row of the confusion counts.

@@ -7,6 +7,7 @@ import json
 import threading
 import webbrowser
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -126,8 +127,8 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(*args)
 
     def _allowed(self) -> bool:
-        port = self.server.server_address[1]
-        mine = {f"{name}:{port}" for name in (HOST, "localhost")}
+        assert isinstance(self.server, ThreadingHTTPServer)
+        mine = {f"{name}:{self.server.server_port}" for name in (HOST, "localhost")}
         origin = self.headers.get("Origin")
         return self.headers.get("Host") in mine and (origin is None or origin.removeprefix("http://") in mine)
 
@@ -212,15 +213,13 @@ def serve_labels(
     """
     session = LabelSession(Path(maps_file), Path(labels_file), labeller, round)
     with make_server(session, port) as server:
-        address = f"http://{HOST}:{server.server_address[1]}/"
+        address = f"http://{HOST}:{server.server_port}/"
         keys = ", ".join(f"{key} {name}" for key, name in KEYS.items())
         say(f"Labelling {len(session.maps)} maps at {address} ({keys}, u undo); stop with Ctrl-C, every label is kept.")
         if open_browser:
             threading.Timer(0.3, webbrowser.open, [address]).start()
-        try:
+        with suppress(KeyboardInterrupt):
             server.serve_forever()
-        except KeyboardInterrupt:
-            pass
     agreement = session.agreement()
     say(f"{session.next()['done']} of {len(session.maps)} maps labelled{f' by {labeller}' if labeller else ''}.")
     for who, kappa in agreement.items():

@@ -31,7 +31,9 @@ class PatternNetwork(nn.Module):
     Takes `[map, channel, SIZE, SIZE]` (see `headwise.patterns.maps`), gives logits `[map, pattern]` in the order of `PATTERNS`.
     """
 
-    def __init__(self, widths: tuple[int, ...] = (12, 12, 24, 24, 48, 48, 64, 64), channels: int = len(CHANNELS), dropout: float = 0.0) -> None:
+    def __init__(
+        self, widths: tuple[int, ...] = (12, 12, 24, 24, 48, 48, 64, 64), channels: int = len(CHANNELS), dropout: float = 0.0
+    ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         before = channels
@@ -72,12 +74,18 @@ class PatternClassifier:
 
     def to(self, device: torch.device) -> PatternClassifier:
         """The same classifier on a device."""
-        return PatternClassifier(tuple(copy.deepcopy(network).to(device) for network in self.networks), self.confusion, self.confusion_causal)
+        return PatternClassifier(
+            tuple(copy.deepcopy(network).to(device) for network in self.networks), self.confusion, self.confusion_causal
+        )
 
     def save(self, path: Path) -> None:
         """Write weights (as float16) and confusion counts to one file."""
         tensors = {f"{k}.{name}": value for k, network in enumerate(self.networks) for name, value in network.state_dict().items()}
-        tensors = {name: value.half() if value.is_floating_point() else value for name, value in tensors.items() if not name.endswith("num_batches_tracked")}
+        tensors = {
+            name: value.half() if value.is_floating_point() else value
+            for name, value in tensors.items()
+            if not name.endswith("num_batches_tracked")
+        }
         about = {"patterns": json.dumps(PATTERNS), "channels": json.dumps(CHANNELS), "networks": str(len(self.networks))}
         about |= {"confusion": json.dumps(self.confusion.tolist()), "confusion_causal": json.dumps(self.confusion_causal.tolist())}
         save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, path, metadata=about)
@@ -92,8 +100,13 @@ def _assemble(tensors: dict[str, Tensor], about: dict[str, str], where: str) -> 
         widths = tuple(len(own[name]) for name in sorted(own, key=_layer_order) if name.startswith("convolutions") and own[name].ndim == 4)
         network = PatternNetwork(widths)
         network.load_state_dict(own, strict=False)
-        networks.append(_fused(network.eval()).to(memory_format=torch.channels_last))
+        networks.append(_channels_last(_fused(network.eval())))
     return PatternClassifier(tuple(networks), np.array(json.loads(about["confusion"])), np.array(json.loads(about["confusion_causal"])))
+
+
+def _channels_last(network: PatternNetwork) -> PatternNetwork:
+    """The layout in which convolutions are fastest."""
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs do not know the argument
 
 
 def _fused(network: PatternNetwork) -> PatternNetwork:

@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,8 @@ def save_maps(path: Path, maps: Mapping[str, np.ndarray]) -> None:
     """Write maps `{id: [n, n] weights}` for `headwise label`."""
     for name, weights in maps.items():
         _check_square(path, name, np.asarray(weights))
-    np.savez_compressed(path, **{name: to_bytes(np.asarray(weights)) for name, weights in maps.items()})
+    stored: dict[str, Any] = {name: to_bytes(np.asarray(weights)) for name, weights in maps.items()}
+    np.savez_compressed(path, **stored)
 
 
 def read_maps(path: Path) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -147,11 +147,14 @@ def augmented(weights: Tensor, lengths: Tensor, causal: Tensor, generator: torch
     return weights * visible, fresh
 
 
-def fit(data: Labelled, settings: Settings, seed: int) -> PatternNetwork:
-    """One network trained on all of `data`, by seed."""
+def fit(data: Labelled, settings: Settings, seed: int, start: dict[str, Tensor] | None = None) -> PatternNetwork:
+    """One network trained on all of `data`, by seed; from the weights `start` on, where given."""
     device = data.labels.device
     torch.manual_seed(seed)
-    network = PatternNetwork(settings.widths, dropout=settings.dropout).to(device, memory_format=torch.channels_last)
+    network = PatternNetwork(settings.widths, dropout=settings.dropout)
+    if start is not None:
+        network.load_state_dict(start, strict=False)
+    network = network.to(device)
     generator = torch.Generator(device=device).manual_seed(seed)
     counts = torch.bincount(data.labels, minlength=len(PATTERNS)).float().clamp(min=1)
     loss_of = nn.CrossEntropyLoss(weight=(counts.mean() / counts) ** settings.balance, label_smoothing=settings.smoothing)
@@ -182,9 +185,9 @@ def fit(data: Labelled, settings: Settings, seed: int) -> PatternNetwork:
             if mean is not None:
                 mean.update_parameters(network)
     if mean is not None:
-        network = mean.module
+        network = cast(PatternNetwork, mean.module)
     with torch.no_grad():  # channels it was not shown must not count when it is shown them
-        network.convolutions[0].weight *= mask  # type: ignore[operator]
+        cast(nn.Conv2d, network.convolutions[0]).weight *= mask
     return network.eval()
 
 
@@ -270,7 +273,7 @@ def write_typical(path: Path, data: Labelled, classifier: PatternClassifier) -> 
     shown = to_images(data.weights, data.lengths, data.causal)
     probabilities = classifier.probabilities(shown).cpu().numpy()
     lengths = data.lengths.cpu().numpy()
-    picked = pick_typical(data.names, data.labels.cpu().numpy(), probabilities, data.head, lengths)
+    picked = pick_typical(data.names, data.labels.cpu().numpy(), probabilities, data.head, lengths, data.causal.cpu().numpy())
     place = {str(name): k for k, name in enumerate(data.names)}
     cut = {name: data.weights[k, : lengths[k], : lengths[k]].cpu().numpy() for name, k in place.items()}
     save_typical(path, {pattern: [cut[name] for name in names] for pattern, names in picked.items()})
@@ -336,11 +339,11 @@ def main() -> None:
         causal_truth.append(own.labels.cpu().numpy())
         causal_said.append(said)
         causal_head.append(own.head)
-    left_out = [np.concatenate(parts) for parts in (causal_truth, causal_said, causal_head)]
-    report["causal, each model left out"] = score(*left_out)
+    truth_left, said_left, head_left = (np.concatenate(parts) for parts in (causal_truth, causal_said, causal_head))
+    report["causal, each model left out"] = score(truth_left, said_left, head_left)
     # Mistakes are counted on maps of heads or models that the judging networks never saw.
     seen_not = confusion(np.concatenate([truth[encoder], held_truth]), np.concatenate([folds[encoder], held_said]))
-    classifier = PatternClassifier(networks, seen_not, confusion(left_out[0], left_out[1]))
+    classifier = PatternClassifier(networks, seen_not, confusion(truth_left, said_left))
     if given.out is not None:
         classifier.save(given.out)
     if given.typical is not None:

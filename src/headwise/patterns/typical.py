@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,19 +23,23 @@ def typical_maps() -> dict[str, list[np.ndarray]]:
         return {name: [from_bytes(stored[key]) for key in sorted(stored.files) if key.split("|")[0] == name] for name in PATTERNS}
 
 
-def pick_typical(names: np.ndarray, labels: np.ndarray, probabilities: np.ndarray, heads: np.ndarray, tokens: np.ndarray) -> dict[str, list[str]]:
-    """For each pattern the ids of the labelled maps that the classifier is surest of and right about: one per head, none shorter than 20 tokens."""
+def pick_typical(
+    names: np.ndarray, labels: np.ndarray, probabilities: np.ndarray, heads: np.ndarray, tokens: np.ndarray, causal: np.ndarray
+) -> dict[str, list[str]]:
+    """For each pattern the ids of the labelled maps that the classifier is surest of and right about: one per head, none shorter than 20 tokens, the last one causal."""
     out: dict[str, list[str]] = {}
     for k, pattern in enumerate(PATTERNS):
         chosen: list[int] = []
-        for i in np.argsort(-probabilities[:, k], kind="stable"):
-            right = labels[i] == k and probabilities[i].argmax() == k and tokens[i] >= 20
-            if right and heads[i] not in heads[chosen] and len(chosen) < PER_PATTERN:
-                chosen.append(int(i))
+        fitting = (labels == k) & (probabilities.argmax(-1) == k) & (tokens >= 20)
+        for kind, upto in ((~causal, PER_PATTERN - 1), (causal, PER_PATTERN)):
+            for i in np.argsort(-probabilities[:, k], kind="stable"):
+                if fitting[i] and kind[i] and heads[i] not in heads[chosen] and len(chosen) < upto:
+                    chosen.append(int(i))
         out[pattern] = [str(names[i]) for i in chosen]
     return out
 
 
 def save_typical(path: Path, maps: dict[str, list[np.ndarray]]) -> None:
     """Write what `typical_maps` reads."""
-    np.savez_compressed(path, **{f"{name}|{k}": to_bytes(weights) for name, own in maps.items() for k, weights in enumerate(own)})
+    stored: dict[str, Any] = {f"{name}|{k}": to_bytes(weights) for name, own in maps.items() for k, weights in enumerate(own)}
+    np.savez_compressed(path, **stored)

@@ -36,7 +36,7 @@ def head_map(dataset: xr.Dataset) -> Figure:
         points = np.column_stack([points, np.zeros(len(points))])
     layer = dataset["layer_of_a"].values
     layers = int(layer.max()) + 1
-    fig = style.new_figure(style.PAGE, 4.1)
+    fig = style.new_figure(style.PAGE, 4.3)
     left, right = fig.subplots(1, 2)
     colours = style.layer_colours(layers)
     left.scatter(points[:, 0], points[:, 1], c=colours[layer], s=14, linewidths=0.3, edgecolors="white")
@@ -53,13 +53,15 @@ def head_map(dataset: xr.Dataset) -> Figure:
     known = "behaviour" in dataset
     groups = [str(label) for label in dataset["behaviour"].values] if known else [f"family {label}" for label in dataset["cluster"].values]
     handles = _scatter_groups(right, points, groups)
+    middle = (points.max(0) + points.min(0)) / 2
+    reach = max(float(np.ptp(points, axis=0).max()) * 0.54, 1e-3)  # one square window for both, so that distances can be compared
     for ax in (left, right):
-        ax.set_aspect("equal", adjustable="datalim")
+        ax.set_aspect("equal")
+        ax.set_xlim(middle[0] - reach, middle[0] + reach)
+        ax.set_ylim(middle[1] - reach, middle[1] + reach)
         ax.set_xlabel("first axis (nats)")
-        ax.margins(0.06)
     left.set_ylabel("second axis (nats)")
     style.panel_labels([left, right], ["by layer", "by behaviour" if known else "by family"])
-    right.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.0, -0.13), ncols=4, borderaxespad=0)
     stress = dataset.attrs.get("stress_smacof" if name == "mds_smacof" else "stress")
     notes = [
         data.source_text(dataset),
@@ -67,7 +69,7 @@ def head_map(dataset: xr.Dataset) -> Figure:
         f"Stress {float(stress):.2f}: how far the distances on paper are from the divergences" if stress is not None else "",
         "No interval: distances are sums over all tokens",
     ]
-    style.annotate_figure(fig, "Heads as points: near heads attend alike", notes)
+    style.annotate_figure(fig, "Heads as points: near heads attend alike", notes, handles, 6)
     return style.finish(fig)
 
 
@@ -76,7 +78,7 @@ def head_map(dataset: xr.Dataset) -> Figure:
     name="tree",
     title="Families of heads",
     caption="Above, the tree of heads by Ward's rule on the root of the divergence; below it, each head's layer and the divergences between all pairs in "
-    "the order of the tree. Dark squares along the diagonal are families of heads that attend alike.",
+    "the order of the tree. Bright squares along the diagonal are families of heads that attend alike.",
     paper="Clark et al. 2019, §6",
     needs=("linkage",),
 )
@@ -158,7 +160,7 @@ def layers(dataset: xr.Dataset) -> Figure:
     """Mean distance of heads by their layers, with the test of within against between."""
     values = data.values(dataset, "layer_js", ("layer", "layer_b"))
     numbers = data.numbers(dataset, "layer")
-    fig = style.new_figure(style.COLUMN, 3.6)
+    fig = style.new_figure(style.COLUMN, 3.5)
     ax = fig.subplots()
     image = ax.imshow(np.ma.masked_invalid(values), cmap="viridis_r", vmin=0, interpolation="nearest")
     step = max(1, -(-len(numbers) // 13))

@@ -26,8 +26,8 @@ _HATCHES = dict(zip(PATTERNS, ("", "", "////", "", ""), strict=True))  # told ap
     "patterns",
     name="gallery",
     title="Typical maps of each kind",
-    caption="Maps that people would call vertical, diagonal, both, block or heterogeneous: from the labelled maps the classifier was scored on, those it is surest of. "
-    "Rows attend to columns; white is no weight, black the map's 99th percentile.",
+    caption="Of the labelled maps that come with headwise, those the classifier is surest of: vertical, diagonal, both, block, heterogeneous. "
+    "Rows attend to columns; white is no weight, black the map's 99th percentile. Triangular maps are from causal models.",
     paper="Kovaleva et al. 2019, Fig 1",
     needs=("proportion",),
 )
@@ -58,12 +58,20 @@ def gallery(dataset: xr.Dataset | None = None, maps: Mapping[str, Sequence[np.nd
             if row >= len(shown[name]):
                 ax.set_visible(False)
                 continue
-            ax.imshow(shade(shown[name][row]), cmap="Greys", vmin=0, vmax=1, interpolation="nearest" if len(shown[name][row]) < 60 else "antialiased")
+            ax.imshow(
+                shade(shown[name][row]),
+                cmap="Greys",
+                vmin=0,
+                vmax=1,
+                interpolation="nearest" if len(shown[name][row]) < 60 else "antialiased",
+            )
             if row == 0:
                 ax.set_title(name, fontsize=style.NORMAL)
             ax.set_xlabel(f"{len(shown[name][row])} tokens", fontsize=style.SMALL)
     note = "White: no weight; black: the map's 99th percentile; shades by the square root"
-    style.annotate_figure(fig, "Typical attention maps of each kind", [note, "Rows are queries, columns keys; triangular maps are from causal models"])
+    style.annotate_figure(
+        fig, "Typical attention maps of each kind", [note, "Rows are queries, columns keys; triangular maps are from causal models"]
+    )
     return style.finish(fig)
 
 
@@ -108,7 +116,10 @@ def shares(dataset: xr.Dataset) -> Figure:
     right.set_ylabel("share of maps")
     style.panel_labels([left, right], ["all heads together", "by layer"])
     count = int(np.max(dataset["overall_n"].values)) if "overall_n" in dataset else 0
-    notes = [f"{count} examples" if count else "", "Intervals: 95 %, over examples; those of the corrected shares also over the labelled maps behind the correction"]
+    notes = [
+        f"{count} examples" if count else "",
+        "Intervals: 95 %, over examples; those of the corrected shares also over the labelled maps behind the correction",
+    ]
     style.annotate_figure(fig, "The five kinds of attention map", notes, _legend(), columns=len(PATTERNS))
     return style.finish(fig)
 
@@ -144,7 +155,9 @@ def heads(dataset: xr.Dataset) -> Figure:
     ax.set_xlabel("head")
     ax.set_ylabel("layer")
     grey = [Patch(facecolor="#8c8c8c" if name == "heterogeneous" else COLOURS[name], label=name) for name in PATTERNS]
-    style.annotate_figure(fig, "The commonest kind of map of each head", ["Numbers: per cent of the examples; paler: a smaller share"], grey, columns=3)
+    style.annotate_figure(
+        fig, "The commonest kind of map of each head", ["Numbers: per cent of the examples; paler: a smaller share"], grey, columns=3
+    )
     return style.finish(fig)
 
 
@@ -180,11 +193,20 @@ def _stack(ax: Axes, values: np.ndarray, names: Sequence[str], numbers: bool = F
         height = np.nan_to_num(values[:, k])
         ax.bar(place, height, 0.8, bottom=below, color=COLOURS[pattern], hatch=_HATCHES[pattern], edgecolor="white", linewidth=0.4)
         if numbers:
-            for bar in np.flatnonzero(height > 0.04):
+            for bar in np.flatnonzero(height > 0.04).tolist():
                 dark = pattern in ("vertical", "diagonal", "block")
                 box = None if dark or not _HATCHES[pattern] else {"facecolor": COLOURS[pattern], "edgecolor": "none", "pad": 0.8}
                 middle = below[bar] + height[bar] / 2
-                ax.text(bar, middle, f"{100 * height[bar]:.0f}", ha="center", va="center", fontsize=style.SMALL, color="white" if dark else style.INK, bbox=box)
+                ax.text(
+                    bar,
+                    middle,
+                    f"{100 * height[bar]:.0f}",
+                    ha="center",
+                    va="center",
+                    fontsize=style.SMALL,
+                    color="white" if dark else style.INK,
+                    bbox=box,
+                )
         below = below + height
     step = max(1, -(-len(names) // 13))
     ax.set_xticks(place[::step], list(names)[::step])

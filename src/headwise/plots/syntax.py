@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pandas as pd
 import xarray as xr
@@ -10,8 +12,12 @@ from matplotlib.lines import Line2D
 
 from headwise.errors import ParameterError, unknown
 from headwise.plots import data, style
+from headwise.plots.drawing import draw_head
 from headwise.plots.heatmap import heatmap, heatmap_panels
 from headwise.plots.registry import figure
+
+if TYPE_CHECKING:
+    from headwise.analyses.dependency_sentences import RightSentence
 
 MOST = 32  # relations a figure has room for
 ARROWS = {"dependent_to_head": "dependent → head", "head_to_dependent": "head → dependent", "": ""}
@@ -224,8 +230,8 @@ def relation_heatmap(dataset: xr.Dataset, relation: str, direction: str | None =
     "dependency",
     name="no-op",
     title="Do heads rest when their relation does not apply?",
-    caption="For each relation's best head: its attention to the resting token from words that have the relation and from words that do not. A head that "
-    "rests when it has nothing to do attends there more from words without the relation.",
+    caption="For each relation's best head: its attention to the resting token ([SEP], unless another was chosen) from words that have the relation and "
+    "from words that do not. A head that rests when it has nothing to do attends there more from words without the relation.",
     paper="Clark et al. 2019, §3.2",
     needs=("best_noop_with", "best_noop_without"),
 )
@@ -248,7 +254,7 @@ def no_op(dataset: xr.Dataset) -> Figure:
     ax.set_yticks(y, [f"{row.relation}  {row.head}" for row in found.itertuples()])
     ax.set_ylim(-0.7, len(found) - 0.3)
     ax.set_xlim(-0.01, min(1.02, top * 1.05))
-    ax.set_xlabel("attention to the resting token (share of 1)")
+    ax.set_xlabel(f"attention to {dataset.attrs.get('noop_target', 'sep')} tokens (share of 1)")
     ax.grid(axis="x")
     handles = [
         Line2D([], [], marker="o", linestyle="", color=colour, markersize=4, label=f"from words {name} the relation")
@@ -257,6 +263,15 @@ def no_op(dataset: xr.Dataset) -> Figure:
     notes = [data.source_text(dataset), data.count_text(dataset, "best_noop_without"), "Bars: 95 % interval of the mean over examples"]
     style.annotate_figure(fig, "Do heads rest when their relation does not apply?", notes, handles, 1)
     return style.finish(fig)
+
+
+def draw_relation(sentence: RightSentence) -> Figure:
+    """The drawing of a head on a sentence it gets right, words of the relation coloured (Clark et al. 2019, Fig 5)."""
+    looking = [dependent if sentence.direction == "dependent_to_head" else head for dependent, head in sentence.pairs]
+    name = style.head_name(sentence.layer, sentence.head)
+    title = f"{name}, {sentence.relation}: {ARROWS[sentence.direction]}"
+    note = "Words of the relation that look are coloured; words in place of their pieces, special tokens left out"
+    return draw_head({name: sentence.weights}, sentence.words, highlight=list(dict.fromkeys(looking)), title=title, notes=[note])
 
 
 def _fitting(dataset: xr.Dataset) -> pd.DataFrame:

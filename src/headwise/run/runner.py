@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,14 +85,42 @@ def run_analyses(
     identity = _identity(model, corpus, plan, options)
     stored = run_folder.open(identity, fresh=options.overwrite)
     torch.set_num_threads(int(stored["adopted"]["threads"]))  # the same number of threads gives the same bytes
-    _run_shards(model, corpus, plan, run_folder, options, report)
-    states, facts = _merge(plan, run_folder)
-    makers: dict[str, Callable[[], xr.Dataset]] = {a.name: partial(a.result, states[a.name], plan.shape) for a in plan.streaming}
+    views = _views(model, corpus, plan, options)
+    together = replace(plan, analyses=tuple(a for a in plan.analyses if a.name not in views))
+    _run_shards(model, corpus, together, run_folder, options, report)
+    states, facts = _merge(together, run_folder)
+    makers: dict[str, Callable[[], xr.Dataset]] = {a.name: partial(a.result, states[a.name], plan.shape) for a in together.streaming}
+    makers |= {a.name: partial(_run_apart, a, model, views[a.name], run_folder, options, report) for a in plan.streaming if a.name in views}
     makers |= {e.name: partial(_perform, e, model, corpus, plan, run_folder, options, report) for e in plan.experiments}
     datasets = _make_all(makers, plan)
     for analysis in plan.analyses:
         datasets = analysis.extend(datasets)
     return Atlas({name: _labelled(dataset, plan, name) for name, dataset in datasets.items()}, _provenance(stored, plan, facts))
+
+
+def _views(model: HeadModel, corpus: Corpus, plan: Plan, options: RunOptions) -> dict[str, Corpus]:
+    """The analyses that want the corpus in a form of their own, each with that form; what an analysis may see is limited before."""
+    views = {}
+    for analysis in plan.streaming:
+        limits = [limit for limit in (options.limit, plan.limits[analysis.name]) if limit is not None]
+        limited = corpus.limit(min(limits) if limits else None)
+        view = analysis.view(limited, model.encoder, plan.scan.longest, plan.scan.truncated)
+        if view is not None:
+            views[analysis.name] = view
+    return views
+
+
+def _run_apart(
+    analysis: Analysis, model: HeadModel, view: Corpus, run_folder: RunFolder, options: RunOptions, report: Report
+) -> xr.Dataset:
+    """Give an analysis a pass of its own over its form of the corpus; a finished one is kept on disk until the atlas is written."""
+    path = run_folder.finished(analysis.name)
+    if not path.exists():
+        folder = run_folder.work(analysis.name)
+        part = run_analyses(model, view, [analysis], folder, replace(options, limit=None, full=True, overwrite=False), report)
+        Atlas({analysis.name: part[analysis.name]}, {}).save(path)
+        RunFolder(folder).remove()
+    return Atlas.load(path)[analysis.name]
 
 
 def _run_shards(model: HeadModel, corpus: Corpus, plan: Plan, run_folder: RunFolder, options: RunOptions, report: Report) -> None:

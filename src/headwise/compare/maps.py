@@ -1,0 +1,62 @@
+"""Cosine similarity of attention maps of the same head in two models, on the same inputs (Kovaleva et al. 2019, §4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from headwise.models import HeadModel
+from headwise.models.view import Layer, Rows
+from headwise.text.encode import Batch
+
+
+class _Keep:
+    """Keeps every block of attention weights of one batch."""
+
+    needs = frozenset({"attention"})
+
+    def __init__(self) -> None:
+        self.blocks: list[Tensor] = []
+
+    def rows(self, rows: Rows) -> None:
+        self.blocks.append(rows.weights)
+
+    def layer(self, layer: Layer) -> None:
+        """Maps are all that is wanted."""
+
+
+class _Compare:
+    """Adds up products of another model's weights with kept ones, block by block."""
+
+    needs = frozenset({"attention"})
+
+    def __init__(self, kept: Sequence[Tensor], layers: int) -> None:
+        self.kept, self.block = kept, 0
+        self.sums: list[list[Tensor]] = [[] for _ in range(layers)]
+
+    def rows(self, rows: Rows) -> None:
+        own, other = rows.weights.double(), self.kept[self.block].to(rows.weights.device).double()
+        self.block += 1
+        self.sums[rows.layer].append(torch.stack([(own * other).sum((-1, -2)), (own * own).sum((-1, -2)), (other * other).sum((-1, -2))]))
+
+    def layer(self, layer: Layer) -> None:
+        """Nothing is left to do."""
+
+    def cosine(self) -> Tensor:
+        """`[example, layer, head]`; weights are zero at padding, so only real tokens count."""
+        both, own, other = torch.stack([torch.stack(blocks).sum(0) for blocks in self.sums], 2).unbind(0)  # each [example, layer, head]
+        return both / (own * other).sqrt()
+
+
+def map_cosines(first: HeadModel, others: Sequence[HeadModel], batch: Batch) -> list[Tensor]:
+    """For each other model, `Σ_ij A[i,j] B[i,j] / (‖A‖ ‖B‖)` over real tokens, `[example, layer, head]`."""
+    kept = _Keep()
+    first.forward(batch, kept)
+    found = []
+    for other in others:
+        watcher = _Compare(kept.blocks, first.layers)
+        other.forward(batch, watcher)
+        found.append(watcher.cosine())
+    return found

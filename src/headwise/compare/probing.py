@@ -1,0 +1,76 @@
+"""What heads of several models know of the same tasks, test example by test example (Jo & Myaeng 2020, Fig 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from headwise.ablate.significance import paired_differences
+from headwise.analyses.probing_fit import FitOptions, fit_baseline
+from headwise.analyses.probing_tasks import read_tasks
+from headwise.analyses.probing_vectors import collect_vectors
+from headwise.models import HeadModel
+from headwise.papers import reference
+from headwise.probes import ProbeSettings
+from headwise.probes.settings import encode_labels, encode_targets
+from headwise.stats.corrections import correct
+
+
+def probing_change(
+    models: Sequence[HeadModel],
+    names: Sequence[str],
+    tasks: Any,
+    *,
+    settings: ProbeSettings | None = None,
+    limits: tuple[int | None, int | None, int | None] = (None, None, None),
+    correction: str = "holm",
+    seed: int = 0,
+    report: Callable[[str, int, int], None] | None = None,
+) -> xr.Dataset:
+    """The group `change_probing`: `accuracy[model_all, task, layer, head]` of every model (Pearson's r for regressions), and `accuracy_change[model, task, layer, head]` against
+    the first with interval (paired bootstrap over test examples), `_p` (McNemar's exact test, or the bootstrap's) and `_p_adjusted` over the heads of a task."""
+    found = [task.limit(*limits, seed=seed) for task in read_tasks(tasks, seed)]
+    options = FitOptions(settings=settings or ProbeSettings())
+    size = (models[0].layers, models[0].heads)
+    scores = np.full((len(models), len(found), *size), np.nan)
+    changes = {key: np.full((len(models) - 1, len(found), *size), np.nan) for key in ("", "_low", "_high", "_p", "_p_adjusted")}
+    for t, task in enumerate(found):
+        said = []
+        for m, model in enumerate(models):
+            vectors = collect_vectors(model, task.examples, report=report, what=f"{task.name}: {names[m]}")
+            fitted = fit_baseline(task, vectors, options)
+            scores[m, t] = fitted["heads/test"].reshape(size)
+            said.append(fitted["heads/predicted"])
+        regression = task.kind == "regression"
+        labels = encode_targets(task.labels, task.split, task.name) if regression else encode_labels(task.labels, task.split, task.name)[0]
+        truth = labels[task.split.test]
+        metric = "pearson" if regression else "accuracy"
+        for m, other in enumerate(said[1:]):
+            for h in range(size[0] * size[1]):
+                paired = paired_differences(metric, said[0][h], other[h][None], truth, seed, repeats=500)
+                place = (m, t, *divmod(h, size[1]))
+                for key, value in (("", paired.difference), ("_low", paired.low), ("_high", paired.high), ("_p", paired.p_value)):
+                    changes[key][place] = value[0]
+            changes["_p_adjusted"][m, t] = correct(changes["_p"][m, t], correction)
+    paper = reference("jo2020")
+    heads = ("task", "layer", "head")
+    variables: dict[str, Any] = {"accuracy": (("model_all", *heads), scores)}
+    variables |= {f"accuracy_change{key}": (("model", *heads), value) for key, value in changes.items()}
+    coords = {
+        "model_all": list(names),
+        "model": list(names[1:]),
+        "task": [task.name for task in found],
+        "layer": np.arange(size[0]),
+        "head": np.arange(size[1]),
+    }
+    attrs = {
+        "title": "Change of probing accuracy",
+        "paper": paper.short,
+        "section": "Fig 4",
+        "citation": paper.citation,
+        "reference_model": names[0],
+    }
+    return xr.Dataset(variables, coords=coords, attrs=attrs | {"correction": correction, "analysis": "probing"})

@@ -79,7 +79,7 @@ def test_baselines_pick_as_described() -> None:
     assert picks(example, 3) == {"nearest": 3, "head_match": None, "rules": 3}
     assert picks(example, 4) == {"nearest": 9, "head_match": None, "rules": 3}  # `a dog and some cats`, past `She` and `a dog`
     same = Example(
-        words=["the", "cat", "saw", "a", "dog", ".", "the", "old", "cat", "saw", "her", ".", "the", "cat", "ran"],
+        words=("the", "cat", "saw", "a", "dog", ".", "the", "old", "cat", "saw", "her", ".", "the", "cat", "ran"),
         upos=("DET", "NOUN", "VERB", "DET", "NOUN", "PUNCT", "DET", "ADJ", "NOUN", "VERB", "PRON", "PUNCT", "DET", "NOUN", "VERB"),
         mentions=(Mention(0, 2, "a"), Mention(3, 5, "b"), Mention(6, 9, "c"), Mention(10, 11, "b"), Mention(12, 14, "a")),
     )

@@ -62,10 +62,15 @@ def made(layers: int = 4, heads: int = 5, seed: int = 0) -> xr.Dataset:
     has = rng.random((layers, heads, len(roles))) < 0.4
     bias = np.where(has, 5.0, 1.0)
     return xr.Dataset(
-        {"bias": (("layer", "head", "role"), bias), "bias_n": (("layer", "head", "role"), np.full(bias.shape, 50)), "has_role": (("layer", "head", "role"), has), "ceiling": (("layer", "role"), np.full((layers, len(roles)), 9.0))},
+        {
+            "bias": (("layer", "head", "role"), bias),
+            "bias_n": (("layer", "head", "role"), np.full(bias.shape, 50)),
+            "has_role": (("layer", "head", "role"), has),
+            "ceiling": (("layer", "role"), np.full((layers, len(roles)), 9.0)),
+        },
         {"layer": range(layers), "head": range(heads), "role": roles},
         {"tau": 3.0},
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(("layers", "heads"), [(4, 5), (1, 2), (24, 16)])
@@ -101,7 +106,7 @@ def test_venn_and_upset_count_every_head_once() -> None:
     heights = [patch.get_height() for patch in figure.axes[0].patches]
     assert sum(heights) == 36
     assert heights == sorted(heights, reverse=True)
-    patterns, counts = np.unique(members, axis=0, return_counts=True)
+    _, counts = np.unique(members, axis=0, return_counts=True)
     assert sorted(heights) == sorted(counts)
     assert len(upset(dataset, most=2).axes[0].patches) == 2
 

@@ -68,12 +68,12 @@ class Prefix:
         for module, site in self.model._sites.by_module.items():
             session._calls[module] += sum(number < layer for number in site.layers)
         for entry in entries:
-            entry.forward = stand_in(entry)  # type: ignore[method-assign]
+            entry.forward = stand_in(entry)
         try:
             yield
         finally:
             for entry in entries:
-                del entry.forward  # type: ignore[attr-defined]
+                del entry.forward
 
     def _entries(self) -> list[nn.Module]:
         return list({id(entry): entry for entry in self.model._sites.entries}.values())

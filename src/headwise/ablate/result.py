@@ -117,7 +117,7 @@ def _over_heads(variables: Mapping[str, xr.Variable], higher_better: bool) -> di
     known = change[np.isfinite(change)]
     gain = known if higher_better else -known
     sure = variables["p_adjusted"].values[np.isfinite(change)] < 0.05
-    low, high = mean_interval(known.mean(), known.var(ddof=1) if len(known) > 1 else np.nan, np.array(len(known)))
+    low, high = mean_interval(known.mean(), known.var(ddof=1) if len(known) > 1 else np.array(np.nan), np.array(len(known)))
     return {
         "mean_difference": float(known.mean()),
         "mean_difference_low": float(low),

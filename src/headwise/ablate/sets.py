@@ -13,7 +13,7 @@ from headwise.errors import ParameterError
 
 HEAD = re.compile(r"L(\d+)H(\d+)")
 LAYER = re.compile(r"(?:layer:|L)(\d+)")
-EXTREME = re.compile(r"(top|bottom)(\d+)")
+EXTREME = re.compile(r"(top|bottom)(\d+)(/layer)?")
 # The variable of a group that ranks its heads where a rule names none, and whether heads are ranked by how far a mean is high.
 RANKED = {
     "frames": "score",
@@ -23,7 +23,10 @@ RANKED = {
     "probing": "accuracy",
     "coreference": "accuracy",
 }
-HOW = "a rule is a list of heads (L7H9,L8H1), a layer (L3), GROUP:ROLE (roles:delimiter) or GROUP[.VARIABLE[=LABEL]]:topN or :bottomN (frames:top5)"
+HOW = (
+    "a rule is a list of heads (L7H9,L8H1), a layer (L3), GROUP:ROLE (roles:delimiter), "
+    "or GROUP[.VARIABLE[=LABEL]]:topN or :bottomN, with /layer for so many of each layer (frames:top5)"
+)
 
 Heads = list[tuple[int, int]]
 
@@ -35,7 +38,8 @@ def pick_heads(rule: str, layers: int, heads: int, atlas: Mapping[str, xr.Datase
     ----------
     rule
         `L7H9,L8H1` (heads), `L3` or `layer:3` (a whole layer), `roles:delimiter` (heads that have the role), `frames:top5`, `ablation:bottom10`,
-        `probing.accuracy=MRPC:top12` (the highest or lowest of a variable, at one label of its other dimension).
+        `probing.accuracy=MRPC:top12` (the highest or lowest of a variable, at one label of its other dimension),
+        `ablation:bottom2/layer` (so many of each layer).
     atlas
         Where results are looked up.
     """
@@ -65,6 +69,8 @@ def pick_heads(rule: str, layers: int, heads: int, atlas: Mapping[str, xr.Datase
     if extreme is None:
         return _with_role(dataset, group, what)
     values = _plane(dataset, group, variable)
+    if extreme[3]:
+        return sorted((layer, head) for layer, row in enumerate(values) for _, head in _extremes(row[None], extreme[1], int(extreme[2])))
     return _extremes(values, extreme[1], int(extreme[2]))
 
 

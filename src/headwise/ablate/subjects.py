@@ -213,7 +213,7 @@ def places(subject: Subject, batch: Batch) -> list[int]:
 def _outputs(classifier: TaskModel) -> int:
     if isinstance(classifier, PooledClassifier):
         return classifier.classifier.out_features
-    return int(classifier.encoder.config.num_labels)
+    return int(classifier.encoder.config.num_labels or 0)
 
 
 def _own_targets(task: Task, classifier: TaskModel) -> np.ndarray:

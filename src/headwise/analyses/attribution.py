@@ -28,17 +28,22 @@ class Attribution(Experiment):
     """How much each token contributes to each head's output, from the layer below and from the input, and how far attention tells it (Pascual et al. 2021, §4-9).
 
     The contribution of token i to token j at a head is `‖∂O[l,h,j]/∂x_i‖ / Σ_k ‖∂O[l,h,j]/∂x_k‖` (Frobenius norms of Jacobian blocks), x being what enters the head's own layer
-    (`previous_layer`) or the model (`input`). Beside them stand two other readings of mixing: `rollout` (attention traced back to the input, Abnar & Zuidema 2020) and `norm` (attention times the
+    (`previous_layer`) or the model (`input`). Beside them stand two other readings of mixing: `rollout` (attention traced back to the input, Abnar & Zuidema
+    2020) and `norm` (attention times the
     norm of the projected value, Kobayashi et al. 2020). With `source` one of `attention`, `previous_layer`, `input`, `rollout`, `norm`:
 
-    - `pearson`, `spearman[source, layer, head]`: correlation of attention with that reading, row by row over the tokens a row may see, then over rows and examples (Fig 1, 6); rows of fewer than
+    - `pearson`, `spearman[source, layer, head]`: correlation of attention with that reading, row by row over the tokens a row may see, then over rows and
+      examples (Fig 1, 6); rows of fewer than
       three tokens and rows where one side is constant are left out and counted in `rows_left_out`; NaN for `attention` itself;
     - `agreement[source, layer, head]`: Spearman's correlation of that reading with the contribution of the input;
-    - `histogram[source, layer, head, offset]`, `centre[source, layer, head]` and what else `offsets` gives, on these examples (Fig 2-5); `previous_layer` and `input` are added to the group `offsets`
+    - `histogram[source, layer, head, offset]`, `centre[source, layer, head]` and what else `offsets` gives, on these examples (Fig 2-5); `previous_layer` and
+      `input` are added to the group `offsets`
       of the same atlas;
-    - `share[source, layer, head, receiver, token_type]`: what tokens of each type contribute to receiving tokens of each kind (`all`, `cls`, `sep`, `other`): what heads that look at separators
+    - `share[source, layer, head, receiver, token_type]`: what tokens of each type contribute to receiving tokens of each kind (`all`, `cls`, `sep`, `other`):
+      what heads that look at separators
       really gather (§9.1); `own[source, layer, head]`: what a token contributes to itself;
-    - `layer_own`, `layer_own_largest[layer]`: how much of a token is still in its own hidden state after each layer, and how often it is the largest part (the original form, on the layer's output);
+    - `layer_own`, `layer_own_largest[layer]`: how much of a token is still in its own hidden state after each layer, and how often it is the largest part (the
+      original form, on the layer's output);
     - `pattern_share[source, layer, pattern]`, for `attention` and `input`: the share of heads whose map shows each of the five patterns (§9.1: which persist globally);
     - `sample_*[layer, head, token, source_token]`: the maps of one input, for figures 7 and 12-23.
 
@@ -92,7 +97,9 @@ class Attribution(Experiment):
         rows, left_out = self._choose(bench)
         if not rows:
             longest = self.limit(bench.shape)
-            raise InputError(f"None of the {sum(left_out.values())} inputs has from 2 to {longest} tokens; set attribution.length to `all` or a larger number.")
+            raise InputError(
+                f"None of the {sum(left_out.values())} inputs has from 2 to {longest} tokens; set attribution.length to `all` or a larger number."
+            )
         try:
             model = in_single(bench.model)
             check_served(model)
@@ -138,7 +145,9 @@ class Attribution(Experiment):
 
     def _attributes(self, bench: Bench, gathered: Gathered, examples: int, left_out: Mapping[str, int]) -> dict[str, Any]:
         longest = self.limit(bench.shape)
-        why = {"d_head": " (d_head, where attention is identifiable; set `length` to lift it)", "all": " (no rule)"}.get(str(self.length), "")
+        why = {"d_head": " (d_head, where attention is identifiable; set `length` to lift it)", "all": " (no rule)"}.get(
+            str(self.length), ""
+        )
         half = torch.finfo(bench.model.dtype).bits < 32
         facts = {
             "examples": examples,

@@ -18,9 +18,9 @@ from headwise.analyses.offsets import Offsets
 from headwise.attribution.contributions import Contributions, contributions, visible_sources
 from headwise.attribution.correlation import row_correlations
 from headwise.attribution.mixing import norm_weighted, rollout
+from headwise.files import write_atomically
 from headwise.models.view import Layer, Rows
 from headwise.patterns import PATTERNS, classify_maps
-from headwise.files import write_atomically
 from headwise.stats.accumulators import Moments, State, Sums, means
 from headwise.text.encode import Batch, Encoded
 
@@ -65,8 +65,16 @@ class Gathered:
         local = contributions(self.model, batch, "previous_layer", options.method, **asked)
         deep = contributions(self.model, batch, "input", options.method, layer_output=True, **asked)
         norm, projected = norm_weighted(self.model, batch, attention)
-        maps = {"attention": attention, "previous_layer": local.heads, "input": deep.heads, "rollout": rollout(attention, batch.real), "norm": norm}
-        self.notes["norm_reading"] = "attention × norm of the value after the output projection" if projected else "attention × norm of the value"
+        maps = {
+            "attention": attention,
+            "previous_layer": local.heads,
+            "input": deep.heads,
+            "rollout": rollout(attention, batch.real),
+            "norm": norm,
+        }
+        self.notes["norm_reading"] = (
+            "attention × norm of the value after the output projection" if projected else "attention × norm of the value"
+        )
         reach = visible_sources(batch, self.shape.causal)[:, None, None]
         near = visible if visible.shape[2] > 1 else visible.expand(-1, -1, 1, -1, -1)
         for place, source in enumerate(READINGS):
@@ -183,13 +191,24 @@ def attribution_dataset(gathered: Gathered, shape: Shape) -> xr.Dataset:
         ("own", "what a token contributes to itself"),
     ):
         variables |= mean_variables(name, heads, state.means(name), long_name=words)
-    variables["rows_left_out"] = xr.Variable(heads, state.sums("rows_left_out").total.numpy().astype(np.int64), {"long_name": "rows without a correlation"})
-    variables |= mean_variables("share", (*heads, "receiver", "token_type"), state.means("share"), long_name="share of contributions by tokens of a type")
-    variables |= mean_variables("layer_own", ("layer",), state.means("layer_own"), long_name="share of a token's own input in its hidden state")
-    variables |= mean_variables(
-        "layer_own_largest", ("layer",), state.means("layer_own_largest"), long_name="tokens whose own input is the largest part of their hidden state"
+    variables["rows_left_out"] = xr.Variable(
+        heads, state.sums("rows_left_out").total.numpy().astype(np.int64), {"long_name": "rows without a correlation"}
     )
-    variables |= mean_variables("pattern_share", ("source", "layer", "pattern"), state.moments("pattern_share"), long_name="share of heads with a pattern")
+    variables |= mean_variables(
+        "share", (*heads, "receiver", "token_type"), state.means("share"), long_name="share of contributions by tokens of a type"
+    )
+    variables |= mean_variables(
+        "layer_own", ("layer",), state.means("layer_own"), long_name="share of a token's own input in its hidden state"
+    )
+    variables |= mean_variables(
+        "layer_own_largest",
+        ("layer",),
+        state.means("layer_own_largest"),
+        long_name="tokens whose own input is the largest part of their hidden state",
+    )
+    variables |= mean_variables(
+        "pattern_share", ("source", "layer", "pattern"), state.moments("pattern_share"), long_name="share of heads with a pattern"
+    )
     coords = layer_head_coords(shape) | {
         "source": list(READINGS),
         "receiver": list(RECEIVERS),
@@ -200,7 +219,9 @@ def attribution_dataset(gathered: Gathered, shape: Shape) -> xr.Dataset:
         maps = ("layer", "head", "token", "source_token")
         for source in ("attention", "previous_layer", "input"):
             variables[f"sample_{source}"] = xr.Variable(maps, gathered.sample[source], {"long_name": f"{source} of one input"})
-        variables["sample_layer"] = xr.Variable(("layer", "token", "source_token"), gathered.sample["layer"], {"long_name": "input in each hidden state"})
+        variables["sample_layer"] = xr.Variable(
+            ("layer", "token", "source_token"), gathered.sample["layer"], {"long_name": "input in each hidden state"}
+        )
         texts = [gathered.model.encoder.piece_text(int(i)) or "·" for i in gathered.sample["ids"]]
         coords |= {"token_text": ("token", texts), "source_token_text": ("source_token", texts)}
     dataset = xr.Dataset(variables, coords=coords)
@@ -222,7 +243,9 @@ def widen_offsets(offsets: xr.Dataset, added: xr.Dataset) -> xr.Dataset:
 def _joined(parts: list[xr.Dataset]) -> xr.Dataset:
     """Datasets of different sources in one, over all their offsets; counts stay whole numbers, zero where nothing was seen."""
     offsets = sorted({int(o) for part in parts for o in part["offset"].values})
-    wide = [part.reindex(offset=offsets, fill_value={name: 0 if _counts(str(name)) else np.nan for name in part.data_vars}) for part in parts]
+    wide = [
+        part.reindex(offset=offsets, fill_value={name: 0 if _counts(str(name)) else np.nan for name in part.data_vars}) for part in parts
+    ]
     shared = {name: wide[0][name] for name in wide[0].data_vars if "source" not in wide[0][name].dims}
     names = [name for name in wide[0].data_vars if name not in shared]
     joined = xr.concat([part[names] for part in wide], dim="source", join="exact", combine_attrs="override")

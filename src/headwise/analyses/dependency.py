@@ -63,10 +63,11 @@ class Dependency(Analysis):
     `p_value[direction, layer, head, relation]`: McNemar's exact one-tailed test that the head finds more than the best offset does. A fixed offset o is right just where
     the true offset is o, so counting found pairs by their true offset gives the pairs that only one of the two finds, with no record of single pairs.
     `p_adjusted` is corrected over all heads, directions and relations, since the best of them is picked. `best_direction`, `best_layer`, `best_head`, `best_accuracy`,
-    `best_baseline`, `best_margin`, `best_p_value`, `best_p_adjusted[relation]`: the head with the highest accuracy; `few[relation]`: under 30 pairs.
+    `best_baseline`, `best_margin`, `best_p_value`, `best_p_adjusted[relation]`: the head with the highest accuracy (of those with 30 pairs, where there are any);
+    `few[relation]`: under 30 pairs.
 
-    The no-op reading (§3.2): `noop_with`, `noop_without[direction, layer, head, relation]` are mean attention to `[SEP]` from words that have the relation (as dependents; for
-    `head_to_dependent` as heads) and from those that do not, `noop_upos[layer, head, upos]` by part of speech, and
+    The no-op reading (§3.2): `noop_with`, `noop_without[direction, layer, head, relation]` are mean attention to `[SEP]` (a decoder's first token) from words that have the
+    relation (as dependents; for `head_to_dependent` as heads) and from those that do not, `noop_upos[layer, head, upos]` by part of speech, and
     `best_noop_with`, `best_noop_without[relation]`, `best_noop_upos[relation, group, upos]` those of each relation's best head.
 
     Parameters
@@ -84,7 +85,7 @@ class Dependency(Analysis):
     correction
         `holm`, `benjamini_hochberg` or `none`.
     noop
-        The type of token that heads with nothing to do look at: `sep` or `cls`; `off` leaves the reading out.
+        The type of token that heads with nothing to do look at: `sep` or `cls`; `auto` is `sep`, for a decoder `cls` (its first token); `off` leaves the reading out.
     """
 
     relations: tuple[str, ...] | str = ()
@@ -94,7 +95,7 @@ class Dependency(Analysis):
     with_punct: bool = False
     poss_rule: bool = False
     correction: str = "holm"
-    noop: str = "sep"
+    noop: str = "auto"
 
     name: ClassVar[str] = "dependency"
     title: ClassVar[str] = "Heads that follow syntax: dependency relations"
@@ -127,7 +128,9 @@ class Dependency(Analysis):
         for name in wanted:
             if name not in known:
                 raise ParameterError(unknown("relation in this corpus", name, known))
-        return Settings((ALL, *wanted), self.subtypes, self.with_root, self.with_punct, self.poss_rule, self.reach)
+        return Settings(
+            (ALL, *wanted), self.subtypes, self.with_root, self.with_punct, self.poss_rule, self.reach, noop.resolve(self.noop, shape)
+        )
 
     # --- the pass ---------------------------------------------------------------------------------------------------
 
@@ -146,8 +149,8 @@ class Dependency(Analysis):
 
     def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
         index = word_index(batch)
-        target = batch.kind("sep" if self.noop == "off" else self.noop)
-        return {"maps": word_maps(rows, index, target[..., None]), "visible": word_visibility(rows, index)}
+        resting = torch.stack([batch.kind(name) for name in noop.TYPES], -1)
+        return {"maps": word_maps(rows, index, resting), "visible": word_visibility(rows, index)}
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
         counts = state["correct"]
@@ -157,7 +160,7 @@ class Dependency(Analysis):
         if layer.layer == 0:
             state.sums("examples").add(torch.tensor([pairs.used, pairs.unaligned, pairs.bare, pairs.cut]))
             state.sums("pairs").add(_count(torch.ones(len(pairs.word), 1, device=batch.device), pairs, settings)[0])
-        maps, mass = sums["maps"][..., :-1], sums["maps"][..., -1]
+        maps, resting = sums["maps"].split([sums["maps"].shape[-1] - len(noop.TYPES), len(noop.TYPES)], -1)
         if not maps.shape[-1]:
             return
         for direction, (found, possible) in enumerate(score(maps, sums["visible"] > 0, pairs)):
@@ -165,7 +168,7 @@ class Dependency(Analysis):
             counts.add(_count(found, pairs, settings), here)
             state.sums("possible").add(_count(possible, pairs, settings).expand(maps.shape[1], -1, -1), here)
         if "noop_with" in state:
-            noop.observe(state, mass, layer.layer, batch, settings)
+            noop.observe(state, resting[..., noop.TYPES.index(settings.noop)], layer.layer, batch, settings)
 
     # --- what comes of it -------------------------------------------------------------------------------------------
 
@@ -180,7 +183,7 @@ class Dependency(Analysis):
             dataset = dataset.merge(noop.dataset(state, dataset)).assign_coords(upos=list(UPOS))
         used, unaligned, bare, cut = (int(x) for x in state.sums("examples").total)
         attrs: dict[str, Any] = {"examples": used, "examples_unaligned": unaligned, "examples_without_tree": bare, "words_cut": cut}
-        attrs["noop_target"] = self.noop
+        attrs["noop_target"] = settings.noop
         if shape.causal:
             attrs["note"] = (
                 "A decoder's words see only what stands before them: dependent_to_head is scored on pairs whose head comes first, "
@@ -290,10 +293,14 @@ def _best_offset(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def best_heads(dataset: xr.Dataset, head_baseline: np.ndarray) -> dict[str, xr.Variable]:
-    """For each relation the direction, layer and head with the highest accuracy (the first of equals); −1, `""` and NaN where nothing could be scored."""
-    accuracy = dataset["accuracy"].values
+    """For each relation the direction, layer and head with the highest accuracy (the first of equals); −1, `""` and NaN where nothing could be scored.
+
+    A decoder may see one pair in one direction and five hundred in the other: heads with fewer than 30 pairs are best heads only where no head has more.
+    """
+    accuracy, tries = dataset["accuracy"].values, dataset["accuracy_n"].values
     directions, layers, heads, relations = accuracy.shape
-    flat = np.where(np.isnan(accuracy), -1.0, accuracy).reshape(-1, relations)
+    enough = tries >= np.minimum(tries.reshape(-1, relations).max(0, initial=0), FEW)
+    flat = np.where(np.isnan(accuracy) | ~enough, -1.0, accuracy).reshape(-1, relations)
     best = flat.argmax(0)
     scored = flat.max(0, initial=-1.0) >= 0
     direction, layer, head = np.unravel_index(best, (directions, layers, heads))

@@ -41,6 +41,7 @@ class Settings:
     with_punct: bool
     poss_rule: bool
     reach: int
+    noop: str = "off"  # the type of token that heads with nothing to do look at
 
     @property
     def bins(self) -> int:

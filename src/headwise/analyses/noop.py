@@ -17,15 +17,22 @@ from headwise.stats.accumulators import Moments, State
 from headwise.stats.sparse import SparseSums
 from headwise.text.encode import Batch
 
-TARGETS = ("sep", "cls", "off")
+TARGETS = ("auto", "sep", "cls", "off")
+TYPES = ("sep", "cls")
 GROUPS = ("with", "without")
 DIMS = ("direction", "layer", "head", "relation")
 
 
+def resolve(target: str, shape: Shape) -> str:
+    """The type of token meant by `auto`: `[SEP]`, and the first token for a decoder, whose text has no end yet."""
+    return target if target != "auto" else "cls" if shape.causal else "sep"
+
+
 def missing(target: str, shape: Shape) -> str | None:
     """Why this reading cannot be had, or None."""
+    target = resolve(target, shape)
     if target != "off" and target not in shape.token_types:
-        other = next((name for name in ("cls", "sep") if name in shape.token_types), None)
+        other = next((name for name in TYPES if name in shape.token_types), None)
         return f"the tokenizer has no {target} token" + (f"; set noop={other}" if other else "")
     return None
 

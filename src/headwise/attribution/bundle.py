@@ -29,21 +29,23 @@ class Bundle(Tensor):
 
     @staticmethod
     def __new__(cls, primal: Tensor, tangent: Tensor) -> Bundle:
-        out = Tensor._make_wrapper_subclass(cls, primal.shape, strides=primal.stride(), dtype=primal.dtype, device=primal.device)  # type: ignore[attr-defined]
+        out = Tensor._make_wrapper_subclass(cls, primal.shape, strides=primal.stride(), dtype=primal.dtype, device=primal.device)
         out.primal, out.tangent = primal, tangent
         return out
 
     # Read often; a detour over __torch_function__ would cost more than the answer.
-    shape = property(lambda self: self.primal.shape)  # type: ignore[assignment]
-    dtype = property(lambda self: self.primal.dtype)  # type: ignore[assignment]
-    device = property(lambda self: self.primal.device)  # type: ignore[assignment]
-    ndim = property(lambda self: self.primal.ndim)  # type: ignore[assignment]
+    shape = property(lambda self: self.primal.shape)
+    dtype = property(lambda self: self.primal.dtype)
+    device = property(lambda self: self.primal.device)
+    ndim = property(lambda self: self.primal.ndim)
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"Bundle({list(self.primal.shape)}, {len(self.tangent)} tangents)"
 
     @classmethod
-    def __torch_function__(cls, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name in ("detach", "__set__"):
@@ -62,7 +64,7 @@ class Bundle(Tensor):
         return differentiate(func, args, kwargs)
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         raise NotServed(f"{func} reaches below the functions that bundles know")
 
 
@@ -86,7 +88,9 @@ def _attribute(func: Callable[..., Any], value: Bundle) -> Any:
     return Bundle(found, torch.func.vmap(func)(value.tangent))
 
 
-def _in_place(cls: type[Bundle], func: Callable[..., Any], name: str, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _in_place(
+    cls: type[Bundle], func: Callable[..., Any], name: str, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """Compute anew and put the result in the place of the first argument."""
     target = args[0]
     if not isinstance(target, Bundle):
@@ -148,7 +152,7 @@ def differentiate(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
         return tuple(found[i] for i in moving)
 
     def along(*directions: Tensor) -> tuple[Tensor, ...]:
-        return torch.func.jvp(moved, primals, directions)[1]  # type: ignore[no-any-return]
+        return torch.func.jvp(moved, primals, directions)[1]
 
     try:
         tangents = torch.func.vmap(along)(*(b.tangent for b in bundles))

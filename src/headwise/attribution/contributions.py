@@ -28,9 +28,11 @@ SOURCES = ("previous_layer", "input")
 class Contributions:
     """How much of each token is in each head's output (Pascual et al. 2021, §4), receiving token first, as in attention.
 
-    `heads[example, layer, head, receiving, source]` = `‖∂O[l,h,j]/∂x_i‖ / Σ_k ‖∂O[l,h,j]/∂x_k‖` with x = E[0] (`input`) or E[l] (`previous_layer`): rows sum to one, padding is zero.
+    `heads[example, layer, head, receiving, source]` = `‖∂O[l,h,j]/∂x_i‖ / Σ_k ‖∂O[l,h,j]/∂x_k‖` with x = E[0] (`input`) or E[l] (`previous_layer`): rows sum
+    to one, padding is zero.
     `layers[example, layer, receiving, source]`, where asked for: the same of what leaves each layer, `E[l+1]`, from the input.
-    For a sketch: `error`, `low`, `high` (standard error and 95 % interval of each share), `tangents[example]` per token, and `total_variation[example]`, the foretold median error of a row.
+    For a sketch: `error`, `low`, `high` (standard error and 95 % interval of each share), `tangents[example]` per token, and `total_variation[example]`, the
+    foretold median error of a row.
     """
 
     heads: Tensor
@@ -66,7 +68,8 @@ def contributions(
     source
         `input`: from what enters the first layer, with all the mixing in between; `previous_layer`: from what enters the head's own layer.
     method
-        `exact` (forward mode), `sketch` (random tangents, with errors) or `reverse` (plain autograd: slow, to check the others by). Contributions of the previous layer have a closed form, which
+        `exact` (forward mode), `sketch` (random tangents, with errors) or `reverse` (plain autograd: slow, to check the others by). Contributions of the
+        previous layer have a closed form, which
         both `exact` and `sketch` use.
     layer_output
         With `source="input"`: also the contributions to what leaves each layer.

@@ -66,7 +66,11 @@ class _Replay(Passage):
     def replay(self, made: Made, hidden: Tensor) -> _Replay:
         module, args, kwargs, before = made
         old = before.transpose(0, 1) if self.sites.tokens_first else before
-        given = next(a for a in (*args, *kwargs.values()) if a is before or (isinstance(a, Tensor) and a.data_ptr() == old.data_ptr() and a.shape == old.shape))
+        given = next(
+            a
+            for a in (*args, *kwargs.values())
+            if a is before or (isinstance(a, Tensor) and a.data_ptr() == old.data_ptr() and a.shape == old.shape)
+        )
         new_args, new_kwargs = replaced(args, kwargs, given, self._turned(hidden))
         # A cache was filled by the first call; a second one would see its keys twice.
         new_args = tuple(None if isinstance(a, Cache) else a for a in new_args)
@@ -83,7 +87,8 @@ def local_squares(model: HeadModel, batch: Batch, *, memory: float = DEFAULT_MEM
 
     `∂y_j/∂x_i = P_ji (V'_i + s (v_i − y_j) (q_jᵀ K'_i)) + [i = j] s Σ_k P_jk (v_k − y_j) (k_kᵀ Q'_j)`,
 
-    so all blocks follow from the d_head × width Jacobians of query, key and value of each token, which `width` tangents give for all tokens at once. Soft-capped scores bring their own slope in.
+    so all blocks follow from the d_head × width Jacobians of query, key and value of each token, which `width` tangents give for all tokens at once.
+    Soft-capped scores bring their own slope in.
     Layers of another kind get their tangents pushed through one by one.
     """
     check_served(model)
@@ -142,14 +147,17 @@ def _moved(model: HeadModel, made: Made, hidden: Tensor, tangents: Tensor) -> tu
     call = _Replay(model, form=False).replay(made, Bundle(hidden, tangents)).call
     if call is None or any(isinstance(x, Bundle) for x in (call.bias, call.mask, call.sinks)):
         return None
-    query, key, value = (x.tangent if isinstance(x, Bundle) else x.new_zeros(len(tangents), *x.shape) for x in (call.query, call.key, call.value))
+    query, key, value = (
+        x.tangent if isinstance(x, Bundle) else x.new_zeros(len(tangents), *x.shape) for x in (call.query, call.key, call.value)
+    )
     return query, key, value
 
 
 class _Grams:
     """Squared norms of a layer's blocks from products of the Jacobians of single tokens, summed over input dimensions.
 
-    The block is `P_ji (V'_i + (v_i − y_j) aᵀ)` with `a = s_ji K'_iᵀ q_j`, and for i = j `F_j Q'_j` besides, with `F_j = Σ_k P_jk s_jk (v_k − y_j) k_kᵀ`. Its square needs only the products
+    The block is `P_ji (V'_i + (v_i − y_j) aᵀ)` with `a = s_ji K'_iᵀ q_j`, and for i = j `F_j Q'_j` besides, with `F_j = Σ_k P_jk s_jk (v_k − y_j) k_kᵀ`. Its
+    square needs only the products
     `V'V'ᵀ`, `V'K'ᵀ`, `K'K'ᵀ`, ... of each token, `[example, head, token, size, size]`, which broadcast where all tokens share them. All in float64, since terms may cancel.
     """
 
@@ -178,11 +186,13 @@ class _Grams:
         self.sums[name] = self.sums[name] + value.double() if name in self.sums else value.double()
 
     def squares(self) -> Tensor:
-        query, key, value, weights, slope = self.query, self.key, self.value, self.weights, self.slope
+        query, value, weights, slope = self.query, self.value, self.weights, self.slope
         output = weights @ value
         kk, vk, vv = self.sums["kk"], self.sums["vk"], self.sums["vv"]
         length = slope**2 * (_outer(query, query) @ kk.flatten(-2).transpose(-1, -2))  # ‖a‖²
-        cross = slope * (query @ (value[..., None, :] @ vk)[..., 0, :].transpose(-1, -2) - _outer(output, query) @ vk.flatten(-2).transpose(-1, -2))
+        cross = slope * (
+            query @ (value[..., None, :] @ vk)[..., 0, :].transpose(-1, -2) - _outer(output, query) @ vk.flatten(-2).transpose(-1, -2)
+        )
         apart = value.square().sum(-1)[..., None, :] + output.square().sum(-1)[..., :, None] - 2 * output @ value.transpose(-1, -2)
         blocks = weights**2 * (vv[..., None, :] + 2 * cross + apart.clamp(min=0) * length)
         own = blocks.diagonal(dim1=-2, dim2=-1)

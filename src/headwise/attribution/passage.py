@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -86,10 +86,8 @@ class Passage:
                 stack.callback(entry.register_forward_hook(self._leave).remove)
             token = SESSION.set(self)
             stack.callback(SESSION.reset, token)
-            try:
-                yield
-            except Finished:
-                pass
+            stack.enter_context(suppress(Finished))
+            yield
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         if SESSION.get() is not self:
@@ -121,7 +119,7 @@ def differentiable(module: nn.Module) -> Iterator[None]:
         for config, _ in before:
             config._experts_implementation_internal = "eager"  # type: ignore[union-attr]
         for gelu in gelus:
-            gelu.forward = partial(nn.functional.gelu, approximate="tanh")  # type: ignore[method-assign]
+            gelu.forward = partial(nn.functional.gelu, approximate="tanh")
         yield
     finally:
         for config, name in before:
@@ -138,7 +136,9 @@ def replaced(args: tuple[Any, ...], kwargs: Mapping[str, Any], old: Tensor, new:
 def check_served(model: HeadModel) -> None:
     """Refuse models whose layers' inputs cannot be reached, or do not stand for tokens of the text."""
     if model.stack == "cross":
-        raise ModelError("Contributions to cross-attention are not defined here: its tokens are not those it looks at; open the encoder or the decoder stack.")
+        raise ModelError(
+            "Contributions to cross-attention are not defined here: its tokens are not those it looks at; open the encoder or the decoder stack."
+        )
     if not model.hidden or not model._sites.entries:
         raise ModelError(f"The layers of {model.name} pass on no hidden states of the usual shape, so nothing can be attributed to them.")
     if len(set(model._sites.d_heads)) > 1:
@@ -161,10 +161,12 @@ def in_single(model: HeadModel) -> HeadModel:
     try:
         module = module.float()
     except (ValueError, RuntimeError, TypeError) as error:
-        raise ModelError(f"{model.name} cannot be computed in float32 ({error}), and derivatives in half precision are too coarse; give an unquantised model.") from error
+        raise ModelError(
+            f"{model.name} cannot be computed in float32 ({error}), and derivatives in half precision are too coarse; give an unquantised model."
+        ) from error
     opened = HeadModel.open(module, tokenizer=model.tokenizer, stack=model.stack)
     opened.name = model.name
-    if opened.encoder is not None and model.encoder is not None:
+    if model.tokenizer is not None:
         opened.encoder.max_length, opened.encoder.overlong = model.encoder.max_length, model.encoder.overlong
     return opened
 

@@ -11,12 +11,15 @@ from torch import Tensor
 from headwise.attribution.bundle import RULES, Bundle, Rule, linear_map, primal_of
 
 # Linear in their first argument, whatever the others are.
-LINEAR = """
-chunk split split_with_sizes unbind type type_as repeat repeat_interleave swapaxes swapdims movedim narrow select index_select gather roll neg __neg__ sum mean
-diagonal tril triu flip
-""".split()
+LINEAR = (
+    *("chunk", "split", "split_with_sizes", "unbind", "type", "type_as", "repeat", "repeat_interleave", "swapaxes", "swapdims", "movedim"),
+    *("narrow", "select", "index_select", "gather", "roll", "neg", "__neg__", "sum", "mean", "diagonal", "tril", "triu", "flip"),
+)
 # Functions of each element alone.
-ELEMENTWISE = "gelu silu relu tanh sigmoid exp sqrt rsqrt reciprocal softplus log log1p erf square sin cos elu leaky_relu mish hardswish".split()
+ELEMENTWISE = (
+    *("gelu", "silu", "relu", "tanh", "sigmoid", "exp", "sqrt", "rsqrt", "reciprocal", "softplus", "log", "log1p", "erf", "square"),
+    *("sin", "cos", "elu", "leaky_relu", "mish", "hardswish"),
+)
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -77,7 +80,9 @@ def _getitem(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     if not isinstance(value, Bundle):
         return NotImplemented
     parts = index if isinstance(index, tuple) else (index,)
-    if all(part is None or part is Ellipsis or isinstance(part, int | slice) for part in parts) and not any(isinstance(part, bool) for part in parts):
+    if all(part is None or part is Ellipsis or isinstance(part, int | slice) for part in parts) and not any(
+        isinstance(part, bool) for part in parts
+    ):
         return Bundle(value.primal[index], value.tangent[(slice(None), *parts)])
     return linear_map(func, args, kwargs)
 
@@ -95,7 +100,8 @@ def _elementwise(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
         return NotImplemented
     kwargs = kwargs | ({"inplace": False} if "inplace" in kwargs else {})
     x = args[0].primal
-    value, slope = torch.func.jvp(lambda y: func(y, *args[1:], **kwargs), (x,), (torch.ones_like(x),))
+    found: tuple[Any, ...] = torch.func.jvp(lambda y: func(y, *args[1:], **kwargs), (x,), (torch.ones_like(x),))
+    value, slope = found
     return Bundle(value, args[0].tangent * slope)
 
 

@@ -12,7 +12,7 @@ import torch
 from scipy import special
 from torch import Tensor
 
-from headwise.attribution.forward import DEFAULT_MEMORY, Sums, exact_squares, in_chunks, tangents_at_once
+from headwise.attribution.forward import DEFAULT_MEMORY, Squares, Sums, exact_squares, in_chunks, tangents_at_once
 from headwise.attribution.passage import check_served
 from headwise.text.encode import Batch
 
@@ -55,7 +55,8 @@ def sketch(
     """Contributions of the input to every head's output by k random tangents per token.
 
     With u of independent signs, `E ‖J u‖² = ‖J‖²`; the mean s over k of them estimates the squared norm of a block, its square root the norm, and those of a row, divided by
-    their sum, the contributions. Their errors follow from the spread of the k values: `log s` varies about as the logarithm of a χ² with `2k/r` degrees of freedom, r being the relative
+    their sum, the contributions. Their errors follow from the spread of the k values: `log s` varies about as the logarithm of a χ² with `2k/r` degrees of
+    freedom, r being the relative
     variance of one value (a token's own, drawn towards the mean of its row). The interval is one of the logit of the contribution, with Student's t (Welch).
 
     Parameters
@@ -74,7 +75,7 @@ def sketch(
         return moments.result({})
     moments.draw(list(range(len(batch))), min(PILOT, model.hidden))
     wanted = _wanted(moments, error)
-    instead = {}
+    instead: dict[int, Squares] = {}
     for k in sorted(set(wanted.values())):
         examples = [e for e, own in wanted.items() if own == k]
         if k >= model.hidden:
@@ -127,7 +128,7 @@ class _Moments:
             self.layers.index_add_(0, chosen, layers)
         self.count[chosen] += k
 
-    def result(self, instead: dict[int, object]) -> Sketch:
+    def result(self, instead: dict[int, Squares]) -> Sketch:
         """Estimates so far; examples in `instead` are taken from their exact squares."""
         k = self.count
         mean = self.heads[0] / _wide(k, self.heads[0])
@@ -135,10 +136,10 @@ class _Moments:
         layers = self.layers / _wide(k, self.layers)
         exact = torch.zeros(len(self.batch), dtype=torch.bool, device=k.device)
         for e, squares in instead.items():
-            n = squares.heads.shape[-1]  # type: ignore[attr-defined]
-            mean[e, ..., :n, :n], spread[e] = squares.heads[0], 0  # type: ignore[attr-defined]
-            if self.layer_output:
-                layers[e, ..., :n, :n] = squares.layers[0]  # type: ignore[attr-defined]
+            n = squares.heads.shape[-1]
+            mean[e, ..., :n, :n], spread[e] = squares.heads[0], 0
+            if squares.layers is not None:
+                layers[e, ..., :n, :n] = squares.layers[0]
             exact[e] = True
         real = (self.batch.real[:, None, :] & self.batch.real[:, :, None])[:, None, None]
         shares, errors, low, high = intervals(mean, spread, k, real)

@@ -79,7 +79,8 @@ def difference_dataset(analysis: str, measured: Sequence[Measured], names: Seque
     p-value and corrected p-value, and `x_third_change[model, third, ...]`, the mean over the heads of a third of the layers (Pande et al. 2021, Fig 6)."""
     base = measured[0]
     variables: dict[str, Any] = {}
-    shared = [name for name in base.values if all(name in other.values for other in measured)]
+    # Variables without a head say something of the inputs, not of the model.
+    shared = [name for name in base.values if "head" in base.dataset[name].dims and all(name in other.values for other in measured)]
     for name in shared:
         array = base.dataset[name]
         dims = tuple(map(str, array.dims))

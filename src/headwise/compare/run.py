@@ -142,7 +142,7 @@ def _rows(models: Sequence[HeadModel], names: Sequence[str], corpus: Corpus) -> 
     limit = min(min(model.max_length, model.encoder.max_length) for model in models)
     for model in models:
         model.encoder.max_length = limit
-    rows = []
+    rows: list[Encoded] = []
     for example in corpus:
         row = first.encoder.encode(example, len(rows))
         if row is None:

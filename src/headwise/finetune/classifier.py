@@ -231,7 +231,7 @@ def make_classifier(
         if getattr(config, "pad_token_id", None) is None:
             config.pad_token_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         encoder = _load(transformers.AutoModelForSequenceClassification, where, config, model, start)
-        own = OwnClassifier(encoder.to(device), tokenizer)
+        own = OwnClassifier(encoder.to(device), tokenizer)  # type: ignore[arg-type]
         if new_pooler:
             for part in own.head_modules():
                 for linear in part.modules():
@@ -239,7 +239,7 @@ def make_classifier(
                         draw(linear, config)
         made: TaskModel = own
     else:
-        encoder = _load(transformers.AutoModel, where, config, model, start).to(device)
+        encoder = _load(transformers.AutoModel, where, config, model, start).to(device)  # type: ignore[arg-type]
         made = PooledClassifier(encoder, tokenizer, task.outputs, layer=layer, heads=heads, dropout=dropout, name=Path(where).name)
     if start == "frozen":
         made.freeze()

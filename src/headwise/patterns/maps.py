@@ -5,34 +5,32 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-GROUPS = 60  # a map has at most so many rows and columns of its own
-MARGIN = 2  # its first and last rows and columns are repeated so often: delimiters stand there, and a stripe one place wide at the very edge is easily missed
-SIZE = GROUPS + 2 * MARGIN
+SIZE = 64
 CHANNELS = ("seen", "weight", "visible", "column", "offset")
 # The darkest shade stands for this quantile of the visible weights: one outlier must not make the rest of a map white.
 TOP_SHARE = 0.01
 
 
 def bins(lengths: Tensor, width: int, start: int = 0, stop: int | None = None) -> Tensor:
-    """One-hot `[example, GROUPS, token]`: which of at most GROUPS groups each of the tokens `start..stop` falls into.
+    """One-hot `[example, SIZE, token]`: which of at most SIZE groups each of the tokens `start..stop` falls into.
 
-    Up to GROUPS tokens, each is its own group; beyond, token t of n falls into group `⌊t · GROUPS / n⌋`, so that groups are neighbours and (nearly) of one size.
+    Up to SIZE tokens, each is its own group; beyond, token t of n falls into group `⌊t · SIZE / n⌋`, so that groups are neighbours and (nearly) of one size.
     Padding tokens belong to none.
     """
     stop = width if stop is None else stop
     tokens = torch.arange(start, stop, device=lengths.device)
     n = lengths[:, None]
-    group = torch.where(n > GROUPS, tokens[None] * GROUPS // n.clamp(min=1), tokens[None].expand(len(lengths), -1))
-    group = torch.where(tokens[None] < n, group, GROUPS)
-    return torch.nn.functional.one_hot(group.clamp(max=GROUPS), GROUPS + 1)[..., :GROUPS].transpose(1, 2)
+    group = torch.where(n > SIZE, tokens[None] * SIZE // n.clamp(min=1), tokens[None].expand(len(lengths), -1))
+    group = torch.where(tokens[None] < n, group, SIZE)
+    return torch.nn.functional.one_hot(group.clamp(max=SIZE), SIZE + 1)[..., :SIZE].transpose(1, 2)
 
 
 def shrink(weights: Tensor, lengths: Tensor, start: int = 0) -> Tensor:
-    """Mass between groups of tokens: `[example, head, row, key]`, the rows from `start` on, to `[example, head, GROUPS, GROUPS]`.
+    """Mass between groups of tokens: `[example, head, row, key]`, the rows from `start` on, to `[example, head, SIZE, SIZE]`.
 
     `M[I, J] = 1/|I| Σ_{i ∈ I} Σ_{j ∈ J} A[i, j]`: how much a token of group I gives to group J, so rows still sum to one. It is linear, so blocks of rows add up.
     A head on the previous token keeps a full diagonal, a head on one token a full stripe, and a head on its segment a full block, however long the input. Maps of at
-    most GROUPS tokens are left as they are, in the upper left corner.
+    most SIZE tokens are left as they are, in the upper left corner.
     """
     keys = bins(lengths, weights.shape[-1]).to(weights.dtype)
     rows = bins(lengths, weights.shape[-1], start, start + weights.shape[-2]).to(weights.dtype)
@@ -41,7 +39,7 @@ def shrink(weights: Tensor, lengths: Tensor, start: int = 0) -> Tensor:
 
 
 def shrink_visible(visible: Tensor, lengths: Tensor, start: int = 0) -> Tensor:
-    """How many of the pairs of two groups are visible: `[example, 1 or head, row, key]` to `[example, 1 or head, GROUPS, GROUPS]`; blocks of rows add up."""
+    """How many of the pairs of two groups are visible: `[example, 1 or head, row, key]` to `[example, 1 or head, SIZE, SIZE]`; blocks of rows add up."""
     keys = bins(lengths, visible.shape[-1]).float()
     rows = bins(lengths, visible.shape[-1], start, start + visible.shape[-2]).float()
     return rows[:, None] @ (visible.float() @ keys[:, None].transpose(-1, -2))
@@ -50,7 +48,7 @@ def shrink_visible(visible: Tensor, lengths: Tensor, start: int = 0) -> Tensor:
 def images(mass: Tensor, seen_pairs: Tensor, lengths: Tensor) -> Tensor:
     """What the network looks at: `[example, head, channel, SIZE, SIZE]` from `shrink` and `shrink_visible`.
 
-    Maps of fewer than GROUPS groups are stretched by repeating their cells, and every map is framed by its own edge, MARGIN places wide. Channels:
+    Maps of fewer than SIZE groups are stretched by repeating their cells. Channels:
 
     - `seen`: the map as a labeller sees it, the square root of the weight over the map's 99th percentile of visible weights, at most 1;
     - `weight`: the square root of the weight itself;
@@ -58,20 +56,18 @@ def images(mass: Tensor, seen_pairs: Tensor, lengths: Tensor) -> Tensor:
     - `column`: the square root of the mean weight of each column over the rows that may look there, along the whole column;
     - `offset`: the square root of the mean weight at each distance from the diagonal, along it.
     """
-    groups = lengths.clamp(max=GROUPS)
-    source = torch.arange(GROUPS, device=mass.device)[None] * groups[:, None] // GROUPS
+    groups = lengths.clamp(max=SIZE)
+    source = torch.arange(SIZE, device=mass.device)[None] * groups[:, None] // SIZE
     mass = _stretch(mass.clamp(min=0), source)
     visible = (_stretch(seen_pairs, source) > 0).to(mass.dtype).expand_as(mass)
     mass = mass * visible
     flat = mass.flatten(-2)
     rank = (visible.flatten(-2).sum(-1, keepdim=True) * TOP_SHARE).long()
-    top = flat.topk(int(GROUPS * GROUPS * TOP_SHARE) + 1, dim=-1).values.gather(-1, rank)
-    seen = (flat / top.clamp(min=1e-9)).clamp(max=1).unflatten(-1, (GROUPS, GROUPS))
+    top = flat.topk(int(SIZE * SIZE * TOP_SHARE) + 1, dim=-1).values.gather(-1, rank)
+    seen = (flat / top.clamp(min=1e-9)).clamp(max=1).unflatten(-1, (SIZE, SIZE))
     column = mass.sum(-2, keepdim=True) / visible.sum(-2, keepdim=True).clamp(min=1)
     offset = _offset_means(mass, visible)
-    shown = torch.stack([seen.sqrt(), mass.sqrt(), visible, column.sqrt().expand_as(mass), offset.sqrt()], dim=-3)
-    frame = torch.arange(-MARGIN, GROUPS + MARGIN, device=mass.device).clamp(0, GROUPS - 1)
-    return shown[..., frame, :][..., frame]
+    return torch.stack([seen.sqrt(), mass.sqrt(), visible, column.sqrt().expand_as(mass), offset.sqrt()], dim=-3)
 
 
 def _stretch(square: Tensor, source: Tensor) -> Tensor:
@@ -83,13 +79,13 @@ def _stretch(square: Tensor, source: Tensor) -> Tensor:
 
 def _offset_means(mass: Tensor, visible: Tensor) -> Tensor:
     """The mean over the visible cells of each diagonal, put back on that diagonal."""
-    place = torch.arange(GROUPS, device=mass.device)
-    index = (place[None] - place[:, None] + GROUPS - 1).flatten().expand(*mass.shape[:-2], -1)
-    total = mass.new_zeros(*mass.shape[:-2], 2 * GROUPS - 1)
+    place = torch.arange(SIZE, device=mass.device)
+    index = (place[None] - place[:, None] + SIZE - 1).flatten().expand(*mass.shape[:-2], -1)
+    total = mass.new_zeros(*mass.shape[:-2], 2 * SIZE - 1)
     count = total.clone()
     total.scatter_add_(-1, index, mass.flatten(-2))
     count.scatter_add_(-1, index, visible.flatten(-2).contiguous())
-    return (total / count.clamp(min=1)).gather(-1, index).unflatten(-1, (GROUPS, GROUPS))
+    return (total / count.clamp(min=1)).gather(-1, index).unflatten(-1, (SIZE, SIZE))
 
 
 def map_images(maps: Tensor, causal: bool) -> Tensor:

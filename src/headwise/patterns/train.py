@@ -89,7 +89,7 @@ class Settings:
     widths: tuple[int, ...] = (12, 12, 24, 24, 48, 48, 64, 64)
     channels: tuple[int, ...] = (0, 1, 2)
     augment: bool = True
-    epochs: int = 50
+    epochs: int = 70
     batch: int = 64
     rate: float = 3e-3
     decay: float = 0.2
@@ -147,14 +147,11 @@ def augmented(weights: Tensor, lengths: Tensor, causal: Tensor, generator: torch
     return weights * visible, fresh
 
 
-def fit(data: Labelled, settings: Settings, seed: int, start: dict[str, Tensor] | None = None) -> PatternNetwork:
-    """One network trained on all of `data`, by seed; from the weights `start` on, where given."""
+def fit(data: Labelled, settings: Settings, seed: int) -> PatternNetwork:
+    """One network trained on all of `data`, by seed."""
     device = data.labels.device
     torch.manual_seed(seed)
-    network = PatternNetwork(settings.widths, dropout=settings.dropout)
-    if start is not None:
-        network.load_state_dict(start, strict=False)
-    network = network.to(device)
+    network = PatternNetwork(settings.widths, dropout=settings.dropout).to(device)
     generator = torch.Generator(device=device).manual_seed(seed)
     counts = torch.bincount(data.labels, minlength=len(PATTERNS)).float().clamp(min=1)
     loss_of = nn.CrossEntropyLoss(weight=(counts.mean() / counts) ** settings.balance, label_smoothing=settings.smoothing)
@@ -298,7 +295,7 @@ def main() -> None:
     parser.add_argument("--report", type=Path, default=None)
     parser.add_argument("--typical", type=Path, default=None, help="where to write typical maps of each pattern")
     parser.add_argument("--networks", type=int, default=3, help="how many networks, by seed, are averaged in the shipped classifier")
-    parser.add_argument("--fold-networks", type=int, default=1, help="how many of them are averaged where folds or models are left out")
+    parser.add_argument("--fold-networks", type=int, default=3, help="how many of them are averaged where folds or models are left out")
     parser.add_argument("--choose", action="store_true", help="compare the candidate settings by folds on the training models first")
     parser.add_argument("--settings", default="chosen", choices=sorted(CANDIDATES))
     given = parser.parse_args()

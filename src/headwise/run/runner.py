@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -245,6 +246,7 @@ def _identity(model: HeadModel, corpus: Corpus, plan: Plan, options: RunOptions)
         "device": model.device.type,
         "dtype": str(model.dtype).removeprefix("torch."),
         "torch": torch.__version__,
+        "transformers": version("transformers"),
         "adopted": {"threads": torch.get_num_threads()},
     }
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from headwise.errors import OutputError
 from headwise.files import write_atomically
@@ -64,9 +64,9 @@ class RunFolder:
         """A shard's state and facts."""
         path = self._shard_file(shard)
         try:
-            arrays = load_file(path)
-            header = path.open("rb").read(8 + int.from_bytes(path.open("rb").read(8), "little"))[8:]
-            facts = json.loads(json.loads(header)["__metadata__"]["facts"])
+            with safe_open(path, framework="numpy") as file:
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
+                facts = json.loads(file.metadata()["facts"])
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise OutputError(f"{path} is damaged ({error}); delete it and run the same command again to make it anew.") from error
         return arrays, facts

@@ -86,12 +86,12 @@ class Task:
         """At most `count` examples of each part, labels in proportion."""
         if count is None:
             return self
-        kept = {}
-        for part in ("train", "dev"):
-            examples = getattr(self, part)
+
+        def chosen(examples: tuple[Example, ...]) -> tuple[Example, ...]:
             labels = ["" if self.regression else example.label for example in examples]
-            kept[part] = tuple(examples[i] for i in sample(labels, np.arange(len(examples)), count, seed))
-        return replace(self, **kept)
+            return tuple(examples[i] for i in sample(labels, np.arange(len(examples)), count, seed))
+
+        return replace(self, train=chosen(self.train), dev=chosen(self.dev))
 
 
 def _name(label: object) -> str:

@@ -1,0 +1,53 @@
+"""Options that the commands on tasks share, and what they do with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headwise.commands.common import CorpusOption as CorpusSpec
+from headwise.commands.common import DeviceOption as Device
+from headwise.commands.common import LimitOption as Limit
+from headwise.commands.common import ModelArgument as Model
+from headwise.commands.common import OverwriteOption as Overwrite
+from headwise.errors import OutputError
+
+TaskName = Annotated[
+    str | None, typer.Option("--task", help="MRPC, STS-B, SST-2, RTE, CoLA, QNLI, QQP, MNLI, or a name for your own files.")
+]
+Data = Annotated[Path | None, typer.Option("--data", help="The task's folder, or GLUE's folder with the task's in it.")]
+Dev = Annotated[str | None, typer.Option("--dev", help="The file that is scored, instead of the folder's.")]
+MaxLength = Annotated[int, typer.Option("--max-length", min=2, help="Cut inputs to this many tokens (special ones included).")]
+AtlasFile = Annotated[Path | None, typer.Option("--atlas", help="Results that heads are picked from: an atlas.nc, or its folder.")]
+Seed = Annotated[int, typer.Option("--seed", help="For everything random.")]
+
+
+def refuse_existing(path: Path, overwrite: bool) -> None:
+    """Find out before any work that the result has no place."""
+    if path.exists() and not overwrite:
+        raise OutputError(f"{path} exists; give --overwrite to replace it, or choose another place with --out.")
+
+
+def load_atlas(path: Path | None) -> Any:
+    from headwise.atlas import Atlas
+
+    return None if path is None else Atlas.load(path)
+
+
+__all__ = [
+    "AtlasFile",
+    "CorpusSpec",
+    "Data",
+    "Dev",
+    "Device",
+    "Limit",
+    "MaxLength",
+    "Model",
+    "Overwrite",
+    "Seed",
+    "TaskName",
+    "load_atlas",
+    "refuse_existing",
+]

@@ -1,0 +1,324 @@
+"""Graph-based parsers of few parameters on top of all heads' word-level maps (Clark et al. 2019, §5), and the file those maps are read from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import OutputError
+
+NEVER = -1e9
+NEAR = (-2, -1, 0, 1, 2)  # distances with an indicator of their own
+
+
+class MapFile:
+    """Word-level maps of many sentences in one memory-mapped float16 file: `[from word, to word, head]` of each, one behind the other."""
+
+    def __init__(self, path: Path, sizes: Sequence[int], heads: int, *, write: bool = False) -> None:
+        self.path, self.sizes, self.heads = path, np.asarray(sizes, dtype=np.int64), heads
+        ends = np.cumsum(self.sizes**2 * heads)
+        self.starts = np.concatenate([[0], ends])[:-1]
+        total = int(ends[-1]) if len(ends) else 0
+        try:
+            self.values: np.ndarray = np.memmap(path, dtype=np.float16, mode="w+" if write else "r", shape=(max(total, 1),))
+        except OSError as error:
+            raise OutputError(
+                f"{path} cannot hold {total * 2 / 2**20:.0f} MiB of maps ({error.strerror or error}); free some space."
+            ) from error
+
+    def write(self, sentence: int, maps: np.ndarray) -> None:
+        """Store `maps[head, from word, to word]` of a sentence."""
+        n, start = int(self.sizes[sentence]), int(self.starts[sentence])
+        self.values[start : start + n * n * self.heads] = np.moveaxis(maps, 0, -1).ravel()
+
+    def read(self, sentences: Sequence[int], width: int) -> Tensor:
+        """Maps `[sentence, from word, to word, head]` as float32, padded by zeros to `width` words."""
+        out = torch.zeros(len(sentences), width, width, self.heads)
+        for place, sentence in enumerate(sentences):
+            n, start = int(self.sizes[sentence]), int(self.starts[sentence])
+            block = np.array(self.values[start : start + n * n * self.heads]).reshape(n, n, self.heads)
+            out[place, :n, :n] = torch.from_numpy(block).float()
+        return out
+
+    def close(self, delete: bool = False) -> None:
+        if isinstance(self.values, np.memmap) and self.values.mode != "r":
+            self.values.flush()
+        self.values = np.zeros(0, dtype=np.float16)  # lets go of the mapping
+        if delete:
+            self.path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trees:
+    """Sentences for the probes: for each its words' vectors, the index of each word's head (the number of words for the root), and which words are scored."""
+
+    vectors: list[np.ndarray]
+    heads: list[np.ndarray]
+    scored: list[np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(heads) for heads in self.heads]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Some sentences as padded tensors.
+
+    `maps[sentence, from, to, head]` (None for probes that look at no maps), `vectors[sentence, word, size]`, `head[sentence, word]` (width for the root, −100 for
+    words that are not scored), `real[sentence, word]`.
+    """
+
+    sentences: list[int]
+    maps: Tensor | None
+    vectors: Tensor
+    head: Tensor
+    real: Tensor
+
+
+def part_of(trees: Trees, sentences: Sequence[int], file: MapFile | None, device: torch.device | str) -> Part:
+    """Pad some sentences to the longest of them."""
+    width = max(len(trees.heads[s]) for s in sentences)
+    vectors = torch.zeros(len(sentences), width, trees.vectors[sentences[0]].shape[1])
+    head = torch.full((len(sentences), width), -100)
+    real = torch.zeros(len(sentences), width, dtype=torch.bool)
+    for place, s in enumerate(sentences):
+        n = len(trees.heads[s])
+        vectors[place, :n] = torch.from_numpy(trees.vectors[s])
+        gold = np.where(trees.heads[s] == n, width, trees.heads[s])
+        head[place, :n] = torch.from_numpy(np.where(trees.scored[s], gold, -100))
+        real[place, :n] = True
+    maps = None if file is None else file.read(sentences, width).to(device)
+    return Part(list(sentences), maps, vectors.to(device), head.to(device), real.to(device))
+
+
+class TreeProbe(nn.Module):
+    """Scores of every candidate head of every word. `forward` gives `[sentence, dependent, candidate]`, the last candidate being the root."""
+
+    needs_maps = True
+
+    def forward(self, part: Part) -> Tensor:
+        scores, root = self.scores(part)
+        size = scores.shape[1]
+        closed = ~part.real[:, None, :] | torch.eye(size, dtype=torch.bool, device=scores.device)
+        return torch.cat([scores.masked_fill(closed, NEVER), root[..., None]], dim=-1)
+
+    def scores(self, part: Part) -> tuple[Tensor, Tensor]:
+        """Scores of words `[sentence, dependent, candidate]` and of the root `[sentence, dependent]`."""
+        raise NotImplementedError
+
+
+class AttentionProbe(TreeProbe):
+    """`p(i|j) ∝ exp(Σ_k w_k A_k[i, j] + u_k A_k[j, i])`, the root with a learned bias. Starts from zero: the problem is convex."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(heads, 2))  # w: from candidate to dependent; u: from dependent to candidate
+        self.root = nn.Parameter(torch.zeros(()))
+
+    def scores(self, part: Part) -> tuple[Tensor, Tensor]:
+        assert part.maps is not None
+        both = part.maps @ self.weight  # from, to, which
+        return both[..., 0].transpose(1, 2) + both[..., 1], self.root.expand(part.real.shape)
+
+    def head_weights(self, part: Part) -> Tensor:
+        """The weight of each head, `[scored word, head, (w, u)]`: the same for all words."""
+        return self.weight.expand(int((part.head >= 0).sum()), -1, -1)
+
+
+class AttentionWordsProbe(TreeProbe):
+    """The same with `w_k = W_k · (v_i ⊕ v_j)` and `u_k = U_k · (v_i ⊕ v_j)`. The root, which no attention reaches, has a learned bias and vector: `b + r · v_j`.
+
+    `W_k · (v_i ⊕ v_j)` is a sum of one number for the candidate and one for the dependent, so nothing of size word² × vector is ever formed.
+    """
+
+    def __init__(self, heads: int, size: int) -> None:
+        super().__init__()
+        self.candidate = nn.Parameter(torch.zeros(size, heads, 2))  # of W and U, the half for v_i
+        self.dependent = nn.Parameter(torch.zeros(size, heads, 2))  # the half for v_j
+        self.root = nn.Parameter(torch.zeros(()))
+        self.root_vector = nn.Parameter(torch.zeros(size))
+
+    def _parts(self, part: Part) -> tuple[Tensor, Tensor]:
+        flat = (part.vectors @ weight.flatten(1) for weight in (self.candidate, self.dependent))
+        candidate, dependent = (f.unflatten(-1, self.candidate.shape[1:]) for f in flat)  # sentence, word, head, (w, u)
+        return candidate, dependent
+
+    def scores(self, part: Part) -> tuple[Tensor, Tensor]:
+        assert part.maps is not None
+        candidate, dependent = self._parts(part)
+        # For w the looking word is the candidate, for u the dependent.
+        looking = torch.stack([candidate[..., 0], dependent[..., 1]], dim=-1)
+        looked_at = torch.stack([dependent[..., 0], candidate[..., 1]], dim=-1)
+        both = part.maps @ looking + (part.maps.transpose(1, 2) @ looked_at).transpose(1, 2)  # from, to, which
+        return both[..., 0].transpose(1, 2) + both[..., 1], self.root + part.vectors @ self.root_vector
+
+    def head_weights(self, part: Part) -> Tensor:
+        """The weight of each head for each scored word and its true head, `[word, head, (w, u)]`; words under the root have none."""
+        candidate, dependent = self._parts(part)
+        sentence, word = ((part.head >= 0) & (part.head < part.real.shape[1])).nonzero(as_tuple=True)
+        return candidate[sentence, part.head[sentence, word]] + dependent[sentence, word]
+
+
+class DistanceWordsProbe(TreeProbe):
+    """One hidden layer on the vectors of both words and their distance: distance / length ahead and behind apart, indicators of −2..2 and of the root.
+
+    The root has a learned vector.
+    """
+
+    needs_maps = False
+
+    def __init__(self, size: int, hidden: int, generator: torch.Generator) -> None:
+        super().__init__()
+        features = len(NEAR) + 2
+
+        def drawn(rows: int) -> nn.Parameter:
+            return nn.Parameter(torch.randn(rows, hidden, generator=generator) / np.sqrt(2 * size + features))
+
+        self.candidate, self.dependent, self.distance = drawn(size), drawn(size), drawn(features)
+        self.root_vector = nn.Parameter(torch.zeros(size))
+        self.root_feature = drawn(1)
+        self.bias = nn.Parameter(torch.zeros(hidden))
+        self.out = nn.Parameter(torch.randn(hidden, generator=generator) / np.sqrt(hidden))
+
+    def scores(self, part: Part) -> tuple[Tensor, Tensor]:
+        dependent = part.vectors @ self.dependent + self.bias
+        candidate = part.vectors @ self.candidate
+        near = distance_features(part.real) @ self.distance  # sentence, dependent, candidate, hidden
+        words = torch.relu(dependent[:, :, None] + candidate[:, None] + near) @ self.out
+        root = torch.relu(dependent + self.root_vector @ self.candidate + self.root_feature[0]) @ self.out
+        return words, root
+
+
+def distance_features(real: Tensor) -> Tensor:
+    """`[sentence, dependent, candidate, feature]`: (i − j) / n ahead, (j − i) / n behind, and an indicator for each of −2..2 (candidate − dependent)."""
+    width = real.shape[1]
+    places = torch.arange(width, device=real.device)
+    distance = (places[None, :] - places[:, None]).float()
+    length = real.sum(1).clamp(min=1)[:, None, None].float()
+    shares = [distance.clamp(min=0) / length, (-distance).clamp(min=0) / length]
+    indicators = [(distance == d).float().expand(len(real), -1, -1) for d in NEAR]
+    return torch.stack([*shares, *indicators], dim=-1)
+
+
+# --- fitting ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FitSettings:
+    """How a probe is trained: Adam on the mean cross-entropy of a batch's words.
+
+    The state with the best validation UAS is kept; `patience` epochs without a better one end the training.
+    """
+
+    learning_rate: float
+    epochs: int = 30
+    patience: int = 3
+    batch_pairs: int = 16_384  # word pairs in a batch, padding included
+    seed: int = 0
+    device: str = "cpu"
+
+
+def batches_of(
+    sizes: Sequence[int], sentences: np.ndarray, batch_pairs: int, generator: np.random.Generator | None = None
+) -> Iterator[list[int]]:
+    """Sentences of like length, at most so many word pairs at a time; with a generator in a random order."""
+    shuffled = sentences if generator is None else generator.permutation(sentences)
+    order = sorted(shuffled.tolist(), key=lambda s: sizes[s])
+    groups: list[list[int]] = [[]]
+    for s in order:
+        if groups[-1] and (len(groups[-1]) + 1) * sizes[s] ** 2 > batch_pairs:
+            groups.append([])
+        groups[-1].append(s)
+    places = np.arange(len(groups)) if generator is None else generator.permutation(len(groups))
+    return (groups[place] for place in places if groups[place])
+
+
+def fit_tree_probe(
+    probe: TreeProbe,
+    trees: Trees,
+    file: MapFile | None,
+    train: np.ndarray,
+    validation: np.ndarray,
+    settings: FitSettings,
+    report: Callable[[int, float], None] | None = None,
+) -> float:
+    """Train a probe in place; gives its best validation UAS. `report(epoch, uas)` is told of every epoch."""
+    generator = np.random.default_rng([settings.seed, 7])
+    probe.to(settings.device)
+    optimizer = torch.optim.Adam(probe.parameters(), lr=settings.learning_rate)
+    maps = file if probe.needs_maps else None
+    sizes = trees.sizes
+    best, since = -1.0, 0
+    kept: dict[str, Any] = {}
+    for epoch in range(settings.epochs):
+        for sentences in batches_of(sizes, train, settings.batch_pairs, generator):
+            part = part_of(trees, sentences, maps, settings.device)
+            if not bool((part.head >= 0).any()):
+                continue
+            loss = nn.functional.cross_entropy(probe(part).flatten(0, 1), part.head.flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        correct, total = score_tree_probe(probe, trees, file, validation, settings)
+        uas = correct.sum() / max(total.sum(), 1)
+        if report is not None:
+            report(epoch + 1, float(uas))
+        if uas > best:
+            best, since = float(uas), 0
+            kept = {name: value.clone() for name, value in probe.state_dict().items()}
+        else:
+            since += 1
+            if since >= settings.patience:
+                break
+    probe.load_state_dict(kept)
+    return best
+
+
+def score_tree_probe(
+    probe: TreeProbe, trees: Trees, file: MapFile | None, sentences: np.ndarray, settings: FitSettings
+) -> tuple[np.ndarray, np.ndarray]:
+    """Words whose head is found, and words scored, for each of these sentences."""
+    place = {int(s): i for i, s in enumerate(sentences)}
+    correct, total = np.zeros(len(sentences)), np.zeros(len(sentences))
+    maps = file if probe.needs_maps else None
+    with torch.no_grad():
+        for group in batches_of(trees.sizes, sentences, settings.batch_pairs):
+            part = part_of(trees, group, maps, settings.device)
+            counted = part.head >= 0
+            right = (probe(part).argmax(-1) == part.head) & counted
+            where = [place[s] for s in part.sentences]
+            correct[where] = right.sum(1).cpu().numpy()
+            total[where] = counted.sum(1).cpu().numpy()
+    return correct, total
+
+
+def mean_head_weights(probe: TreeProbe, trees: Trees, sentences: np.ndarray, settings: FitSettings) -> np.ndarray:
+    """The mean weight of each head over scored words and their true heads, `[head, (w, u)]`."""
+    assert isinstance(probe, AttentionProbe | AttentionWordsProbe)
+    total, count = torch.zeros(()), 0
+    with torch.no_grad():
+        for group in batches_of(trees.sizes, sentences, settings.batch_pairs):
+            weights = probe.head_weights(part_of(trees, group, None, settings.device)).double().cpu()
+            total = total + weights.sum(0)
+            count += len(weights)
+    return np.asarray(total / max(count, 1))
+
+
+def right_branching(trees: Trees, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Words found and words scored when every word's head is the next one (the last word has none)."""
+    correct = [
+        int(((trees.heads[s] == np.arange(len(trees.heads[s])) + 1) & (trees.heads[s] < len(trees.heads[s])) & trees.scored[s]).sum())
+        for s in sentences
+    ]
+    total = [int(trees.scored[s].sum()) for s in sentences]
+    return np.array(correct, dtype=float), np.array(total, dtype=float)

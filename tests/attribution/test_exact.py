@@ -101,7 +101,9 @@ def test_reverse_is_the_jacobian(name: str) -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_closed_form_of_planted_heads(causal: bool) -> None:
-    planted = planted_model([["previous", "uniform"], ["first", "offset:-2"], ["uniform", "previous"]], causal=causal, words=["a", "b", "c"], max_length=8)
+    planted = planted_model(
+        [["previous", "uniform"], ["first", "offset:-2"], ["uniform", "previous"]], causal=causal, words=["a", "b", "c"], max_length=8
+    )
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     rows = planted.encode(["a b c", "b a"])
     batch = model.batch(rows)

@@ -57,7 +57,9 @@ def test_rollout_by_hand() -> None:
         assert (found[e, ..., n:] == 0).all()
 
 
-@pytest.mark.parametrize(("name", "projection"), [("bert", "attention.output.dense"), ("gpt2", "attn.c_proj"), ("llama", "self_attn.o_proj")])
+@pytest.mark.parametrize(
+    ("name", "projection"), [("bert", "attention.output.dense"), ("gpt2", "attn.c_proj"), ("llama", "self_attn.o_proj")]
+)
 def test_norm_weighted_attention_by_hand(name: str, projection: str) -> None:
     """The output projection is found: norms of each head's projected values, from the weights themselves."""
     model, batch = HeadModel.open(build(*SERVED[name])), ids_batch((6, 4))

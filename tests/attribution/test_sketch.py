@@ -47,17 +47,16 @@ def test_what_is_promised_is_held() -> None:
     spread = torch.stack([run.heads for run in runs]).std(0)[real]
     stated = torch.stack([run.error for run in runs]).square().mean(0).sqrt()[real]
     assert 0.8 < float((stated / spread.clamp(min=1e-9)).median()) < 1.25
+    rows = batch.real[:, None, None].expand(*exact.shape[:-1])
     for wanted in (0.1, 0.04):
-        found = contributions(model, batch, method="sketch", error=wanted, seed=3)
-        rows = total_variation(found.heads, exact)
-        for e, length in enumerate(batch.lengths.tolist()):
-            assert rows[e, :, :, 1:length].median() <= wanted * 1.25  # one example, one draw
-            assert found.total_variation[e] <= wanted * 1.2
+        found = [contributions(model, batch, method="sketch", error=wanted, seed=seed) for seed in range(8)]
+        assert torch.cat([total_variation(run.heads, exact)[rows] for run in found]).median() <= wanted
+        assert all((run.total_variation <= wanted).all() for run in found)
 
 
 def test_a_smaller_error_takes_more_tangents_and_in_the_end_all() -> None:
     model, batch = HeadModel.open(build(*SERVED["bert"])), ids_batch((6,))
-    used = [int(contributions(model, batch, method="sketch", error=e).tangents[0]) for e in (0.2, 0.05, 0.03)]
+    used = [int(contributions(model, batch, method="sketch", error=e).tangents[0]) for e in (0.2, 0.02, 0.014)]
     assert PILOT == used[0] < used[1] < used[2]
     exact = contributions(model, batch, method="sketch", error=0.001)
     assert int(exact.tangents[0]) == model.hidden

@@ -209,17 +209,20 @@ def score(maps: Tensor, visible: Tensor, pairs: Pairs) -> list[tuple[Tensor, Ten
         Bool `[example, 1 or head, from word, to word]`
     """
     size = maps.shape[-1]
-    other = ~torch.eye(size, dtype=torch.bool, device=maps.device)
-    scores = maps.masked_fill(~(visible & other), -1.0)
     rooted = pairs.head == ROOT
     head = pairs.head.clamp(min=0)
+    # Only words that some pair asks for are predicted, each once.
+    asked, place = torch.unique(pairs.example * size + pairs.word, return_inverse=True)
+    example, word = asked.div(size, rounding_mode="floor"), asked % size
+    itself = torch.arange(size, device=maps.device) == word[:, None, None]
     out = []
-    for predicted, seen in (
-        (scores.argmax(-1), visible[pairs.example, :, pairs.word, head]),
-        (scores.transpose(-1, -2).argmax(-1), visible[pairs.example, :, head, pairs.word]),
+    for rows, seen, given in (
+        (maps[example, :, word], visible[example, :, word], visible[pairs.example, :, pairs.word, head]),
+        (maps[example, :, :, word], visible[example, :, :, word], visible[pairs.example, :, head, pairs.word]),
     ):
-        possible = seen | rooted[:, None]  # a root that is counted can never be found, by any head
-        found = (predicted[pairs.example, :, pairs.word] == pairs.head[:, None]) & possible & (pairs.word != pairs.head)[:, None]
+        predicted = rows.masked_fill(~seen | itself, -1.0).argmax(-1)
+        possible = given | rooted[:, None]  # a root that is counted can never be found, by any head
+        found = (predicted[place] == pairs.head[:, None]) & possible & (pairs.word != pairs.head)[:, None]
         out.append((found, possible))
     return out
 

@@ -113,9 +113,9 @@ def _examine(model: HeadModel, example: Example, batch: Batch, settings: Setting
     assert trace.attention is not None
     assert trace.visible is not None
     index = word_index(batch)
-    weights = fold(trace.attention[:, layer, head : head + 1], index.member, index, 0)
+    weights = fold(trace.attention[:, layer, head : head + 1], index)
     seen = trace.visible[:, layer]
-    visible = fold(seen[:, min(head, seen.shape[1] - 1)][:, None].to(weights), index.member, index, 0) > 0
+    visible = fold(seen[:, min(head, seen.shape[1] - 1)][:, None].to(weights), index) > 0
     pairs = gather_pairs(batch, settings)
     own = pairs.label == 1
     right, _ = score(weights, visible, pairs)[DIRECTIONS.index(direction)]

@@ -17,10 +17,12 @@ class WordIndex:
     """Which tokens of a batch make up which words; examples whose words do not align have none.
 
     `member[example, token, word]` is 1 for the pieces of a word, `pieces[example, word]` their number (0: no such word in this example).
+    `spans` are stretches of examples of similar length: (first, last, tokens, words) with the longest's tokens and words.
     """
 
     member: Tensor
     pieces: Tensor
+    spans: tuple[tuple[int, int, int, int], ...]
 
     @property
     def count(self) -> int:
@@ -40,7 +42,18 @@ def word_index(batch: Batch) -> WordIndex:
     word = torch.where(aligned[:, None], batch.word, -1)
     count = int(word.max().item()) + 1 if word.numel() else 0
     member = (word[:, :, None] == torch.arange(count, device=batch.device)).float()
-    return WordIndex(member, member.sum(1))
+    return WordIndex(member, member.sum(1), _spans([len(row) for row in batch.rows], (word.amax(1) + 1).tolist() if word.numel() else []))
+
+
+def _spans(tokens: list[int], words: list[int]) -> tuple[tuple[int, int, int, int], ...]:
+    """Cut a batch (sorted by length, as a rule) where examples get much longer: the work on a map goes with the square of its length."""
+    out = []
+    first = 0
+    for last in range(1, len(tokens) + 1):
+        if last == len(tokens) or tokens[last] > 1.2 * tokens[first] + 2:
+            out.append((first, last, max(tokens[first:last]), max(words[first:last])))
+            first = last
+    return tuple(out)
 
 
 def word_maps(rows: Rows, index: WordIndex, extra: Tensor | None = None) -> Tensor:
@@ -55,18 +68,37 @@ def word_maps(rows: Rows, index: WordIndex, extra: Tensor | None = None) -> Tens
     extra
         Sets of tokens `[example, token, set]` (bool or float) that become further columns behind the words: mass on special tokens, for instance.
     """
-    to = index.member if extra is None else torch.cat([index.member, extra.to(index.member)], -1)
-    return fold(rows.weights, to, index, rows.start)
+    return fold(rows.weights, index, rows.start, extra)
 
 
 def word_visibility(rows: Rows, index: WordIndex) -> Tensor:
     """For a block of rows `[example, 1 or head, from word, to word]`: greater than zero where some piece of the one may see some piece of the other."""
-    return fold(rows.visible.to(index.member), index.member, index, rows.start)
+    return fold(rows.visible.to(index.member), index, rows.start)
 
 
-def fold(weights: Tensor, to: Tensor, index: WordIndex, start: int) -> Tensor:
-    """`F A T`: columns of `[example, head, row, key]` summed by the sets `to`, rows averaged by words, in two batched products."""
-    examples, heads, rows, keys = weights.shape
-    columns = torch.bmm(weights.reshape(examples, heads * rows, keys), to.to(weights.dtype)).view(examples, heads, rows, -1)
-    part = index.member[:, start : start + rows] / index.pieces.clamp(min=1)[:, None]
-    return torch.matmul(part.to(weights.dtype).transpose(1, 2)[:, None], columns)
+def fold(weights: Tensor, index: WordIndex, start: int = 0, extra: Tensor | None = None) -> Tensor:
+    """`F A T`: columns of `[example, head, row, key]` summed by words (and the sets `extra`), rows averaged by words, in batched products.
+
+    Examples of similar length go together and padding is left out. `start` is the first of the rows.
+    """
+    examples, heads, rows, _ = weights.shape
+    more = 0 if extra is None else extra.shape[-1]
+    out = weights.new_zeros(examples, heads, index.count, index.count + more)
+    for first, last, tokens, words in index.spans:
+        height = min(rows, tokens - start)
+        if height <= 0 or not words:
+            continue
+        own = slice(first, last)
+        to = index.member[own, :tokens, :words]
+        if extra is not None:
+            to = torch.cat([to, extra[own, :tokens].to(to)], -1)
+        block = weights[own, :, :height, :tokens].reshape(last - first, heads * height, tokens)
+        columns = torch.bmm(block, to.to(weights.dtype)).view(last - first, heads, height, words + more)
+        part = index.member[own, start : start + height, :words] / index.pieces[own, None, :words].clamp(min=1)
+        # One product for all heads of an example: [word, row] x [row, head · column].
+        side = columns.transpose(1, 2).reshape(last - first, height, heads * (words + more))
+        made = torch.bmm(part.to(weights.dtype).transpose(1, 2), side).view(last - first, words, heads, words + more).transpose(1, 2)
+        out[own, :, :words, :words] = made[..., :words]
+        if more:
+            out[own, :, :words, index.count :] = made[..., words:]
+    return out

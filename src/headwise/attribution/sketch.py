@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from headwise.models import HeadModel
 
 PILOT = 4  # tangents per token from which the error of more is foretold
+ROUNDS = 4  # times that the error is looked at again, and more tangents are drawn where it is still too large
 PRIOR = 4  # the row's mean relative variance counts as so many further observations of each token's
 MARGIN = 1.1  # a foretold error is taken for this much larger: a variance from few tangents tends to come out small
 
@@ -74,21 +76,25 @@ def sketch(
         moments.draw(list(range(len(batch))), tangents)
         return moments.result({})
     moments.draw(list(range(len(batch))), min(PILOT, model.hidden))
-    wanted = _wanted(moments, error)
     instead: dict[int, Squares] = {}
-    for k in sorted(set(wanted.values())):
-        examples = [e for e, own in wanted.items() if own == k]
-        if k >= model.hidden:
-            instead |= {e: exact_squares(model, batch.select([e]), layer_output=layer_output, memory=memory) for e in examples}
-        elif k > PILOT:
-            moments.draw(examples, k - PILOT)
+    for _ in range(ROUNDS):
+        wanted = _wanted(moments, error, instead)
+        if not wanted:
+            break
+        for more in sorted(set(wanted.values())):
+            examples = [e for e, own in wanted.items() if own == more]
+            if int(moments.count[examples[0]]) + more >= model.hidden:
+                instead |= {e: exact_squares(model, batch.select([e]), layer_output=layer_output, memory=memory) for e in examples}
+            else:
+                moments.draw(examples, more)
     return moments.result(instead)
 
 
-def _wanted(moments: _Moments, error: float) -> dict[int, int]:
-    """k for each example, from what the pilot says of its median total variation."""
-    foretold = moments.result({}).total_variation.tolist()
-    return {e: max(PILOT, math.ceil(PILOT * (MARGIN * tv / error) ** 2)) for e, tv in enumerate(foretold)}
+def _wanted(moments: _Moments, error: float, done: Mapping[int, Squares]) -> dict[int, int]:
+    """How many more tangents each example needs that has not reached the error, from what those so far say of its median total variation."""
+    foretold, count = moments.result({}).total_variation.tolist(), moments.count.tolist()
+    need = {e: count[e] * (MARGIN * tv / error) ** 2 for e, tv in enumerate(foretold) if MARGIN * tv > error and e not in done}
+    return {e: math.ceil(k) - int(count[e]) for e, k in need.items() if math.ceil(k) > count[e]}
 
 
 class _Moments:

@@ -130,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
         assert isinstance(self.server, ThreadingHTTPServer)
         mine = {f"{name}:{self.server.server_port}" for name in (HOST, "localhost")}
         origin = self.headers.get("Origin")
-        return  (origin is None or origin.removeprefix("http://") in mine)
+        return self.headers.get("Host") in mine and (origin is None or origin.removeprefix("http://") in mine)
 
     def do_GET(self) -> None:
         if not self._allowed():

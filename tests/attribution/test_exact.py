@@ -157,8 +157,9 @@ def test_peak_memory_stays_below_the_bound() -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Count(TorchDispatchMode):
-        live = peak = 0
-        known: dict[int, object] = {}
+        def __init__(self) -> None:
+            super().__init__()
+            self.live, self.peak, self.known = 0, 0, {}
 
         def gone(self, key: int, size: int) -> None:
             self.live -= size

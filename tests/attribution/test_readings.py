@@ -69,7 +69,9 @@ def test_norm_weighted_attention_by_hand(name: str, projection: str) -> None:
 
     class Values:
         needs = frozenset({"outputs"})
-        layers: dict[int, torch.Tensor] = {}
+
+        def __init__(self) -> None:
+            self.layers = {}
 
         def rows(self, rows) -> None: ...
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from headwise.attribution.forward import DEFAULT_MEMORY, Squares, exact_squares, matrix_products
+from headwise.attribution.forward import DEFAULT_MEMORY, Squares, exact_squares
 from headwise.attribution.local import local_squares
 from headwise.attribution.passage import in_single
+from headwise.attribution.precision import matrix_products
 from headwise.attribution.reverse import reverse_squares
 from headwise.attribution.sketch import normalised, sketch
 from headwise.errors import ParameterError, unknown
@@ -78,7 +79,7 @@ def contributions(
     memory
         MiB that the tangents under way may take; longer inputs are split into more parts, not refused.
     tf32
-        Let a GPU use tf32 for matrix products (about 1e-3 relative).
+        Let a GPU multiply tangents in tf32; the model's own values stay in IEEE float32.
 
     A model in half precision is computed in float32.
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -74,13 +73,13 @@ class Sums:
 
         push(self.model, self.batch, tangents, add_heads, add_layers if self.layers is not None else None)
         # Added only now, so that a chunk that runs out of memory on its way leaves nothing behind.
-        for layer, squares in heads:
-            for power in range(self.moments):
-                self.heads[power, :, layer].index_add_(0, tokens, squares.double() ** (power + 1))
-        for layer, squares in layers:
-            assert self.layers is not None
-            for power in range(self.moments):
-                self.layers[power, :, layer].index_add_(0, tokens, squares.double() ** (power + 1))
+        # A product with who stands where adds up in a fixed order, on a GPU too.
+        places = torch.nn.functional.one_hot(tokens, self.heads.shape[1]).double().T
+        for total, found in ((self.heads, heads), (self.layers, layers)):
+            for layer, squares in found:
+                assert total is not None
+                for power in range(self.moments):
+                    total[power, :, layer] += (places @ (squares.double() ** (power + 1)).flatten(1)).unflatten(1, squares.shape[1:])
 
     def squares(self, power: int = 0) -> Squares:
         """`[example, layer, head, receiving, source]`, zero for padding on either side."""
@@ -128,14 +127,3 @@ def in_chunks(some: Callable[[int, int], None], total: int, at_once: int, model:
 def out_of_memory(error: BaseException) -> bool:
     text = str(error)
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "not enough memory" in text or "can't allocate memory" in text
-
-
-@contextmanager
-def matrix_products(tf32: bool) -> Iterator[None]:
-    """Matrix products of a GPU in tf32, or in IEEE float32, for a `with` block."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = tf32
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before

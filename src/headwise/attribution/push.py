@@ -11,6 +11,7 @@ from torch import Tensor
 import headwise.attribution.rules  # noqa: F401  (registers the rules)
 from headwise.attribution.bundle import Bundle, NotServed
 from headwise.attribution.passage import Finished, Passage, Take
+from headwise.attribution.precision import matrix_products
 from headwise.models.tap import Call
 from headwise.text.encode import Batch
 
@@ -109,12 +110,13 @@ def _bundles_agree(model: HeadModel, batch: Batch) -> bool:
     def keep(into: dict[int, Tensor]) -> Take:
         return lambda layer, tangent: into.__setitem__(layer, tangent[..., : int(first.lengths[0]), :].clone())
 
-    push_dual(model, first, tangents, keep(seen[1]))
-    try:
-        with torch.no_grad():
-            BundlePush(model, tangents, keep(seen[0]), None, 1).run(first)
-    except NotServed:
-        return False
+    with matrix_products(tf32=False):
+        push_dual(model, first, tangents, keep(seen[1]))
+        try:
+            with torch.no_grad():
+                BundlePush(model, tangents, keep(seen[0]), None, 1).run(first)
+        except NotServed:
+            return False
     if seen[0].keys() != seen[1].keys():
         return False
     return all((seen[0][k] - seen[1][k]).abs().max() <= AGREEMENT * seen[1][k].abs().max().clamp(min=1e-30) for k in seen[1])

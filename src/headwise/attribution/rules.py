@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from headwise.attribution.bundle import RULES, Bundle, Rule, linear_map, primal_of
+from headwise.attribution.precision import of_tangents
 
 # Linear in their first argument, whatever the others are.
 LINEAR = (
@@ -201,7 +202,7 @@ def _linear(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     x, weight, bias = _named(args, kwargs, ("input", "weight", "bias"))
     if not isinstance(x, Bundle) or isinstance(weight, Bundle) or isinstance(bias, Bundle):
         return NotImplemented
-    return Bundle(func(x.primal, weight, bias), func(x.tangent, weight))
+    return Bundle(func(x.primal, weight, bias), of_tangents(func, x.tangent, weight))
 
 
 @rule("addmm")
@@ -209,7 +210,7 @@ def _addmm(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     if kwargs or len(args) != 3 or not isinstance(args[1], Bundle) or isinstance(args[0], Bundle) or isinstance(args[2], Bundle):
         return NotImplemented
     bias, x, weight = args
-    return Bundle(torch.addmm(bias, x.primal, weight), x.tangent @ weight)
+    return Bundle(torch.addmm(bias, x.primal, weight), of_tangents(torch.matmul, x.tangent, weight))
 
 
 @rule("layer_norm")
@@ -270,15 +271,13 @@ def _matmul(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
 
 def by_left(tangent: Tensor, matrix: Tensor) -> Tensor:
     """`tangent[t, ..., n, c] @ matrix[..., c, k]`, with the tangents among the rows of one large product per matrix where shapes allow."""
-    if matrix.ndim == 2:
-        return tangent @ matrix
-    if tangent.shape[1:-2] != matrix.shape[:-2]:
-        return tangent @ matrix
+    if matrix.ndim == 2 or tangent.shape[1:-2] != matrix.shape[:-2]:
+        return of_tangents(torch.matmul, tangent, matrix)
     count, rows = tangent.shape[0], tangent.shape[-2]
     batch = matrix.shape[:-2]
     order = (*range(1, tangent.ndim - 2), 0, tangent.ndim - 2, tangent.ndim - 1)
     merged = tangent.permute(order).reshape(-1, count * rows, tangent.shape[-1])
-    out = torch.bmm(merged, matrix.reshape(-1, *matrix.shape[-2:]))
+    out = of_tangents(torch.bmm, merged, matrix.reshape(-1, *matrix.shape[-2:]))
     out = out.view(*batch, count, rows, matrix.shape[-1])
     last = len(batch)
     return out.permute(last, *range(last), last + 1, last + 2)
@@ -287,7 +286,7 @@ def by_left(tangent: Tensor, matrix: Tensor) -> Tensor:
 def by_right(matrix: Tensor, tangent: Tensor) -> Tensor:
     """`matrix[..., n, c] @ tangent[t, ..., c, k]`."""
     if tangent.shape[1:-2] != matrix.shape[:-2]:
-        return matrix @ tangent
+        return of_tangents(torch.matmul, matrix, tangent)
     return by_left(tangent.transpose(-1, -2), matrix.transpose(-1, -2)).transpose(-1, -2)
 
 

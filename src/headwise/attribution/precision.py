@@ -1,0 +1,36 @@
+"""Which matrix products a GPU may do in tf32: those of tangents where asked for, never those of the model's own values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor
+
+_TF32: ContextVar[bool] = ContextVar("headwise_tangents_in_tf32", default=False)
+
+
+@contextmanager
+def matrix_products(tf32: bool) -> Iterator[None]:
+    """For a `with` block: tangents are multiplied in tf32 or in IEEE float32, everything else in IEEE float32."""
+    before = torch.get_float32_matmul_precision()
+    token = _TF32.set(tf32)
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+        _TF32.reset(token)
+
+
+def of_tangents(product: Callable[..., Tensor], *args: Tensor) -> Tensor:
+    """A product of tangents. An error of tf32 in a tangent stays there; one in the model's own values would move every derivative."""
+    if not _TF32.get() or not args[0].is_cuda:
+        return product(*args)
+    torch.set_float32_matmul_precision("high")
+    try:
+        return product(*args)
+    finally:
+        torch.set_float32_matmul_precision("highest")

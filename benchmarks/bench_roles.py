@@ -32,7 +32,9 @@ def made_row(index: int, length: int) -> Encoded:
     cls[0], sep[0] = True, False
     none = np.zeros(length, dtype=bool)
     words = np.full(length, NO_WORD)
-    return Encoded(index, Example(text="a", pair="b"), ids, (segment > 0).astype(np.int64), words, segment, special, cls, sep, none, False, False)
+    return Encoded(
+        index, Example(text="a", pair="b"), ids, (segment > 0).astype(np.int64), words, segment, special, cls, sep, none, False, False
+    )
 
 
 def released_local(attention: np.ndarray) -> np.ndarray:
@@ -98,8 +100,26 @@ def main() -> None:
         difference = float(np.abs(ours([name], batch, maps)[0, ..., 0].numpy() - released()).max())
         assert difference < 1e-4, f"{name}: the numbers differ by {difference}"
         print(f"{name}: largest difference {difference:.1e}")
-        report_ratio(f"sieve bias, {name}, all heads, one input of {options.length} tokens", fast, "released per-token loops", slow, wanted=f"at least {wanted} x")
-    everything = ["local", "local:prev", "local:next", "block", "delimiter", "cls", "sep", "rare", "same_word", "same_word:other_segment", "first"]
+        report_ratio(
+            f"sieve bias, {name}, all heads, one input of {options.length} tokens",
+            fast,
+            "released per-token loops",
+            slow,
+            wanted=f"at least {wanted} x",
+        )
+    everything = [
+        "local",
+        "local:prev",
+        "local:next",
+        "block",
+        "delimiter",
+        "cls",
+        "sep",
+        "rare",
+        "same_word",
+        "same_word:other_segment",
+        "first",
+    ]
     fast = best_time(lambda: ours(everything, batch, maps), options.repeats) / options.inputs
     print(f"{len(everything)} roles together: {fast:.4g} s an input")
 

@@ -175,7 +175,15 @@ def main() -> None:
             fingerprint = hashlib.sha256((first + "\n" + (second or "")).encode()).hexdigest()[:12]
             identity = f"{name}/{kind}-{fingerprint[:6]}/L{layer}H{head}"
             arrays[identity] = np.rint(255 * np.sqrt(kept[kind, t][layer, head].astype(np.float64))).astype(np.uint8)
-            where = {"id": identity, "model": name, "causal": int(plan["causal"]), "corpus": corpus, "kind": kind, "layer": layer, "head": head}
+            where = {
+                "id": identity,
+                "model": name,
+                "causal": int(plan["causal"]),
+                "corpus": corpus,
+                "kind": kind,
+                "layer": layer,
+                "head": head,
+            }
             rows.append(where | {"tokens": lengths[kind, t], "text": fingerprint, "drawn": drawn})
         print(name, len(chosen), flush=True)
     np.savez_compressed(out_maps, **arrays)

@@ -20,7 +20,11 @@ def made_up(layers: int = 3, count: int = 4) -> xr.Dataset:
     overall = np.nanmean(proportion, (0, 1))
     variables = {"proportion": (("layer", "head", "pattern"), proportion), "overall_n": (("pattern",), np.full(5, 9))}
     for name in ("overall", "overall_corrected"):
-        variables |= {name: (("pattern",), overall), f"{name}_low": (("pattern",), overall - 0.05), f"{name}_high": (("pattern",), overall + 0.05)}
+        variables |= {
+            name: (("pattern",), overall),
+            f"{name}_low": (("pattern",), overall - 0.05),
+            f"{name}_high": (("pattern",), overall + 0.05),
+        }
     return xr.Dataset(variables, coords={"layer": np.arange(layers), "head": np.arange(count), "pattern": list(PATTERNS)})
 
 

@@ -67,9 +67,7 @@ def planted(n: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("n", [20, 64, 128, 300])
 def test_shapes_survive(n: int) -> None:
-    seen = {
-        name: map_images(torch.tensor(a, dtype=torch.float32)[None], causal=False)[0] for name, a in planted(n).items()
-    }
+    seen = {name: map_images(torch.tensor(a, dtype=torch.float32)[None], causal=False)[0] for name, a in planted(n).items()}
     diagonal = seen["previous"][1] ** 2
     scale = max(n, SIZE) / min(n, SIZE)  # a stretched cell is several places wide
     near = [float(diagonal[i, max(0, i - int(2 * scale)) : i + 1].max()) for i in range(SIZE)]

@@ -111,7 +111,9 @@ def planted(n: int, causal: bool) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("n", [24, 40, 64, 90, 128, 256])
-@pytest.mark.parametrize(("name", "causal"), [("vertical", False), ("diagonal", False), ("block", False), ("vertical", True), ("diagonal", True)])
+@pytest.mark.parametrize(
+    ("name", "causal"), [("vertical", False), ("diagonal", False), ("block", False), ("vertical", True), ("diagonal", True)]
+)
 def test_planted_maps_get_their_names(n: int, name: str, causal: bool) -> None:
     said = classify_maps(torch.tensor(planted(n, causal)[name]), causal)
     assert PATTERNS[int(said.argmax())] == name, said

@@ -219,10 +219,11 @@ def _outputs(classifier: TaskModel) -> int:
 def _own_targets(task: Task, classifier: TaskModel) -> np.ndarray:
     """The true classes, numbered as the classifier numbers them where it says how."""
     targets = task.targets(task.dev)
-    known = getattr(classifier.encoder.config, "label2id", None) or {}
-    if task.regression or set(known) != set(task.labels):
+    known = {str(label).lower(): number for label, number in (getattr(classifier.encoder.config, "label2id", None) or {}).items()}
+    named = [label.lower() for label in task.labels]
+    if task.regression or set(known) != set(named):
         return targets
-    return np.array([known[task.labels[i]] for i in targets.tolist()], dtype=np.int64)
+    return np.array([known[named[i]] for i in targets.tolist()], dtype=np.int64)
 
 
 def session_for(subject: Subject, batch: Batch, plan: Any = None) -> Session:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 import torch
 import xarray as xr
 
@@ -15,7 +16,7 @@ from headwise.analyses.base import WEIGHTINGS, Bench, Experiment, Paper, Shape, 
 from headwise.attribution.contributions import METHODS, check_options
 from headwise.attribution.forward import DEFAULT_MEMORY
 from headwise.attribution.passage import check_served, in_single
-from headwise.errors import InputError, ModelError, ParameterError
+from headwise.errors import InputError, ModelError, ParameterError, unknown
 from headwise.text.encode import Encoded, batches
 
 BATCH_TOKENS = 256
@@ -168,6 +169,34 @@ class Attribution(Experiment):
         if "offsets" in found and self.name in found:
             found["offsets"] = widen_offsets(found["offsets"], found[self.name].sel(source=list(ADDED)))
         return found
+
+
+def special_table(dataset: xr.Dataset, token_type: str = "sep", top: int = 12) -> pd.DataFrame:
+    """What the heads that look most at one type of token really gather: one row a head, the largest attention share first (Pascual et al. 2021, §9.1).
+
+    Columns: the head, the share of its attention on tokens of that type, what those tokens contribute to its output from the layer below and from the input,
+    what each receiving token contributes to
+    itself, and what tokens that are neither special nor punctuation contribute from the input.
+    """
+    share = dataset["share"].sel(receiver="all")
+    if token_type not in share["token_type"].values:
+        raise ParameterError(unknown("token type", token_type, map(str, share["token_type"].values)))
+    looked = share.sel(source="attention", token_type=token_type).values
+    order = np.argsort(-np.nan_to_num(looked, nan=-1.0), axis=None, kind="stable")[:top]
+    rows = []
+    for layer, head in (divmod(int(place), looked.shape[1]) for place in order):
+        one = share.isel(layer=layer, head=head)
+        rows.append(
+            {
+                "head": f"L{layer}H{head}",
+                f"attention on {token_type}": float(looked[layer, head]),
+                f"from {token_type}, previous layer": float(one.sel(source="previous_layer", token_type=token_type)),
+                f"from {token_type}, input": float(one.sel(source="input", token_type=token_type)),
+                "from itself, input": float(dataset["own"].sel(source="input").values[layer, head]),
+                "from other tokens, input": float(one.sel(source="input", token_type="other")),
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 assert set(ADDED) <= set(READINGS)

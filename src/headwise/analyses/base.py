@@ -60,7 +60,9 @@ class Analysis:
     taps: ClassVar[frozenset[str]] = frozenset({"attention"})
     requires: ClassVar[frozenset[str]] = frozenset()  # annotations without which nothing can be computed
     budget: ClassVar[int | None] = None  # examples `headwise atlas` gives it; None for all
-    order_dependent: ClassVar[frozenset[str]] = frozenset()  # variables whose value depends on the order of heads by convention (numbered clusters)
+    order_dependent: ClassVar[frozenset[str]] = (
+        frozenset()
+    )  # variables whose value depends on the order of heads by convention (numbered clusters)
     automatic: ClassVar[bool] = True  # part of `headwise atlas` where nothing else is said
     scope: ClassVar[str] = "layer"  # or "example": all layers of a micro-batch at once
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,6 +12,7 @@ import xarray as xr
 from torch import Tensor
 
 from headwise.analyses.base import Analysis, Paper, Shape, at_least
+from headwise.analyses.families import with_behaviours
 from headwise.errors import ParameterError
 from headwise.stats.accumulators import State, Sums
 from headwise.stats.clusters import best_cut, cut, leaf_order, linkage
@@ -99,6 +100,10 @@ class Distance(Analysis):
                 waiting = []
         if waiting:
             yield torch.cat(waiting, 1)
+
+    def extend(self, datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
+        """Say of each head and family what it does, from the other analyses of the run."""
+        return with_behaviours(datasets)
 
     def result(self, state: State, shape: Shape) -> xr.Dataset:
         tokens = float(state.sums("tokens").total[0])

@@ -101,7 +101,7 @@ def ablate_command(
     folder = out_file.with_name(f".{out_file.name}.run")
     if overwrite:
         RunFolder(folder).remove()
-    with Watch() as watch:
+    with options.stoppable("Finished batches are kept: the same command goes on from there."), Watch() as watch:
         dataset = ablate(
             subject,
             how=how,

@@ -51,7 +51,7 @@ def compare_command(
     opened = [HeadModel.open(None if name == "demo" else name, device=device) for name in models]
     text = open_corpus(corpus, tokenizer=opened[0].tokenizer, limit=limit)
     chosen = [] if analyses.strip() == "none" else [name.strip() for name in analyses.split(",") if name.strip()]
-    with Watch() as watch:
+    with options.stoppable("Nothing was written."), Watch() as watch:
         atlas = compare(
             opened,
             annotate(text, parser) if parser else text,

@@ -61,7 +61,7 @@ def finetune_command(
     """
     from rich.table import Table
 
-    from headwise.commands.common import Watch, out
+    from headwise.commands.common import Watch, check_writable, out
     from headwise.errors import ParameterError
     from headwise.finetune import Results, finetune
     from headwise.finetune.results import summary, table
@@ -69,12 +69,13 @@ def finetune_command(
     names = [name.strip() for name in task.split(",") if name.strip()] if task else [None]
     if len(names) > 1 and (train or dev):
         raise ParameterError("--train and --dev belong to one task; give --data for several.")
+    check_writable(out_folder)
     chosen_heads = [name.strip() for name in heads.split(",")] if heads else None
     for name in names:
         own_layer, own_heads, own_top = layer, chosen_heads, top
         if probing is not None:
             own_layer, own_heads, own_top = _from_probing(probing, name, pooling, layer, chosen_heads, top)
-        with Watch() as watch:
+        with options.stoppable("Finished epochs and trainings are kept: the same command goes on from there."), Watch() as watch:
             finetune(
                 model,
                 name or (data.name if data else "task"),

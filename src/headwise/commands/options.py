@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +14,7 @@ from headwise.commands.common import DeviceOption as Device
 from headwise.commands.common import LimitOption as Limit
 from headwise.commands.common import ModelArgument as Model
 from headwise.commands.common import OverwriteOption as Overwrite
+from headwise.commands.common import check_writable, err
 from headwise.errors import OutputError
 
 TaskName = Annotated[
@@ -28,6 +31,17 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
     """Find out before any work that the result has no place."""
     if path.exists() and not overwrite:
         raise OutputError(f"{path} exists; give --overwrite to replace it, or choose another place with --out.")
+    check_writable(path.parent)
+
+
+@contextmanager
+def stoppable(kept: str) -> Iterator[None]:
+    """Ctrl-C ends a command with one line that says what is kept."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        err.print(f"\nStopped. {kept}")
+        raise typer.Exit(130) from None
 
 
 def load_atlas(path: Path | None) -> Any:
@@ -50,4 +64,5 @@ __all__ = [
     "TaskName",
     "load_atlas",
     "refuse_existing",
+    "stoppable",
 ]

@@ -15,6 +15,7 @@ from headwise.page.sample import Sample, draw_all_maps, draw_heads, telling_head
 from headwise.page.write import PageFigure, PageTable, Section, write_page
 from headwise.papers import REFERENCES
 from headwise.plots import figures_for, save_figure
+from headwise.plots.tables import tables_for
 
 TABLE_ROWS = 400  # longer tables are on the page as a link to their CSV
 
@@ -37,12 +38,15 @@ def write_report(atlas: Atlas, folder: Path, sample: Sample | None = None, repor
                 )
         table = atlas.to_dataframe(name)
         csv = _write_csv(table, folder / "tables" / f"{name}.csv")
+        tables = []
+        for made in tables_for(name):
+            frame = made.function(dataset)
+            if len(frame):
+                own = _write_csv(frame, folder / "tables" / f"{name}-{made.name}.csv").relative_to(folder).as_posix()
+                tables.append(PageTable(made.title, list(frame.columns), _shown(frame), own, made.note))
         best = _summary_table(atlas, name)
-        tables = (
-            [PageTable("Extremes over heads", list(best.columns), best.values.tolist(), csv.relative_to(folder).as_posix())]
-            if len(best)
-            else []
-        )
+        if len(best):
+            tables.append(PageTable("Extremes over heads", list(best.columns), best.values.tolist(), csv.relative_to(folder).as_posix()))
         attrs = dataset.attrs
         sections.append(
             Section(
@@ -170,6 +174,11 @@ def _summary_table(atlas: Atlas, name: str) -> pd.DataFrame:
     for column in ("mean", "lowest", "highest"):
         shown[column] = shown[column].map(lambda value: f"{value:.3f}")
     return shown
+
+
+def _shown(frame: pd.DataFrame) -> list[list[Any]]:
+    """The cells of a table as people read them: three figures behind the point."""
+    return [[f"{cell:.3f}" if isinstance(cell, float) and not pd.isna(cell) else cell for cell in row] for row in frame.values.tolist()]
 
 
 def _write_csv(table: pd.DataFrame, path: Path) -> Path:

@@ -35,7 +35,7 @@ def _points(dataset: xr.Dataset) -> tuple[float, str]:
     "ablation",
     name="heads",
     title="What disabling one head does to the score",
-    caption="Each cell is one head: the score without it minus the score of the whole model. A random head's effect and the number of heads the model is better without stand below.",
+    caption="Each cell is one head: the score without it minus the score of the whole model. Below: the mean over all heads, and how many the model is better without.",
     paper="Kovaleva et al. 2019, Fig 8",
     needs=("difference",),
 )

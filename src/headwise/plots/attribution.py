@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from numpy.typing import ArrayLike
 
 from headwise.errors import ParameterError
@@ -59,7 +60,7 @@ def correlation(dataset: xr.Dataset, *, sources: Sequence[str] = ("previous_laye
             _medians(ax, values)
             ax.axhline(0, color=style.GREY, linewidth=0.6, linestyle=(0, (4, 2)), zorder=1)
             ax.set_ylim(max(-1.0, min(-0.1, np.nanmin(values) - 0.05)), 1.02)
-            last = row is axes[-1]
+            last = source == shown[-1]
             style.layer_axis(ax, data.numbers(dataset, "layer"), "layer (0 = first)" if last else "")
             titles.append(f"{name.capitalize()}, {words}")
         row[0].set_ylabel("correlation")
@@ -69,7 +70,7 @@ def correlation(dataset: xr.Dataset, *, sources: Sequence[str] = ("previous_laye
     notes = [
         data.source_text(dataset),
         data.count_text(dataset, "pearson"),
-        str(dataset.attrs.get("length_rule", "")),
+        _rule_text(dataset),
         _error_text(dataset),
         bars,
     ]
@@ -158,7 +159,6 @@ def persisting_patterns(dataset: xr.Dataset) -> Figure:
     sources = [(i, s) for i, s in enumerate(data.labels(dataset, "source")) if np.isfinite(values[i]).any()]
     fig = style.new_figure(style.PAGE, 2.7)
     axes = fig.subplots(1, len(sources), sharey=True, squeeze=False)[0]
-    handles: list[Line2D] = []
     for ax, (index, _) in zip(axes, sources, strict=True):
         base = np.zeros(values.shape[1])
         for p, _name in enumerate(names):
@@ -167,7 +167,7 @@ def persisting_patterns(dataset: xr.Dataset) -> Figure:
             base = base + part
         style.layer_axis(ax, data.numbers(dataset, "layer"))
         ax.set_ylim(0, 1)
-    handles = [Line2D([], [], color=style.cycle(PATTERN_COLOURS, p), linewidth=5, label=name) for p, name in enumerate(names)]
+    handles = [Patch(color=style.cycle(PATTERN_COLOURS, p), label=name) for p, name in enumerate(names)]
     axes[0].set_ylabel("share of heads")
     style.panel_labels(list(axes), [READINGS.get(s, (s,))[0] for _, s in sources])
     notes = [
@@ -251,10 +251,12 @@ def five_patterns(dataset: xr.Dataset) -> Figure:
     needs=("sample_layer",),
 )
 def sample_word(dataset: xr.Dataset) -> Figure:
-    """One word of the kept input: the one in the middle."""
+    """One word of the kept input: the one nearest to its middle that is a word."""
     texts = _texts(dataset)
     layers = data.values(dataset, "sample_layer", ("layer", "token", "source_token"))
-    return word_mix(layers, texts, len(texts) // 2, notes=_sample_notes(dataset))
+    middle = len(texts) // 2
+    words = [i for i, text in enumerate(texts) if text.isalpha() and len(text) > 2] or [middle]
+    return word_mix(layers, texts, min(words, key=lambda i: (abs(i - middle), i)), notes=_sample_notes(dataset))
 
 
 def word_mix(layers: ArrayLike, tokens: Sequence[str], token: int, *, notes: Sequence[str] = ()) -> Figure:
@@ -376,6 +378,11 @@ def _medians(ax: Axes, values: np.ndarray) -> None:
     for layer, row in enumerate(values):
         if np.isfinite(row).any():
             ax.plot([layer - 0.4, layer + 0.4], [np.nanmedian(row)] * 2, color=style.BLACK, linewidth=1.6, zorder=5, solid_capstyle="butt")
+
+
+def _rule_text(dataset: xr.Dataset) -> str:
+    rule = str(dataset.attrs.get("length_rule", ""))
+    return rule[:1].upper() + rule[1:]
 
 
 def _error_text(dataset: xr.Dataset) -> str:

@@ -27,7 +27,7 @@ def _planes(dataset: xr.Dataset, name: str, dim: str, scale: float = 1.0) -> dic
     "change",
     name="cosine",
     title="How far the attention maps of two models are alike",
-    caption="Each cell is one head: the cosine similarity of its flattened attention maps in two models on the same inputs, real tokens only, averaged over inputs. Dark heads changed most.",
+    caption="Each cell is one head: the cosine similarity of its flattened attention maps in two models on the same inputs (real tokens only). Dark heads changed most.",
     paper="Kovaleva et al. 2019, Fig 5",
     needs=("cosine_to",),
 )
@@ -142,7 +142,7 @@ def _change_panels(dataset: xr.Dataset, name: str, dim: str, title: str, label: 
 )
 def probing(dataset: xr.Dataset) -> Figure:
     """`accuracy[model_all, task, layer, head]` on one colour scale, heads sorted (Jo & Myaeng 2020, Fig 4)."""
-    panels = {}
+    panels: dict[str, xr.DataArray] = {}
     for task in dataset["task"].values:
         planes = _planes(dataset.sel(task=task), "accuracy", "model_all", 100.0)
         panels |= {f"{task}: {model}": plane for model, plane in planes.items()}

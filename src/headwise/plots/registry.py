@@ -110,18 +110,18 @@ def figure(
 
 def figures_for(group: str) -> list[FigureSpec]:
     """The figures of a group, in the order in which they were registered; an empty list for a group without any."""
-    _load_all()
+    load_all()
     return [spec for (owner, _), spec in _FIGURES.items() if owner == group]
 
 
 def figure_groups() -> list[str]:
     """The groups that have figures, sorted."""
-    _load_all()
+    load_all()
     return sorted({group for group, _ in _FIGURES})
 
 
 @functools.cache
-def _load_all() -> None:
+def load_all() -> None:
     """Import every module of this package once, so that adding a file is all it takes to add a figure."""
     package = importlib.import_module("headwise.plots")
     for module in sorted(info.name for info in pkgutil.iter_modules(package.__path__)):

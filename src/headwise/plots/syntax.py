@@ -15,6 +15,7 @@ from headwise.plots import data, style
 from headwise.plots.drawing import draw_head
 from headwise.plots.heatmap import heatmap, heatmap_panels
 from headwise.plots.registry import figure
+from headwise.plots.tables import table
 
 if TYPE_CHECKING:
     from headwise.analyses.dependency_sentences import RightSentence
@@ -23,6 +24,12 @@ MOST = 32  # relations a figure has room for
 ARROWS = {"dependent_to_head": "dependent → head", "head_to_dependent": "head → dependent", "": ""}
 
 
+@table(
+    "dependency",
+    name="best-heads",
+    title="Best head of each relation",
+    note="Heads by both names: counted from 0, and as the paper counts.",
+)
 def dependency_table(dataset: xr.Dataset, fewest: int = 30) -> pd.DataFrame:
     """Table 1: for each relation the best head, by both its names, its accuracy and the best fixed offset; the commonest relation first.
 

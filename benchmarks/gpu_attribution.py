@@ -1,0 +1,191 @@
+"""Exact input contributions on a GPU: a BERT-base-shaped random model at 34 tokens, in tf32 and in IEEE float32, with error, memory and what bounds it.
+
+    PYTHONPATH=src python benchmarks/gpu_attribution.py [--tokens 34] [--memory 24000]
+
+Nothing is downloaded. The error is that of contributions on sampled rows against reverse mode in float64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import BertConfig, BertModel
+
+from headwise.attribution.forward import exact_squares, tangents_at_once
+from headwise.attribution.precision import matrix_products
+from headwise.attribution.push import push, way
+from headwise.attribution.reverse import block_squares, reverse_graph
+from headwise.attribution.sketch import sketch
+from headwise.models import HeadModel
+from headwise.text.encode import Batch, Encoded, collate
+from headwise.text.example import Example
+
+
+def random_bert(layers: int, heads: int, hidden: int) -> BertModel:
+    """BERT with random weights, of a size at which its attention is far from uniform."""
+    torch.manual_seed(0)
+    config = BertConfig(
+        num_hidden_layers=layers, num_attention_heads=heads, hidden_size=hidden, intermediate_size=4 * hidden, vocab_size=1000
+    )
+    model = BertModel(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(2.5)
+    return model
+
+
+def token_batch(tokens: int, device: torch.device, seed: int = 0) -> Batch:
+    ids = np.random.default_rng(seed).integers(5, 1000, tokens)
+    none, no = np.zeros(tokens, dtype=np.int64), np.zeros(tokens, dtype=bool)
+    return collate([Encoded(seed, Example(text="x"), ids, none, none - 1, none, no, no, no, no, False, False)], 0, device)
+
+
+def synchronised(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def timed(work: Callable[[], Any], device: torch.device, repeats: int) -> float:
+    """Shortest of several timings in seconds, after one run to warm up."""
+    work()
+    times = []
+    for _ in range(repeats):
+        synchronised(device)
+        began = time.perf_counter()
+        work()
+        synchronised(device)
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def matrix_rate(device: torch.device, rows: int, width: int, tf32: bool, repeats: int) -> float:
+    """FLOP/s of the largest product there is in the model: all rows of a chunk of tangents by the first feed-forward matrix."""
+    a, b = torch.randn(rows, width, device=device), torch.randn(width, 4 * width, device=device)
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    try:
+        seconds = timed(lambda: [a @ b for _ in range(10)], device, repeats) / 10
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    return 2 * rows * width * 4 * width / seconds
+
+
+def needed_flops(model: HeadModel, tokens: int) -> float:
+    """Multiplications and additions of the matrix products that the tangents need: the last layer only as far as its heads."""
+    d = model.hidden
+    dense, read = 12 * d * d, 3 * d * d
+    attention = 4 * tokens * d  # two products for the scores, two for the outputs, each token
+    per_token = 2 * ((model.layers - 1) * (dense + attention) + read + attention)
+    return float(per_token * tokens * tokens * d)
+
+
+def largest_error(model: HeadModel, batch: Batch, squares: torch.Tensor, rows: int) -> tuple[float, float]:
+    """Largest and mean total variation of sampled rows of contributions against reverse mode in float64."""
+    import copy
+
+    model.close()
+    double = HeadModel.open(copy.deepcopy(model.module).double())
+    model._select_tap()
+    graph = reverse_graph(double, batch)
+    generator = torch.Generator().manual_seed(1)
+    errors = []
+    for number in range(rows):
+        layer = number * model.layers // rows
+        head, token = (int(torch.randint(0, size, (), generator=generator)) for size in (model.heads, batch.ids.shape[1]))
+        truth = block_squares(graph.outputs[layer][:, head, token], graph.leaves_in[0]).sqrt()[0]
+        found = squares[0, layer, head, token].sqrt()
+        errors.append(float((found / found.sum() - truth / truth.sum()).abs().sum() / 2))
+    return max(errors), float(np.mean(errors))
+
+
+def kernels(model: HeadModel, batch: Batch, memory: float, tf32: bool) -> dict[str, float]:
+    """Where the time of one chunk goes on the device: matrix products, everything else."""
+    from torch.profiler import ProfilerActivity, profile
+
+    count = tangents_at_once(model, batch, memory)
+    tangents = torch.randn(count, 1, batch.ids.shape[1], model.hidden, device=model.device)
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen, matrix_products(tf32):
+        push(model, batch, tangents, lambda layer, moved: torch.linalg.vector_norm(moved, dim=-1))
+        torch.cuda.synchronize()
+    times: dict[str, float] = {}
+    for event in seen.key_averages():
+        device_time = float(getattr(event, "self_device_time_total", 0.0))
+        if device_time and str(getattr(event, "device_type", "")).endswith("CUDA"):
+            name = event.key.lower()
+            product = any(word in name for word in ("gemm", "cutlass", "cublas", "nvjet", "xmma", "matmul"))
+            kind = "matrix products" if product else event.key[:70]
+            times[kind] = times.get(kind, 0.0) + device_time
+    total = sum(times.values()) or 1.0
+    shares = dict(sorted(((k, round(v / total, 3)) for k, v in times.items()), key=lambda item: -item[1])[:8])
+    return {"milliseconds": round(total / 1000, 1), **shares}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokens", type=int, default=34)
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--heads", type=int, default=12)
+    parser.add_argument("--hidden", type=int, default=768)
+    parser.add_argument("--memory", type=float, nargs="+", default=[2000.0, 8000.0, 24000.0], help="MiB for tangents, each tried")
+    parser.add_argument("--rows", type=int, default=24, help="rows whose error is measured")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    given = parser.parse_args()
+    device = torch.device(given.device)
+    model = HeadModel.open(random_bert(given.layers, given.heads, given.hidden), device=device)
+    batch = token_batch(given.tokens, device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    flops = needed_flops(model, given.tokens)
+    print(
+        f"{name}, torch {torch.__version__}; {given.layers} layers × {given.heads} heads, hidden {given.hidden}, {given.tokens} tokens; tangents go by {way(model, batch)}"
+    )
+    print(f"{given.tokens * given.hidden:,} tangents, {flops / 1e12:.1f} TFLOP of matrix products a sentence")
+    report: list[dict[str, Any]] = []
+    for tf32 in (True, False) if device.type == "cuda" else (False,):
+        label = "tf32" if tf32 else "IEEE float32"
+        rate = matrix_rate(device, 4096 * given.tokens if device.type == "cuda" else 512, given.hidden, tf32, given.repeats)
+        print(f"\n{label}: measured matrix rate {rate / 1e12:.1f} TFLOP/s")
+        for memory in given.memory:
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
+                base = torch.cuda.memory_allocated()
+            with matrix_products(tf32):
+                seconds = timed(lambda memory=memory: exact_squares(model, batch, memory=memory), device, given.repeats)
+            peak = (torch.cuda.max_memory_allocated() - base) / 2**20 if device.type == "cuda" else float("nan")
+            achieved = flops / seconds
+            line = {
+                "precision": label,
+                "memory_mib": memory,
+                "tangents_at_once": tangents_at_once(model, batch, memory),
+                "seconds": round(seconds, 4),
+                "tflops": round(achieved / 1e12, 1),
+                "share_of_matrix_rate": round(achieved / rate, 3),
+                "peak_mib": round(peak, 0),
+            }
+            report.append(line)
+            print(json.dumps(line))
+        with matrix_products(tf32):
+            squares = exact_squares(model, batch, memory=given.memory[-1]).heads
+        largest, mean = largest_error(model, batch, squares, given.rows)
+        print(f"{label}: total variation to float64 on {given.rows} rows: largest {largest:.1e}, mean {mean:.1e}")
+        if device.type == "cuda":
+            try:
+                print(f"{label}: device time of one chunk: {json.dumps(kernels(model, batch, given.memory[-1], tf32))}")
+            except Exception as error:  # the profiler is not everywhere; the figures above stand without it
+                print(f"no profile: {type(error).__name__}: {error}")
+        with matrix_products(tf32):
+            seconds = timed(lambda: sketch(model, batch, error=0.05, memory=given.memory[-1]), device, given.repeats)
+        print(f"{label}: sketch at 5 %: {seconds:.3f} s")
+    best = min(report, key=lambda line: line["seconds"])
+    print(f"\nbest: {best['seconds']:.3f} s a sentence with {best['precision']} (under 1 s wanted with tf32)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""Drawings of a head at its work: sentences in which it finds a relation's words, or antecedents, with those words coloured (Clark et al. 2019, Fig 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from headwise.analyses.dependency_pairs import label_of
+from headwise.atlas import Atlas, head_name
+from headwise.coreference.baselines import candidates_of
+from headwise.coreference.mentions import expressions_of
+from headwise.errors import InputError, ParameterError, unknown
+from headwise.page.sample import Sample, sample_of
+from headwise.plots import style
+from headwise.plots.drawing import draw_head
+from headwise.text.example import ROOT
+
+if TYPE_CHECKING:
+    from headwise.models import HeadModel
+    from headwise.text import Example
+    from headwise.text.encode import Encoded
+
+COREFERENCE = "coreference"
+LOOKED_AT = 400  # examples among which sentences are sought
+COLOURS = (style.VERMILION, style.BLUE, style.GREEN, style.PINK)
+Direction = Literal["dependent_to_head", "head_to_dependent"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shown:
+    """A sentence in which a head is right: its maps, and for each pair of words found the tokens that look and those they should look at."""
+
+    sample: Sample
+    pairs: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+    right: int
+    asked: int
+
+
+def draw_relation(
+    model: HeadModel,
+    corpus: Iterable[Example],
+    relation: str,
+    head: tuple[int, int] | None = None,
+    count: int = 3,
+    *,
+    direction: Direction = "dependent_to_head",
+    atlas: Atlas | None = None,
+    longest: int = 24,
+) -> list[Figure]:
+    """Draw a head on sentences where it finds a relation.
+
+    Parameters
+    ----------
+    model, corpus
+        The model, and examples with trees (or mentions).
+    relation
+        A dependency relation (`obj`, `nmod:poss`; without a subtype it means all of them), or `coreference`.
+    head
+        `(layer, head)`; by default the best one for the relation that `atlas` knows.
+    count
+        How many sentences.
+    direction
+        Whether the dependent looks at its head or the head at its dependent.
+    atlas
+        Where the best head is looked up (groups `dependency` and `coreference`); its direction is taken too.
+    longest
+        Sentences of more tokens are not drawn.
+
+    Returns
+    -------
+    list of Figure
+        Of the sentences where every word with the relation attends most to the right word, those with most such words first; where there are too few, sentences where some do.
+        The looking word is coloured and its lines with it.
+    """
+    if head is None:
+        head, direction = _best(atlas, relation, direction)
+    layer, number = head
+    shown = find_sentences(model, corpus, relation, (layer, number), count, direction, longest)
+    figures = []
+    for one in shown:
+        highlight = {token: style.cycle(COLOURS, place) for place, (looking, _) in enumerate(one.pairs) for token in looking}
+        what = "antecedents" if relation == COREFERENCE else f"{relation}, {direction.replace('_', ' ')}"
+        found = f"{one.right} of {one.asked} {'mention' if relation == COREFERENCE else 'word'}{'s' if one.asked > 1 else ''} right"
+        figures.append(
+            draw_head(
+                {head_name(layer, number): one.sample.head(layer, number)},
+                one.sample.tokens,
+                highlight=highlight,
+                title=f"{what}: {head_name(layer, number)}",
+                notes=[found],
+            )
+        )
+    return figures
+
+
+def find_sentences(
+    model: HeadModel,
+    corpus: Iterable[Example],
+    relation: str,
+    head: tuple[int, int],
+    count: int,
+    direction: Direction = "dependent_to_head",
+    longest: int = 24,
+) -> list[Shown]:
+    """The sentences `draw_relation` draws; refuses a relation that does not occur (naming those that do) and a corpus with no fitting sentence."""
+    found: list[tuple[float, int, int, Shown]] = []
+    seen: set[str] = set()
+    for index, example in enumerate(islice(corpus, LOOKED_AT)):
+        row = model.encoder.encode(example, index)
+        if example.relations is not None:
+            seen.update(example.relations)
+        if row is None or not row.aligned or row.truncated or len(row) > longest:
+            continue
+        asked = _asked(row, relation, direction, model.causal)
+        if not asked:
+            continue
+        sample = sample_of(model, example)
+        weights = _word_map(np.nan_to_num(sample.head(*head)), row)
+        right = [(word, wanted) for word, wanted, options in asked if options[int(np.argmax(weights[word, options]))] in wanted]
+        if right:
+            pairs = tuple((_tokens(row, [word]), _tokens(row, sorted(wanted))) for word, wanted in right)
+            found.append((len(right) / len(asked), len(right), -index, Shown(sample, pairs, len(right), len(asked))))
+    if not found:
+        labels = sorted({label_of(name, "fold") for name in seen} | seen)
+        if relation != COREFERENCE and relation not in labels:
+            raise ParameterError(unknown("relation in these examples", relation, [name for name in labels if name]))
+        raise InputError(
+            f"No sentence of at most {longest} tokens was found where {head_name(*head)} is right on {relation}; allow longer ones or name another head."
+        )
+    return [one for *_, one in sorted(found, key=lambda item: item[:3], reverse=True)[:count]]
+
+
+def _asked(row: Encoded, relation: str, direction: Direction, causal: bool) -> list[tuple[int, set[int], list[int]]]:
+    """For each word that should look: which words are right, and which it may choose from."""
+    example = row.example
+    words = range(row.word_count)
+    out: list[tuple[int, set[int], list[int]]] = []
+    if relation == COREFERENCE:
+        expressions = expressions_of(example)
+        for mention in expressions:
+            earlier = candidates_of(mention, expressions)
+            options = sorted({e.head for e in earlier if not causal or e.head < mention.head})
+            wanted = {e.head for e in earlier if e.entity == mention.entity} & set(options)
+            if wanted:
+                out.append((mention.head, wanted, options))
+        return out
+    if example.heads is None or example.relations is None:
+        return []
+    fold = "keep" if ":" in relation else "fold"
+    pairs: dict[int, set[int]] = {}
+    for dependent, (governor, name) in enumerate(zip(example.heads, example.relations, strict=True)):
+        if governor != ROOT and label_of(name, fold) == relation:
+            looking, wanted_word = (dependent, governor) if direction == "dependent_to_head" else (governor, dependent)
+            pairs.setdefault(looking, set()).add(wanted_word)
+    for looking, wanted in pairs.items():
+        options = [w for w in words if w != looking and (not causal or w < looking)]
+        if wanted & set(options):
+            out.append((looking, wanted, options))
+    return out
+
+
+def _word_map(weights: np.ndarray, row: Encoded) -> np.ndarray:
+    member = (row.word[:, None] == np.arange(row.word_count)).astype(float)
+    return (member / np.maximum(member.sum(0), 1)).T @ weights @ member
+
+
+def _tokens(row: Encoded, words: Sequence[int]) -> tuple[int, ...]:
+    return tuple(int(t) for t in np.flatnonzero(np.isin(row.word, list(words))))
+
+
+def _best(atlas: Atlas | None, relation: str, direction: Direction) -> tuple[tuple[int, int], Direction]:
+    """The best head for a relation by an atlas, and the direction it is best in."""
+    group = COREFERENCE if relation == COREFERENCE else "dependency"
+    if atlas is None or group not in atlas:
+        raise ParameterError(
+            f"Name the head to draw, or give an atlas with the group {group}, where the best one for {relation} can be looked up."
+        )
+    dataset = atlas[group]
+    if group == COREFERENCE:
+        own = dataset.sel(mention_type="all")
+    else:
+        known = [str(name) for name in dataset["relation"].values]
+        label = relation if relation in known else label_of(relation, "fold")
+        if label not in known:
+            raise ParameterError(unknown("relation in this atlas", relation, known))
+        own = dataset.sel(relation=label)
+        direction = str(own["best_direction"].values) or direction  # type: ignore[assignment]
+    if int(own["best_layer"]) < 0:
+        raise ParameterError(f"The atlas has no head that could be scored on {relation}.")
+    return (int(own["best_layer"]), int(own["best_head"])), direction

@@ -1,0 +1,110 @@
+"""The figure of gradient importance: how much the loss hangs on attention to each kind of token (Clark et al. 2019, Fig 3)."""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from headwise.plots import data, style
+from headwise.plots.heatmap import heatmap_panels
+from headwise.plots.registry import figure
+from headwise.plots.scatter import Series, legend_handles, mean_over_heads, scatter_by_layer
+
+_LH = ("layer", "head")
+_LOSSES = {
+    "masked": "Loss: masked tokens predicted",
+    "all": "Loss: every token predicted, none masked",
+    "causal": "Loss: every token predicted from those before it",
+}
+
+
+def _series(dataset: xr.Dataset) -> list[Series]:
+    """The three lines of the paper: separators, periods and commas, everything else."""
+    dims = (*_LH, "token_type")
+    values, bounds = data.values(dataset, "importance", dims), data.interval(dataset, "importance", dims)
+    kinds = data.labels(dataset, "token_type")
+    found = []
+    for kind, label, colour, marker in (("sep", "sep", style.VERMILION, "s"), ("punct", ". and ,", style.GREEN, "^")):
+        plane = values[..., kinds.index(kind)]
+        if np.isfinite(plane).any():
+            ends = None if bounds is None else (bounds[0][..., kinds.index(kind)], bounds[1][..., kinds.index(kind)])
+            found.append(Series(label, plane, ends, colour, marker))
+    if data.has(dataset, "importance_paper_other"):
+        own = data.values(dataset, "importance_paper_other", _LH)
+        found.append(Series("other (cls included)", own, data.interval(dataset, "importance_paper_other", _LH), style.BLACK, "D"))
+    return found
+
+
+@figure(
+    "gradient",
+    name="importance",
+    title="How much the loss hangs on attention, by the kind of token attended to",
+    caption="Each point is one head: the mean size of the gradient of the loss with respect to its attention weights on tokens of one kind. Where attention to separators "
+    "is high and its gradient is near nothing, attending to them is a no-op: more or less of it changes nothing.",
+    paper="Clark et al. 2019, §3.2, Fig 3",
+    needs=("importance", "importance_paper_other"),
+)
+def importance(dataset: xr.Dataset) -> Figure:
+    """Mean `|d loss / d A|` by layer, one point per head, on a logarithmic scale, with the mean over heads (Clark et al. 2019, Fig 3)."""
+    series = _series(dataset)
+    fig = style.new_figure(style.PAGE, 2.9)
+    axes = fig.subplots(1, 2, width_ratios=(1.5, 1))
+    scatter_by_layer(axes[0], series, mean_line=True)
+    positive = np.concatenate([one.values[one.values > 0] for one in series] or [np.array([1.0])])
+    if positive.size:
+        axes[0].set_yscale("log")
+        axes[0].yaxis.set_major_formatter(
+            FuncFormatter(lambda value, _: f"{value:g}")
+        )  # the default writes formulas, which our settings print as they are
+        axes[0].yaxis.set_minor_formatter(NullFormatter())
+        axes[0].set_ylim(float(np.quantile(positive, 0.002)) / 1.5, float(positive.max()) * 1.5)
+    axes[0].set_ylabel("mean |d loss / d attention|")
+    for one in series:
+        means = mean_over_heads(one.values)
+        axes[1].plot(np.arange(len(means)), means, color=one.colour, marker=one.marker, markersize=3)
+    axes[1].set_ylim(bottom=0)
+    axes[1].grid(axis="y")
+    axes[1].set_ylabel("mean over heads")
+    axes[1].ticklabel_format(axis="y", style="sci", scilimits=(-3, 3))
+    for ax in axes:
+        style.layer_axis(ax, data.numbers(dataset, "layer"))
+    style.panel_labels(list(axes), ["one point per head (logarithmic)", "mean over heads (linear)"])
+    notes = [
+        data.source_text(dataset),
+        data.count_text(dataset, "importance_paper_other"),
+        _LOSSES.get(str(dataset.attrs.get("loss", "")), ""),
+        "Lines: mean over the heads of a layer",
+        data.interval_text(any(one.bounds is not None for one in series)),
+    ]
+    style.annotate_figure(fig, "What attention the loss hangs on", notes, legend_handles(series), 3)
+    return style.finish(fig)
+
+
+@figure(
+    "gradient",
+    name="heads",
+    title="Importance of every head, by kind of token",
+    caption="The same means as heat maps, in powers of ten: one row per layer (0 at the top), one column per head.",
+    paper="Clark et al. 2019, §3.2",
+    needs=("importance",),
+)
+def heads(dataset: xr.Dataset) -> Figure:
+    """Heat maps of `log10 importance[layer, head]` for each token type on one scale."""
+    cube = data.values(dataset, "importance", (*_LH, "token_type"))
+    coords = {dim: data.numbers(dataset, dim) for dim in _LH}
+    panels = {}
+    for index, kind in enumerate(data.labels(dataset, "token_type")):
+        plane = cube[..., index]
+        if np.isfinite(plane).any():
+            with np.errstate(divide="ignore"):
+                panels[f"to {kind} tokens"] = xr.DataArray(np.where(plane > 0, np.log10(plane), np.nan), dims=_LH, coords=coords)
+    notes = [
+        data.source_text(dataset),
+        data.count_text(dataset, "importance"),
+        "Each cell: mean over examples of one head; intervals are in the tables",
+    ]
+    return heatmap_panels(
+        panels, title="Importance of attention", label="log10 of mean |d loss / d attention|", annotate="none", notes=notes
+    )

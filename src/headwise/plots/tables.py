@@ -1,0 +1,43 @@
+"""Tables of a group for the page and as CSV: a decorated function `Dataset -> DataFrame` is its own registration, as for figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pandas as pd
+import xarray as xr
+
+from headwise.plots.registry import load_all
+
+Maker = Callable[[xr.Dataset], pd.DataFrame]
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """A registered table: which group it reads, what it is called, and the function that makes it."""
+
+    group: str
+    name: str
+    title: str
+    note: str
+    function: Maker
+
+
+_TABLES: dict[tuple[str, str], TableSpec] = {}
+
+
+def table(group: str, *, name: str, title: str, note: str = "") -> Callable[[Maker], Maker]:
+    """Register a function `Dataset -> DataFrame` as a table of a group of the atlas; an empty table is left out."""
+
+    def register(function: Maker) -> Maker:
+        _TABLES[group, name] = TableSpec(group, name, title, note, function)
+        return function
+
+    return register
+
+
+def tables_for(group: str) -> list[TableSpec]:
+    """The tables of a group, in the order in which they were registered."""
+    load_all()
+    return [spec for (owner, _), spec in _TABLES.items() if owner == group]

@@ -1,0 +1,232 @@
+"""The analysis `attribution`: exact on planted heads, equal to plain loops, resumable, and adding its sources to `offsets`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from headwise import Corpus, HeadModel
+from headwise.analyses.attribution import Attribution, special_table
+from headwise.analyses.attribution_state import Gathered
+from headwise.analyses.base import make_analysis
+from headwise.atlas import Atlas
+from headwise.errors import InputError, ParameterError
+from headwise.run.runner import RunOptions, run_analyses
+from headwise.testing import contributions as closed_form
+from headwise.testing import planted_model
+from headwise.testing.models import random_model
+from headwise.text.example import Example
+
+TEXTS = [
+    Example(text="the old teacher saw a cat"),
+    Example(text="she sleeps .", pair="the dog runs"),
+    Example(text="a dog saw the small house"),
+]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def random(causal: bool = False, **sizes) -> HeadModel:
+    module, tokenizer = random_model(causal=causal, **sizes)
+    return HeadModel.open(module, tokenizer=tokenizer)
+
+
+def run(model: HeadModel, examples, folder: Path, *analyses, **options) -> Atlas:
+    return run_analyses(model, Corpus.from_examples(list(examples), "few"), list(analyses), folder, RunOptions(**options))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_correlations_shares_and_offsets_by_plain_loops(causal: bool, tmp_path: Path) -> None:
+    from headwise.attribution import contributions
+
+    model = random(causal)
+    found = run(model, TEXTS, tmp_path, Attribution(method="exact"))["attribution"]
+    sums = {source: {"pearson": [], "spearman": [], "own": [], "sep": []} for source in ("previous_layer", "input")}
+    mass, pairs = np.zeros((model.layers, model.heads, 79)), np.zeros(79)
+    for index, example in enumerate(TEXTS):
+        batch = model.batch(model.encode(example, index))
+        attention = model.trace(batch).attention[0].double().numpy()
+        n = attention.shape[-1]
+        for source, kept in sums.items():
+            maps = contributions(model, batch, source).heads[0].numpy()
+            table = {name: np.full((model.layers, model.heads), np.nan) for name in kept}
+            for layer in range(model.layers):
+                for head in range(model.heads):
+                    rows = []
+                    for j in range(n):
+                        seen = slice(0, j + 1) if causal else slice(0, n)
+                        x, y = attention[layer, head, j, seen], maps[layer, head, j, seen]
+                        if len(x) >= 3:
+                            rows.append((stats.pearsonr(x, y)[0], stats.spearmanr(x, y)[0]))
+                        if source == "input":
+                            for i in range(n)[seen]:
+                                mass[layer, head, 39 + i - j] += maps[layer, head, j, i]
+                                pairs[39 + i - j] += layer == head == 0
+                    table["pearson"][layer, head], table["spearman"][layer, head] = np.mean(rows, axis=0)
+                    table["own"][layer, head] = maps[layer, head].diagonal().mean()
+                    table["sep"][layer, head] = maps[layer, head][:, batch.rows[0].sep].sum(-1).mean()
+            for name, value in table.items():
+                kept[name].append(value)
+    for source, kept in sums.items():
+        for name in ("pearson", "spearman", "own"):
+            np.testing.assert_allclose(found[name].sel(source=source), np.mean(kept[name], axis=0), atol=2e-5, err_msg=f"{source} {name}")
+        np.testing.assert_allclose(
+            found["share"].sel(source=source, receiver="all", token_type="sep"), np.mean(kept["sep"], axis=0), atol=2e-5
+        )
+    expected = mass[..., pairs > 0] / pairs[pairs > 0]
+    histogram = found["histogram"].sel(source="input", offset=np.flatnonzero(pairs) - 39)
+    np.testing.assert_allclose(histogram, expected, atol=2e-5)
+    offsets = np.flatnonzero(pairs) - 39
+    np.testing.assert_allclose(found["centre"].sel(source="input"), (expected * offsets).sum(-1) / expected.sum(-1), atol=1e-4)
+    assert found["pearson"].sel(source="attention").isnull().all()
+    assert (found["pearson_n"].sel(source="input") == 3).all()
+    model.close()
+
+
+def test_planted_heads(tmp_path: Path) -> None:
+    """Linear heads: local contributions are attention itself; the input's have a closed form; own shares by layer too."""
+    planted = planted_model([["previous", "uniform"], ["first", "previous"]], words=["a", "b", "c", "d", "e"], max_length=10)
+    model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
+    texts = ["a b c d", "b a e"]
+    found = run(model, [Example(text=t) for t in texts], tmp_path, Attribution(method="exact", length="all", patterns=0))["attribution"]
+    expected = [closed_form(planted, row) for row in planted.encode(texts)]
+    own = np.mean([[layer.diagonal().mean() for layer in one["layer_input"]] for one in expected], axis=0)
+    np.testing.assert_allclose(found["layer_own"], own, atol=1e-4)
+    np.testing.assert_allclose(
+        found["own"].sel(source="input"),
+        np.mean([np.diagonal(o["input"], axis1=-2, axis2=-1).mean(-1) for o in expected], axis=0),
+        atol=1e-4,
+    )
+    # A row with one target: attention and what is gathered from the layer below are the same one-hot row.
+    np.testing.assert_allclose(found["pearson"].sel(source="previous_layer", head=1, layer=1), 1, atol=1e-5)
+    # Uniform attention has no correlation with anything: all its rows are left out and counted.
+    assert np.isnan(found["pearson"].sel(source="input", layer=0, head=1))
+    assert int(found["rows_left_out"].sel(source="input", layer=0, head=1)) == sum(len(row) for row in planted.encode(texts))
+    assert int(found["pearson_n"].sel(source="input", layer=0, head=1)) == 0
+    model.close()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_offsets_gain_the_sources(causal: bool, tmp_path: Path) -> None:
+    model = random(causal)
+    long = Example(text="the old teacher saw a cat near the house and the bird and a dog", pair="the cat saw the dog")
+    atlas = run(model, [*TEXTS, long], tmp_path / "a", make_analysis("offsets"), Attribution(length=14, patterns=0))
+    offsets, own = atlas["offsets"], atlas["attribution"]
+    assert list(offsets["source"].values) == ["attention", "previous_layer", "input"]
+    for name in ("histogram", "centre", "mean_offset", "mean_distance", "beyond"):
+        for source in ("previous_layer", "input"):
+            a, b = offsets[name].sel(source=source), own[name].sel(source=source)
+            if "offset" in a.dims:
+                a = a.sel(offset=own["offset"])
+            np.testing.assert_array_equal(a, b)
+    alone = run(model, [*TEXTS, long], tmp_path / "b", make_analysis("offsets"))["offsets"]
+    for name in alone.data_vars:
+        np.testing.assert_array_equal(
+            offsets[name].sel(source="attention") if "source" in alone[name].dims else offsets[name],
+            alone[name].squeeze("source") if "source" in alone[name].dims else alone[name],
+        )
+        assert offsets[name].dtype == alone[name].dtype
+    assert offsets.sizes["offset"] > own.sizes["offset"]
+    assert offsets.attrs["title"] == alone.attrs["title"]
+    path = atlas.save(tmp_path / "atlas.nc")
+    assert Atlas.load(path).digest == atlas.digest
+    model.close()
+
+
+def test_length_rule_is_said_and_can_be_lifted(tmp_path: Path) -> None:
+    model = random(d_head=8)
+    examples = [
+        Example(text="the cat saw a dog"),
+        Example(text="the old teacher saw a small cat near the house"),
+        Example(text="she sleeps"),
+    ]
+    found = run(model, examples, tmp_path / "a", Attribution(patterns=0))["attribution"]
+    assert found.attrs["examples"] == 2
+    assert found.attrs["left_out_longer"] == 1
+    assert "at most 8 tokens (d_head" in found.attrs["length_rule"]
+    assert run(model, examples, tmp_path / "b", Attribution(length="all", patterns=0))["attribution"].attrs["examples"] == 3
+    assert run(model, examples, tmp_path / "c", Attribution(length=5, patterns=0))["attribution"].attrs["examples"] == 1
+    with pytest.raises(InputError, match="None of the 3 inputs has from 2 to 3 tokens"):
+        run(model, examples, tmp_path / "d", Attribution(length=3))
+    model.close()
+
+
+def test_one_token_inputs_are_left_out_and_counted(tmp_path: Path) -> None:
+    model = random(causal=True)
+    encoder = model.encoder
+    bare = next(w for w in ("cat", "dog", "she") if len(encoder.encode(Example(text=w))) <= 2)
+    found = run(model, [Example(text="the cat saw a dog"), Example(text=bare)], tmp_path, Attribution(patterns=0))["attribution"]
+    if len(encoder.encode(Example(text=bare))) == 1:
+        assert found.attrs["left_out_one_token"] == 1
+    # Two tokens: contributions, but no correlation.
+    assert int(found["pearson_n"].sel(source="input").max()) == 1
+    model.close()
+
+
+def test_a_killed_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import headwise.analyses.attribution as module
+
+    monkeypatch.setattr(module, "BATCH_TOKENS", 8)
+    model = random()
+    whole = run(model, TEXTS, tmp_path / "whole", Attribution())["attribution"]
+    real, seen = Gathered.observe, []
+
+    def dying(self, batch, sample):
+        seen.append(len(batch))
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        real(self, batch, sample)
+
+    monkeypatch.setattr(Gathered, "observe", dying)
+    with pytest.raises(KeyboardInterrupt):
+        run(model, TEXTS, tmp_path / "cut", Attribution())
+    again = run(model, TEXTS, tmp_path / "cut", Attribution())["attribution"]
+    assert len(seen) == 4  # two done, one killed, that one again
+    assert whole.identical(again)
+    model.close()
+
+
+def test_what_separators_really_give(tmp_path: Path) -> None:
+    model = random()
+    found = run(model, TEXTS, tmp_path, Attribution(patterns=2))["attribution"]
+    table = special_table(found, top=4)
+    assert len(table) == 4
+    assert table["attention on sep"].is_monotonic_decreasing
+    first = table.iloc[0]
+    layer, head = int(first["head"][1]), int(first["head"][3])
+    assert first["from sep, input"] == pytest.approx(
+        float(found["share"].sel(source="input", receiver="all", token_type="sep", layer=layer, head=head))
+    )
+    np.testing.assert_allclose(found["share"].sel(receiver="all").sum("token_type"), 1, atol=1e-5)
+    np.testing.assert_allclose(found["pattern_share"].sel(source="input").sum("pattern"), 1, atol=1e-5)
+    assert (found["pattern_share_n"].sel(source="input") == 2).all()
+    with pytest.raises(ParameterError, match="token type"):
+        special_table(found, "comma")
+    model.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"method": "magic"}, "exact, sketch, reverse"),
+        ({"error": 2}, "between 0 and 1"),
+        ({"length": "long"}, "d_head, all"),
+        ({"length": 1}, "d_head, all"),
+        ({"memory": -1}, "positive"),
+        ({"patterns": -1}, "at least 0"),
+        ({"weighting": "heads"}, "examples, tokens"),
+    ],
+)
+def test_wrong_parameters_are_named(wrong, words) -> None:
+    with pytest.raises(ParameterError, match=words):
+        make_analysis("attribution", wrong)

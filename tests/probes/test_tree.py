@@ -1,0 +1,222 @@
+"""The parsing probes: each score equal to its formula in plain loops, the file of maps, the baselines, and word vectors from every kind of file."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from headwise.errors import InputError
+from headwise.probes.tree import (
+    AttentionProbe,
+    AttentionWordsProbe,
+    DistanceWordsProbe,
+    FitSettings,
+    MapFile,
+    TreeProbe,
+    Trees,
+    batches_of,
+    fit_tree_probe,
+    mean_head_weights,
+    part_of,
+    right_branching,
+    score_tree_probe,
+)
+from headwise.probes.vectors import read_vectors
+
+SIZES = (5, 3, 7, 1)
+HEADS, VECTOR = 4, 6
+
+
+def made(tmp_path: Path, sizes: tuple[int, ...] = SIZES, seed: int = 0) -> tuple[Trees, MapFile, list[np.ndarray]]:
+    rng = np.random.default_rng(seed)
+    maps = [rng.dirichlet(np.ones(n), size=(HEADS, n)).astype(np.float16) for n in sizes]
+    trees = Trees(
+        [rng.normal(size=(n, VECTOR)).astype(np.float32) for n in sizes],
+        [np.array([rng.choice([h for h in range(n + 1) if h != w]) for w in range(n)]) for n in sizes],
+        [np.array([w % 4 != 3 for w in range(n)]) for n in sizes],
+    )
+    file = MapFile(tmp_path / "maps.f16", sizes, HEADS, write=True)
+    for sentence, own in enumerate(maps):
+        file.write(sentence, own)
+    file.close()
+    return trees, MapFile(tmp_path / "maps.f16", sizes, HEADS), maps
+
+
+def filled(probe: TreeProbe, seed: int = 1) -> TreeProbe:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in probe.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return probe
+
+
+def plain_scores(probe: TreeProbe, maps: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """`[dependent, candidate or root]` of one sentence by the formulas, pair by pair, in float64; NaN for a word as its own head."""
+    n = len(v)
+    p = {name: value.detach().double().numpy() for name, value in probe.named_parameters()}
+    out = np.full((n, n + 1), np.nan)
+    for j in range(n):
+        for i in range(n):
+            if i == j:
+                continue
+            if isinstance(probe, AttentionProbe):
+                out[j, i] = sum(p["weight"][k, 0] * maps[k, i, j] + p["weight"][k, 1] * maps[k, j, i] for k in range(len(maps)))
+            elif isinstance(probe, AttentionWordsProbe):
+                both = np.concatenate([v[i], v[j]])
+                total = 0.0
+                for k in range(len(maps)):
+                    w = np.concatenate([p["candidate"][:, k, 0], p["dependent"][:, k, 0]]) @ both
+                    u = np.concatenate([p["candidate"][:, k, 1], p["dependent"][:, k, 1]]) @ both
+                    total += w * maps[k, i, j] + u * maps[k, j, i]
+                out[j, i] = total
+            else:
+                features = [max(i - j, 0) / n, max(j - i, 0) / n, *(float(i - j == d) for d in (-2, -1, 0, 1, 2))]
+                hidden = v[i] @ p["candidate"] + v[j] @ p["dependent"] + np.array(features) @ p["distance"] + p["bias"]
+                out[j, i] = np.maximum(hidden, 0) @ p["out"]
+        if isinstance(probe, AttentionProbe):
+            out[j, n] = p["root"]
+        elif isinstance(probe, AttentionWordsProbe):
+            out[j, n] = p["root"] + p["root_vector"] @ v[j]
+        else:
+            hidden = p["root_vector"] @ p["candidate"] + v[j] @ p["dependent"] + p["root_feature"][0] + p["bias"]
+            out[j, n] = np.maximum(hidden, 0) @ p["out"]
+    return out
+
+
+PROBES = {
+    "attention": lambda: AttentionProbe(HEADS),
+    "attention_words": lambda: AttentionWordsProbe(HEADS, VECTOR),
+    "distance_words": lambda: DistanceWordsProbe(VECTOR, 8, torch.Generator().manual_seed(0)),
+}
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_scores_are_the_formulas_and_uas_counts_their_argmax(name: str, tmp_path: Path) -> None:
+    trees, file, maps = made(tmp_path)
+    probe = filled(PROBES[name]())
+    part = part_of(trees, [0, 1, 2, 3], file, "cpu")
+    scores = probe(part).detach().numpy()
+    width = max(SIZES)
+    correct, total = score_tree_probe(probe, trees, file, np.arange(4), FitSettings(0.1, batch_pairs=60))
+    for s, n in enumerate(SIZES):
+        expected = plain_scores(probe, maps[s].astype(float), trees.vectors[s].astype(float))
+        found = np.concatenate([scores[s, :n, :n], scores[s, :n, width:]], axis=1)
+        other = ~np.isnan(expected)
+        np.testing.assert_allclose(found[other], expected[other], atol=2e-4)
+        assert (found[~other] < -1e8).all()
+        assert (scores[s, :n, n:width] < -1e8).all()  # padding is no candidate
+        best = np.nanargmax(expected, axis=1)
+        assert correct[s] == ((best == trees.heads[s]) & trees.scored[s]).sum()
+        assert total[s] == trees.scored[s].sum()
+
+
+def test_weights_of_heads_are_means_over_true_pairs(tmp_path: Path) -> None:
+    trees, _, _ = made(tmp_path)
+    settings = FitSettings(0.1)
+    constant = filled(AttentionProbe(HEADS))
+    np.testing.assert_allclose(mean_head_weights(constant, trees, np.arange(4), settings), constant.weight.detach(), atol=1e-6)
+    probe = filled(AttentionWordsProbe(HEADS, VECTOR))
+    values = []
+    for s in range(4):
+        for j, (i, scored) in enumerate(zip(trees.heads[s], trees.scored[s], strict=True)):
+            if scored and i < len(trees.heads[s]):
+                v = torch.from_numpy(trees.vectors[s])
+                values.append(torch.einsum("d,dhw->hw", v[i], probe.candidate) + torch.einsum("d,dhw->hw", v[j], probe.dependent))
+    np.testing.assert_allclose(mean_head_weights(probe, trees, np.arange(4), settings), torch.stack(values).mean(0).detach(), atol=1e-5)
+
+
+def test_maps_come_back_as_written_and_the_file_goes(tmp_path: Path) -> None:
+    trees, file, maps = made(tmp_path)
+    read = file.read([2, 0], 7).numpy()
+    np.testing.assert_array_equal(read[0], np.moveaxis(maps[2], 0, -1).astype(np.float32))
+    np.testing.assert_array_equal(read[1, :5, :5], np.moveaxis(maps[0], 0, -1).astype(np.float32))
+    assert not read[1, 5:].any()
+    assert file.path.stat().st_size == 2 * HEADS * sum(n * n for n in SIZES)
+    file.close(delete=True)
+    assert not file.path.exists()
+
+
+def test_batches_hold_every_sentence_once(tmp_path: Path) -> None:
+    sizes = list(np.random.default_rng(0).integers(1, 30, 100))
+    for generator in (None, np.random.default_rng(1)):
+        groups = list(batches_of(sizes, np.arange(100), 2000, generator))
+        assert sorted(s for group in groups for s in group) == list(range(100))
+        assert all(len(g) * max(sizes[s] for s in g) ** 2 <= 2000 for g in groups)
+
+
+def test_right_branching_by_hand() -> None:
+    trees = Trees([np.zeros((4, 1))], [np.array([1, 2, 4, 2])], [np.array([True, False, True, True])])
+    correct, total = right_branching(trees, np.array([0]))
+    assert correct.tolist() == [1]  # the second word is punctuation; the root and the last word are missed
+    assert total.tolist() == [3]
+    last = Trees(
+        [np.zeros((2, 1))], [np.array([1, 2])], [np.array([True, True])]
+    )  # a root that is the last word: the word after it is no root
+    assert right_branching(last, np.array([0]))[0].tolist() == [1]
+
+
+def test_training_finds_the_head_that_parses_and_keeps_the_best_state(tmp_path: Path) -> None:
+    """Head 2 attends to the true head (the root's word to itself): a probe must find that out and parse without a fault."""
+    rng = np.random.default_rng(0)
+    sizes = tuple(int(n) for n in rng.integers(3, 12, 60))
+    trees, file, maps = made(tmp_path, sizes)
+    heads = [np.array([n if w == 0 else rng.integers(0, w) for w in range(n)]) for n in sizes]
+    trees = Trees(trees.vectors, heads, [np.ones(n, bool) for n in sizes])
+    file = MapFile(tmp_path / "planted.f16", sizes, HEADS, write=True)
+    for s, n in enumerate(sizes):
+        own = maps[s].copy()
+        own[2] = 0
+        own[2, np.arange(n), np.where(heads[s] == n, np.arange(n), heads[s])] = 1
+        file.write(s, own)
+    probe = AttentionProbe(HEADS)
+    seen: list[float] = []
+    best = fit_tree_probe(probe, trees, file, np.arange(40), np.arange(40, 50), FitSettings(0.1, 30, 4), lambda _, uas: seen.append(uas))
+    assert best == max(seen) == 1.0
+    correct, total = score_tree_probe(probe, trees, file, np.arange(50, 60), FitSettings(0.1))
+    assert correct.sum() == total.sum()
+    assert int(probe.weight.detach()[:, 1].argmax()) == 2
+    # Stopping early: the state kept is that of the best epoch, not the last one.
+    wild = AttentionProbe(HEADS)
+    looks: list[float] = []
+    kept = fit_tree_probe(wild, trees, file, np.arange(40), np.arange(40, 50), FitSettings(50.0, 30, 2), lambda _, uas: looks.append(uas))
+    correct, total = score_tree_probe(wild, trees, file, np.arange(40, 50), FitSettings(0.1))
+    assert correct.sum() / total.sum() == pytest.approx(kept) == max(looks)
+    assert len(looks) <= looks.index(max(looks)) + 3
+
+
+def test_vectors_from_every_kind_of_file(tmp_path: Path) -> None:
+    lines = "the 1 2 3\nCat 4 5 6\ncat 7 8 9\n. 0.5 0.5 0.5\n"
+    (tmp_path / "a.txt").write_text(lines)
+    (tmp_path / "b.txt").write_text("4 3\n" + lines)
+    with gzip.open(tmp_path / "c.txt.gz", "wt") as file:
+        file.write(lines)
+    np.savez(
+        tmp_path / "d.npz",
+        words=np.array(["the", "Cat", "cat", "."]),
+        vectors=np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9], [0.5] * 3], dtype=np.float16),
+    )
+    for name in ("a.txt", "b.txt", "c.txt.gz", "d.npz"):
+        found = read_vectors(tmp_path / name, {"The", "CAT", "dog"})
+        assert {word: vector.tolist() for word, vector in found.items()} == {"the": [1, 2, 3], "cat": [7, 8, 9]}, name
+
+
+def test_bad_vector_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("the 1 2 3\ncat 1 2\n")
+    (tmp_path / "words.txt").write_text("the 1 2 3\ncat 1 two 3\n")
+    (tmp_path / "other.txt").write_text("der 1 2 3\n")
+    np.savez(tmp_path / "bad.npz", words=np.array(["a"]), values=np.zeros((1, 3)))
+    np.savez(tmp_path / "uneven.npz", words=np.array(["a"]), vectors=np.zeros((2, 3)))
+    for name, why in (
+        ("short.txt", "line 2: a word with 2 numbers"),
+        ("words.txt", "line 2: 'cat' is not followed by numbers"),
+        ("other.txt", "no vector for any word"),
+        ("bad.npz", "need the arrays"),
+        ("uneven.npz", "one row for each"),
+        ("none.txt", "no file of word vectors"),
+    ):
+        with pytest.raises(InputError, match=why):
+            read_vectors(tmp_path / name, {"the", "cat", "a"})

@@ -18,7 +18,7 @@ import torch
 from transformers import BertConfig, BertModel
 
 from headwise.attribution.forward import exact_squares, tangents_at_once
-from headwise.attribution.precision import matrix_products
+from headwise.attribution.precision import compiled_kernels, matrix_products
 from headwise.attribution.push import push, way
 from headwise.attribution.reverse import block_squares, reverse_graph
 from headwise.attribution.sketch import sketch
@@ -171,6 +171,19 @@ def main() -> None:
             }
             report.append(line)
             print(json.dumps(line))
+        try:
+            with matrix_products(tf32), compiled_kernels():
+                seconds = timed(lambda: exact_squares(model, batch, memory=given.memory[-1]), device, given.repeats)
+            line = {
+                "precision": f"{label}, norms compiled",
+                "memory_mib": given.memory[-1],
+                "seconds": round(seconds, 4),
+                "tflops": round(flops / seconds / 1e12, 1),
+            }
+            report.append(line | {"share_of_matrix_rate": round(flops / seconds / rate, 3)})
+            print(json.dumps(report[-1]))
+        except Exception as error:  # no compiler on this machine
+            print(f"norms are not compiled here: {type(error).__name__}: {str(error)[:200]}")
         with matrix_products(tf32):
             squares = exact_squares(model, batch, memory=given.memory[-1]).heads
         largest, mean = largest_error(model, batch, squares, given.rows)

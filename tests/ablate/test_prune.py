@@ -135,3 +135,15 @@ def test_what_is_refused(tmp_path: Path) -> None:
         prune(source, [], tmp_path / "out", device="cpu")
     with pytest.raises(OutputError, match="--overwrite"):
         prune(source, [(0, 0)], source, device="cpu")
+
+
+@pytest.mark.real
+def test_half_of_stories15m_is_removed(stories: Path, tmp_path: Path) -> None:
+    heads = [(layer, head) for layer in range(6) for head in ((0, 2, 4) if layer % 2 else (1, 3, 5))]
+    found = prune(stories, heads, tmp_path / "out", device="cpu")
+    assert found.difference <= 1e-5
+    model, again = (HeadModel.open(folder, dtype=torch.float64, device="cpu") for folder in (stories, tmp_path / "out"))
+    assert again.heads == 3
+    batch = model.batch("Once upon a time there was a little girl.")
+    expected = model.forward(batch, interventions=dict.fromkeys(heads, "zero"), logits=True).logits
+    assert (again.forward(batch, logits=True).logits - expected).abs().max() <= 1e-10  # without rounding nothing differs

@@ -33,22 +33,23 @@ def word_level(full: np.ndarray, row: Encoded) -> np.ndarray:
 
 
 def test_a_planted_tree_head_parses_the_demo_corpus() -> None:
-    examples = [e for e in demo_corpus(size=160) if e.heads is not None and not e.has_pair and len(e.all_words) <= 25][:90]
+    examples = [e for e in demo_corpus(size=160) if e.heads is not None and not e.has_pair and len(e.all_words) <= 25][:60]
     planted, renamed = planted_annotations(examples, [["uniform", "previous"], ["self", "tree"]])
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     found = make_atlas(
-        model, Corpus.from_examples(renamed), ["tree_probe"], parameters={"tree_probe": {"epochs": 40, "patience": 10}}, full=True
+        model, Corpus.from_examples(renamed), ["tree_probe"], parameters={"tree_probe": {"epochs": 12, "patience": 3, "learning_rate": 0.1}}, full=True
     )["tree_probe"]
     uas = dict(zip(found["probe"].values.tolist(), found["uas"].values.tolist(), strict=True))
     assert uas["attention"] == 1.0
     assert uas["random_attention_words"] < 0.9
     assert uas["right_branching"] < 0.6
     weight = found["weight"].sel(probe="attention", direction="dependent_to_head")
-    assert np.unravel_index(int(weight.argmax()), weight.shape) == (1, 1)
+    others = weight.sel(layer=0, head=1), weight.sel(layer=1, head=0)  # the uniform head's weight only shifts all words against the root
+    assert float(weight.sel(layer=1, head=1)) > max(map(abs, map(float, others))) + 1
     assert found["weight"].sel(probe=["distance_words", "random_attention_words", "right_branching"]).isnull().all()
-    assert found.attrs["sentences_train"] == 63
-    assert found.attrs["sentences_validation"] == 9
-    assert found.attrs["sentences_test"] == 18
+    assert found.attrs["sentences_train"] == 42
+    assert found.attrs["sentences_validation"] == 6
+    assert found.attrs["sentences_test"] == 12
     assert found.attrs["vector_coverage"] == 1.0
 
 
@@ -131,7 +132,7 @@ def test_random_weights_keep_the_embeddings() -> None:
 def test_several_seeds_have_a_deviation() -> None:
     module, tokenizer = random_model()
     model = HeadModel.open(module, tokenizer=tokenizer)
-    found = _run(model, Corpus.from_examples(battery_examples(5)), make_analysis("tree_probe", {"epochs": 2, "seeds": 3}))
+    found = _run(model, Corpus.from_examples(battery_examples(5)), make_analysis("tree_probe", {"epochs": 1, "seeds": 2}))
     assert found["uas_deviation"].sel(probe=["attention", "distance_words"]).notnull().all()
     assert np.isnan(found["uas_deviation"].sel(probe="right_branching"))
 

@@ -299,12 +299,12 @@ def test_the_interval_of_a_median_covers_what_it_says() -> None:
     found = median_interval([3.0, 1.0, 2.0, 5.0, 4.0])
     assert found == {"median": 3.0, "low": 1.0, "high": 5.0, "coverage": 0.9375, "n": 5}
     random = np.random.default_rng(0)
-    samples = np.sort(random.normal(size=(20000, 12)), axis=1)
+    samples = np.sort(random.normal(size=(1500, 12)), axis=1)
     hits = []
-    for sample in samples[:4000]:
+    for sample in samples:
         interval = median_interval(sample)
         hits.append(interval["low"] <= 0 <= interval["high"])
-    assert np.mean(hits) == pytest.approx(interval["coverage"], abs=0.01)
+    assert np.mean(hits) == pytest.approx(interval["coverage"], abs=0.02)
     assert interval["coverage"] >= 0.95
 
 

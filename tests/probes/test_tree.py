@@ -130,7 +130,7 @@ def test_weights_of_heads_are_means_over_true_pairs(tmp_path: Path) -> None:
 
 
 def test_maps_come_back_as_written_and_the_file_goes(tmp_path: Path) -> None:
-    trees, file, maps = made(tmp_path)
+    _, file, maps = made(tmp_path)
     read = file.read([2, 0], 7).numpy()
     np.testing.assert_array_equal(read[0], np.moveaxis(maps[2], 0, -1).astype(np.float32))
     np.testing.assert_array_equal(read[1, :5, :5], np.moveaxis(maps[0], 0, -1).astype(np.float32))

@@ -33,7 +33,7 @@ GROUPS = ("num_key_value_heads", "num_kv_heads")
 @dataclass(frozen=True, slots=True)
 class Pruned:
     """What became of a model: `table` has parameters, score (where one was asked for) and seconds of a run before and after; `difference` is the largest
-    difference of its outputs to those of the model with the same heads disabled (zero)."""
+    difference of its outputs to those of the model with the same heads disabled (zero), as a share of the largest output where that is above 1 (float32 rounds by shares)."""
 
     folder: Path
     mode: str
@@ -70,7 +70,8 @@ def prune(
     score
         Called with a model's folder, before and after.
 
-    The written model is opened again and must give what the model gives with the same heads disabled, to 1e-5; otherwise nothing stays written.
+    The written model is opened again and must give what the model gives with the same heads disabled, to 1e-5
+    (of the largest output where that is above 1); otherwise nothing stays written.
     """
     one_of("mode", mode, MODES)
     target = Path(out)
@@ -94,8 +95,8 @@ def prune(
         _copy_classifier(Path(source), target, chosen, model.heads, mode)
         again = HeadModel.open(target, device=device, dtype=torch.float32)
         given = [_output(again, batch, None) for batch in samples]
-        difference = max(float((a - b).abs().max()) for a, b in zip(wanted, given, strict=True))
-        if not difference <= TOLERANCE * max(1.0, *(float(w.abs().max()) for w in wanted)):
+        difference = max(float((a - b).abs().max()) / max(1.0, float(a.abs().max())) for a, b in zip(wanted, given, strict=True))
+        if not difference <= TOLERANCE:
             raise ModelError(
                 f"{type(smaller).__name__} without these heads differs from itself with them disabled by {difference:.1e}; give --zero to zero them instead."
             )

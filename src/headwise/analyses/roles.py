@@ -37,7 +37,7 @@ class Roles(Analysis):
       `bootstrap_p_value`, `bootstrap_p_adjusted`: the studentized bootstrap, for skewed scores;
     - `has_role`: `p_value < alpha`, as in the paper; `has_role_adjusted`: `p_adjusted < alpha`; `few[role]`: fewer than 30 inputs;
     - `ceiling[layer, role]`: the bias of a head that attends to its sieve alone, the mean of `|V(t)| / |S(t) ∩ V(t)|`. Where τ lies above it no head
-      can have the role: two segments of equal length give `block` a ceiling of little more than 2;
+      can have the role: that of `block` is `2n/(n − 3)` for `[CLS] a [SEP] b [SEP]`, whatever the lengths of a and b;
     - `tokens`, `tokens_empty`, `inputs_left_out[layer, role]`: tokens counted, tokens whose sieve is empty, inputs without any other;
     - `histogram[layer, head, role, bin]`: inputs by score, bins between `2^(k/4)`; `undecided`, an attribute: the share of p-values in (0.05, 0.95);
     - `sweep[threshold, role]`: heads with the role at other values of τ, `sweep_unskilled`, `sweep_undecided[threshold]`;

@@ -134,16 +134,15 @@ class TreeProbeAnalysis(Experiment):
         folder = Path(bench.folder)
         folder.mkdir(parents=True, exist_ok=True)
         for kind, wanted in (("trained", ("attention", "attention_words", "distance_words")), ("random", ("random_attention_words",))):
-            if all((folder / f"{name}.npz").exists() for name in wanted):
-                fitted |= {name: _Fitted.load(folder / f"{name}.npz") for name in wanted}
-                continue
-            model = bench.model if kind == "trained" else random_but_embeddings(bench.model, self.seed)
-            file = self._maps(model, data.rows, folder / f"maps-{kind}.f16", bench, kind)
-            for name in wanted:
-                bench.progress(f"tree_probe: {name.replace('_', ' ')}", 0, self.epochs)
-                fitted[name] = self._fit(name, trees, file, data.parts, str(bench.model.device), bench)
-                fitted[name].save(folder / f"{name}.npz")
-            file.close(delete=True)
+            missing = [name for name in wanted if not (folder / f"{name}.npz").exists()]
+            if missing:
+                model = bench.model if kind == "trained" else random_but_embeddings(bench.model, self.seed)
+                file = self._maps(model, data.rows, folder / f"maps-{kind}.f16", bench, kind)
+                for name in missing:
+                    bench.progress(f"tree_probe: {name.replace('_', ' ')}", 0, self.epochs)
+                    self._fit(name, trees, file, data.parts, str(bench.model.device), bench).save(folder / f"{name}.npz")
+                file.close(delete=True)
+            fitted |= {name: _Fitted.load(folder / f"{name}.npz") for name in wanted}
         correct, total = right_branching(trees, data.parts["test"])
         fitted["right_branching"] = _Fitted(correct, total, np.array([correct.sum() / max(total.sum(), 1)]), float("nan"), np.zeros((0, 2)))
         dataset = probe_dataset(fitted, bench.shape.layers, bench.shape.heads).assign_coords(layer_head_coords(bench.shape))

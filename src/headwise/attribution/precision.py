@@ -1,4 +1,4 @@
-"""Which matrix products a GPU may do in tf32: those of tangents where asked for, never those of the model's own values."""
+"""How a GPU may compute tangents: products in tf32 where asked for (never those of the model's own values), and norms by one compiled kernel."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
+_COMPILED: ContextVar[bool] = ContextVar("headwise_compiled_kernels", default=False)
 _TF32: ContextVar[bool] = ContextVar("headwise_tangents_in_tf32", default=False)
 
 
@@ -23,6 +24,20 @@ def matrix_products(tf32: bool) -> Iterator[None]:
     finally:
         torch.set_float32_matmul_precision(before)
         _TF32.reset(token)
+
+
+@contextmanager
+def compiled_kernels(wanted: bool = True) -> Iterator[None]:
+    """For a `with` block: let torch compile what is read and written more often than need be. The first call takes seconds, so it pays for many sentences."""
+    token = _COMPILED.set(wanted)
+    try:
+        yield
+    finally:
+        _COMPILED.reset(token)
+
+
+def use_compiled() -> bool:
+    return _COMPILED.get()
 
 
 def of_tangents(product: Callable[..., Tensor], *args: Tensor) -> Tensor:

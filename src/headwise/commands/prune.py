@@ -84,7 +84,7 @@ def prune_command(
         form = (lambda v: f"{v:,.0f}") if name == "parameters" else (lambda v: f"{v:.4g}")
         shown.add_row(name, form(before), form(after))
     out.print(shown)
-    out.print(f"Outputs differ from those with the heads disabled by {result.difference:.1e} at most.")
+    out.print(f"Outputs differ from those with the heads disabled by {result.difference:.1e} at most (of the largest output).")
 
 
 def register(app: typer.Typer) -> None:

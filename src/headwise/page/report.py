@@ -30,7 +30,7 @@ def write_report(atlas: Atlas, folder: Path, sample: Sample | None = None, repor
         for spec in figures_for(name):
             for drawn in spec.draw(dataset):
                 paths = save_figure(drawn.figure, folder / "figures", f"{name}-{drawn.name}")
-                svg = next(path for path in paths if path.suffix == ".svg")
+                svg = next(path for path in paths if path.suffix == ".svg").resolve()
                 figures.append(
                     PageFigure(
                         drawn.title, f"{drawn.caption} {drawn.paper}".strip(), svg, [str(path.relative_to(folder)) for path in paths]
@@ -107,7 +107,7 @@ def _sample_section(atlas: Atlas, folder: Path, sample: Sample) -> Section:
     figures = []
     for name, title, caption, figure, paper in drawn:
         paths = save_figure(figure, folder / "figures", name)
-        svg = next(path for path in paths if path.suffix == ".svg")
+        svg = next(path for path in paths if path.suffix == ".svg").resolve()
         figures.append(PageFigure(title, caption, svg, [str(path.relative_to(folder)) for path in paths], paper))
     return Section("sample", "One input, drawn whole", text=f"Tokens: {' '.join(sample.tokens)}", figures=figures)
 

@@ -15,7 +15,7 @@ from headwise.plots import data, style
 from headwise.plots.drawing import draw_head
 from headwise.plots.heatmap import heatmap, heatmap_panels
 from headwise.plots.registry import figure
-from headwise.plots.tables import table
+from headwise.plots.tables import table_of
 
 if TYPE_CHECKING:
     from headwise.analyses.dependency_sentences import RightSentence
@@ -24,7 +24,7 @@ MOST = 32  # relations a figure has room for
 ARROWS = {"dependent_to_head": "dependent → head", "head_to_dependent": "head → dependent", "": ""}
 
 
-@table(
+@table_of(
     "dependency",
     name="best-heads",
     title="Best head of each relation",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pandas as pd
 import xarray as xr
 
 from headwise.plots.registry import load_all
 
-Maker = Callable[[xr.Dataset], pd.DataFrame]
+Maker = TypeVar("Maker", bound=Callable[..., pd.DataFrame])
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +22,13 @@ class TableSpec:
     name: str
     title: str
     note: str
-    function: Maker
+    function: Callable[[xr.Dataset], pd.DataFrame]
 
 
 _TABLES: dict[tuple[str, str], TableSpec] = {}
 
 
-def table(group: str, *, name: str, title: str, note: str = "") -> Callable[[Maker], Maker]:
+def table_of(group: str, *, name: str, title: str, note: str = "") -> Callable[[Maker], Maker]:
     """Register a function `Dataset -> DataFrame` as a table of a group of the atlas; an empty table is left out."""
 
     def register(function: Maker) -> Maker:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from headwise.errors import OutputError
 
 NEVER = -1e9
+LEAST_STEPS = 20  # of the optimizer in an epoch
 NEAR = (-2, -1, 0, 1, 2)  # distances with an indicator of their own
 
 
@@ -261,14 +262,20 @@ def fit_tree_probe(
     best, since = -1.0, 0
     kept: dict[str, Any] = {}
     for epoch in range(settings.epochs):
-        for sentences in batches_of(sizes, train, settings.batch_pairs, generator):
-            part = part_of(trees, sentences, maps, settings.device)
-            if not bool((part.head >= 0).any()):
-                continue
-            loss = nn.functional.cross_entropy(probe(part).flatten(0, 1), part.head.flatten())
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+        steps = 0
+        while steps < LEAST_STEPS:  # a small corpus is gone through several times between looks at the validation part
+            before = steps
+            for sentences in batches_of(sizes, train, settings.batch_pairs, generator):
+                part = part_of(trees, sentences, maps, settings.device)
+                if not bool((part.head >= 0).any()):
+                    continue
+                loss = nn.functional.cross_entropy(probe(part).flatten(0, 1), part.head.flatten())
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                steps += 1
+            if steps == before:
+                break  # nothing to learn from: all words are punctuation
         correct, total = score_tree_probe(probe, trees, file, validation, settings)
         uas = correct.sum() / max(total.sum(), 1)
         if report is not None:

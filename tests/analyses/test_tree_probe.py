@@ -37,7 +37,11 @@ def test_a_planted_tree_head_parses_the_demo_corpus() -> None:
     planted, renamed = planted_annotations(examples, [["uniform", "previous"], ["self", "tree"]])
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     found = make_atlas(
-        model, Corpus.from_examples(renamed), ["tree_probe"], parameters={"tree_probe": {"epochs": 12, "patience": 3, "learning_rate": 0.1}}, full=True
+        model,
+        Corpus.from_examples(renamed),
+        ["tree_probe"],
+        parameters={"tree_probe": {"epochs": 12, "patience": 3, "learning_rate": 0.1}},
+        full=True,
     )["tree_probe"]
     uas = dict(zip(found["probe"].values.tolist(), found["uas"].values.tolist(), strict=True))
     assert uas["attention"] == 1.0

@@ -1,0 +1,72 @@
+"""Fig 5's drawings: sentences are picked where the head is right, and the looking words are the coloured ones."""
+
+from __future__ import annotations
+
+import pytest
+from matplotlib.text import Text
+
+from headwise import Corpus, HeadModel, make_atlas
+from headwise.errors import InputError, ParameterError
+from headwise.page.relations import draw_relation, find_sentences
+from headwise.testing import planted_annotations
+from headwise.text.demo import demo_corpus
+from headwise.text.example import ROOT
+
+
+@pytest.fixture(scope="module")
+def planted() -> tuple[HeadModel, Corpus]:
+    examples = [e for e in demo_corpus(size=120) if e.heads is not None and not e.has_pair and len(e.all_words) <= 16 and e.mentions][:30]
+    made, renamed = planted_annotations(examples, [["tree", "children"], ["uniform", "to:antecedent"]])
+    return HeadModel.open(made.model, tokenizer=made.tokenizer), Corpus.from_examples(renamed)
+
+
+def test_a_tree_head_is_right_in_every_sentence_and_its_dependents_are_coloured(planted: tuple[HeadModel, Corpus]) -> None:
+    model, corpus = planted
+    shown = find_sentences(model, corpus, "det", (0, 0), 100)
+    with_det = [e for e in corpus if any(r == "det" for r in e.relations) and len(model.encode(e)) <= 24]
+    assert len(shown) == len(with_det) > 3
+    for one in shown:
+        assert one.right == one.asked == len(one.pairs)
+    example = next(e for e in with_det)
+    row = model.encode(example)
+    expected = set()
+    for word, (head, relation) in enumerate(zip(example.heads, example.relations, strict=True)):
+        if relation == "det" and head != ROOT:
+            expected.add(
+                (tuple(t for t in range(len(row)) if row.word[t] == word), tuple(t for t in range(len(row)) if row.word[t] == head))
+            )
+    (own,) = [one for one in shown if one.sample.tokens == [model.encoder.piece_text(int(i)) for i in row.ids]]
+    assert set(own.pairs) == expected
+    figure = draw_relation(model, [example], "det", (0, 0), 1)[0]
+    bold = [text.get_text() for text in figure.findobj(Text) if text.get_fontweight() == "bold" and text.get_text() in own.sample.tokens]
+    assert sorted(bold) == sorted(own.sample.tokens[t] for looking, _ in expected for t in looking)
+
+
+def test_other_direction_and_coreference(planted: tuple[HeadModel, Corpus]) -> None:
+    model, corpus = planted
+    assert all(one.right == one.asked for one in find_sentences(model, corpus, "nsubj", (0, 1), 5, "head_to_dependent"))
+    found = find_sentences(model, corpus, "coreference", (1, 1), 3)
+    assert all(one.right == one.asked for one in found)
+    assert found[0].asked >= found[-1].asked
+
+
+def test_the_best_head_comes_from_an_atlas(planted: tuple[HeadModel, Corpus]) -> None:
+    model, corpus = planted
+    atlas = make_atlas(model, corpus, ["dependency", "coreference"])
+    said = " ".join(text.get_text() for text in draw_relation(model, corpus, "det", count=1, atlas=atlas)[0].findobj(Text))
+    assert "L0H0" in said
+    assert "dependent to head" in said
+    said = " ".join(text.get_text() for text in draw_relation(model, corpus, "coreference", count=1, atlas=atlas)[0].findobj(Text))
+    assert "L1H1" in said
+
+
+def test_what_cannot_be_drawn_is_refused(planted: tuple[HeadModel, Corpus]) -> None:
+    model, corpus = planted
+    with pytest.raises(ParameterError, match=r"no relation in these examples 'dett'.*det"):
+        draw_relation(model, corpus, "dett", (0, 0))
+    with pytest.raises(ParameterError, match="Name the head"):
+        draw_relation(model, corpus, "det")
+    with pytest.raises(ParameterError, match="no head L9H0"):
+        draw_relation(model, corpus, "det", (9, 0))
+    with pytest.raises(InputError, match="No sentence of at most 3 tokens"):
+        draw_relation(model, corpus, "det", (0, 0), longest=3)

@@ -186,6 +186,11 @@ def main() -> None:
             print(f"norms are not compiled here: {type(error).__name__}: {str(error)[:200]}")
         with matrix_products(tf32):
             squares = exact_squares(model, batch, memory=given.memory[-1]).heads
+        with matrix_products(tf32), compiled_kernels("compiled" in str(report[-1]["precision"])):
+            again = exact_squares(model, batch, memory=given.memory[-1]).heads
+        print(
+            f"{label}: largest difference by compiling: {float((again.sqrt() - squares.sqrt()).abs().max() / squares.sqrt().max()):.1e} of the largest norm"
+        )
         largest, mean = largest_error(model, batch, squares, given.rows)
         print(f"{label}: total variation to float64 on {given.rows} rows: largest {largest:.1e}, mean {mean:.1e}")
         if device.type == "cuda":

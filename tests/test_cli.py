@@ -70,6 +70,15 @@ def test_atlas_writes_everything_and_never_overwrites(headwise, model_folder: Pa
     assert headwise(*arguments, "--overwrite").code == 0
 
 
+def test_a_relative_folder_is_as_good(
+    headwise, model_folder: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = headwise("atlas", model_folder, "--corpus", corpus_file, "--analyses", "surface", "--out", "deep/out")
+    assert done.code == 0, done.err
+    assert (tmp_path / "deep" / "out" / "index.html").read_text().count("data:image/svg") >= 3
+
+
 def test_run_sets_parameters(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path) -> None:
     target = tmp_path / "o.nc"
     done = headwise(
@@ -98,6 +107,26 @@ def test_list_and_cite(headwise) -> None:
     assert "offsets" in listed.out
     assert "What Does BERT Look At" in headwise("cite", "surface").out
     assert "@inproceedings{pascual2021" in headwise("cite", "offsets", "--bibtex").out
+
+
+def test_draw_and_probe(headwise, model_folder: Path, tmp_path: Path) -> None:
+    drawn = headwise("draw", "L0H0", "L1H2", "--model", model_folder, "--text", "the cat saw a dog", "--out", tmp_path / "heads.svg")
+    assert drawn.code == 0, drawn.err
+    assert (tmp_path / "heads.svg").read_text().startswith("<?xml")
+    assert "There is no head L7H9" in headwise("draw", "L7H9", "--model", model_folder, "--text", "a dog", "--out", tmp_path / "x.svg").err
+    assert "like 'L7H9'" in headwise("draw", "8-10", "--model", model_folder, "--out", tmp_path / "x.svg").err
+    task = tmp_path / "animal.txt"
+    rows = [
+        (part, animal, f"{a} {animal} {v} .")
+        for part, n in (("tr", 12), ("va", 4), ("te", 6))
+        for i in range(n)
+        for animal, a, v in [(("cat", "dog")[i % 2], ("the", "a")[i % 3 % 2], ("saw", "sleeps")[i % 5 % 2])]
+    ]
+    task.write_text("".join(f"{part}\t{label}\t{text}\n" for part, label, text in rows))
+    probed = headwise("probe", task, "--model", model_folder, "--out", tmp_path / "probing")
+    assert probed.code == 0, probed.err
+    assert "animal" in probed.out
+    assert Atlas.load(tmp_path / "probing")["probing"]["accuracy"].shape == (1, 2, 3)
 
 
 def test_ctrl_c_says_how_to_go_on(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ def probe(
     limit: LimitOption = None,
     top: Annotated[int | None, typer.Option("--top", min=1, help="How many heads are joined; nothing for as many as a layer has.")] = None,
     solver: Annotated[str, typer.Option("--solver", help="lbfgs (full batch), senteval (the papers' protocol) or ridge.")] = "lbfgs",
-    folds: Annotated[int, typer.Option("--folds", min=1, help="Cross-validation folds; 1 for the given split.")] = 1,
+    folds: Annotated[int | None, typer.Option("--folds", min=2, help="Folds of cross-validation; nothing for the given split.")] = None,
     pairs: Annotated[str, typer.Option("--pairs", help="Two sentences as one input (joint) or apart (features).")] = "joint",
     token: Annotated[str, typer.Option("--token", help="Which token stands for the sentence: auto, first, last or mean.")] = "auto",
     random_baseline: Annotated[

@@ -33,7 +33,7 @@ Direction = Literal["dependent_to_head", "head_to_dependent"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shown:
-    """A sentence in which a head is right: its maps, and for each pair of words found the tokens that look and those they should look at."""
+    """A sentence in which a head is right: its maps, and for each pair of words found the tokens of the dependent (or mention) and of the right word."""
 
     sample: Sample
     pairs: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
@@ -65,7 +65,7 @@ def draw_relation(
     count
         How many sentences.
     direction
-        Whether the dependent looks at its head or the head at its dependent.
+        `dependent_to_head`: right where a dependent attends most to its head; `head_to_dependent`: where the word that attends most to a dependent is its head.
     atlas
         Where the best head is looked up (groups `dependency` and `coreference`); its direction is taken too.
     longest
@@ -74,8 +74,8 @@ def draw_relation(
     Returns
     -------
     list of Figure
-        Of the sentences where every word with the relation attends most to the right word, those with most such words first; where there are too few, sentences where some do.
-        The looking word is coloured and its lines with it.
+        Of the sentences where the head is right on every word with the relation, those with most such words first; where there are too few, sentences where it is right on some.
+        The dependent (or mention) is coloured, and its lines with it: on the left where it looks, on the right where it is looked at.
     """
     if head is None:
         head, direction = _best(atlas, relation, direction)
@@ -83,15 +83,18 @@ def draw_relation(
     shown = find_sentences(model, corpus, relation, (layer, number), count, direction, longest)
     figures = []
     for one in shown:
-        highlight = {token: style.cycle(COLOURS, place) for place, (looking, _) in enumerate(one.pairs) for token in looking}
+        highlight = {token: style.cycle(COLOURS, place) for place, (tokens, _) in enumerate(one.pairs) for token in tokens}
         what = "antecedents" if relation == COREFERENCE else f"{relation}, {direction.replace('_', ' ')}"
         found = f"{one.right} of {one.asked} {'mention' if relation == COREFERENCE else 'word'}{'s' if one.asked > 1 else ''} right"
+        side: Literal["from", "to"] = "to" if relation != COREFERENCE and direction == "head_to_dependent" else "from"
+        name = head_name(layer, number)
         figures.append(
             draw_head(
-                {head_name(layer, number): one.sample.head(layer, number)},
+                {name: one.sample.head(layer, number)},
                 one.sample.tokens,
                 highlight=highlight,
-                title=f"{what}: {head_name(layer, number)}",
+                side=side,
+                title=f"{what}: {name}",
                 notes=[found],
             )
         )
@@ -121,6 +124,8 @@ def find_sentences(
             continue
         sample = sample_of(model, example)
         weights = _word_map(np.nan_to_num(sample.head(*head)), row)
+        if relation != COREFERENCE and direction == "head_to_dependent":
+            weights = weights.T  # which word attends to it most
         right = [(word, wanted) for word, wanted, options in asked if options[int(np.argmax(weights[word, options]))] in wanted]
         if right:
             pairs = tuple((_tokens(row, [word]), _tokens(row, sorted(wanted))) for word, wanted in right)
@@ -136,7 +141,7 @@ def find_sentences(
 
 
 def _asked(row: Encoded, relation: str, direction: Direction, causal: bool) -> list[tuple[int, set[int], list[int]]]:
-    """For each word that should look: which words are right, and which it may choose from."""
+    """For each dependent (or mention): which words are right, and which may be chosen."""
     example = row.example
     words = range(row.word_count)
     out: list[tuple[int, set[int], list[int]]] = []
@@ -152,15 +157,12 @@ def _asked(row: Encoded, relation: str, direction: Direction, causal: bool) -> l
     if example.heads is None or example.relations is None:
         return []
     fold = "keep" if ":" in relation else "fold"
-    pairs: dict[int, set[int]] = {}
     for dependent, (governor, name) in enumerate(zip(example.heads, example.relations, strict=True)):
         if governor != ROOT and label_of(name, fold) == relation:
-            looking, wanted_word = (dependent, governor) if direction == "dependent_to_head" else (governor, dependent)
-            pairs.setdefault(looking, set()).add(wanted_word)
-    for looking, wanted in pairs.items():
-        options = [w for w in words if w != looking and (not causal or w < looking)]
-        if wanted & set(options):
-            out.append((looking, wanted, options))
+            behind = direction == "head_to_dependent"  # a decoder's heads see dependents that stand before them
+            options = [w for w in words if w != dependent and (not causal or (w > dependent if behind else w < dependent))]
+            if governor in options:
+                out.append((dependent, {governor}, options))
     return out
 
 

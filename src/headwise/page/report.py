@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from headwise.atlas import Atlas, head_name, measures
 from headwise.errors import OutputError
@@ -29,13 +30,7 @@ def write_report(atlas: Atlas, folder: Path, sample: Sample | None = None, repor
         figures = []
         for spec in figures_for(name):
             for drawn in spec.draw(dataset):
-                paths = save_figure(drawn.figure, folder / "figures", f"{name}-{drawn.name}")
-                svg = next(path for path in paths if path.suffix == ".svg").resolve()
-                figures.append(
-                    PageFigure(
-                        drawn.title, f"{drawn.caption} {drawn.paper}".strip(), svg, [str(path.relative_to(folder)) for path in paths]
-                    )
-                )
+                figures.append(_saved(drawn.figure, folder, f"{name}-{drawn.name}", drawn.title, drawn.caption, drawn.paper))
         table = atlas.to_dataframe(name)
         csv = _write_csv(table, folder / "tables" / f"{name}.csv")
         tables = []
@@ -82,6 +77,13 @@ def write_report(atlas: Atlas, folder: Path, sample: Sample | None = None, repor
     return page
 
 
+def _saved(figure: Figure, folder: Path, name: str, title: str, caption: str, paper: str) -> PageFigure:
+    """Write a figure in every format and say how the page shows it."""
+    paths = save_figure(figure, folder / "figures", name)
+    svg = next(path for path in paths if path.suffix == ".svg").resolve()  # the page reads a relative path as beside itself
+    return PageFigure(title, caption, svg, [path.relative_to(folder).as_posix() for path in paths], paper)
+
+
 def _corpus_words(corpus: dict[str, Any]) -> str:
     counts = [f"{corpus[name]:,} {name}" for name in ("examples", "tokens") if name in corpus]
     return ", ".join([str(corpus.get("name", "?")), *counts])
@@ -104,11 +106,7 @@ def _sample_section(atlas: Atlas, folder: Path, sample: Sample) -> Section:
             "Kovaleva et al. 2019, App. A",
         ),
     ]
-    figures = []
-    for name, title, caption, figure, paper in drawn:
-        paths = save_figure(figure, folder / "figures", name)
-        svg = next(path for path in paths if path.suffix == ".svg").resolve()
-        figures.append(PageFigure(title, caption, svg, [str(path.relative_to(folder)) for path in paths], paper))
+    figures = [_saved(figure, folder, name, title, caption, paper) for name, title, caption, figure, paper in drawn]
     return Section("sample", "One input, drawn whole", text=f"Tokens: {' '.join(sample.tokens)}", figures=figures)
 
 

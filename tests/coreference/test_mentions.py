@@ -86,6 +86,19 @@ def test_baselines_pick_as_described() -> None:
     assert picks(same, 4) == {"nearest": 10, "head_match": 6, "rules": 0}  # the full string beats the nearer head word
 
 
+def test_candidates_start_earlier_and_have_another_head() -> None:
+    """`[[Durham] University]` beside `[the [old] University]`: what starts at the same word is no candidate, nor what has the same head."""
+    example = Example(
+        words=("Rome", "and", "Durham", "University", "saw", "it"),
+        mentions=(Mention(0, 1, "r", 0), Mention(2, 4, "u", 3), Mention(2, 3, "d", 2), Mention(3, 4, "x", 3), Mention(5, 6, "u", 5)),
+    )
+    found = expressions_of(example, singletons=True)
+    starts = {(e.start, e.end): [(c.start, c.end) for c in candidates_of(e, found)] for e in found}
+    assert starts[2, 4] == starts[2, 3] == [(0, 1)]
+    assert starts[3, 4] == [(0, 1), (2, 3)]
+    assert starts[5, 6] == [(0, 1), (2, 4), (2, 3), (3, 4)]
+
+
 def test_what_is_unknown_agrees() -> None:
     first, second, third, fourth = expressions_of(story())
     assert agree(first, third)

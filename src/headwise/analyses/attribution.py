@@ -71,14 +71,14 @@ class Attribution(Experiment):
     length: int | str = "d_head"
     memory: float = DEFAULT_MEMORY
     weighting: str = "examples"
-    patterns: int = 8
+    patterns: int = 6
     tf32: bool = False
     seed: int = 0
 
     name: ClassVar[str] = "attribution"
     title: ClassVar[str] = "What heads gather: contributions of tokens, from the layer below and from the input"
     paper: ClassVar[Paper] = Paper("pascual2021", "§4-9, Fig 1-7")
-    budget: ClassVar[int | None] = 16
+    budget: ClassVar[int | None] = 12
 
     def __post_init__(self) -> None:
         one_of("method", self.method, METHODS)

@@ -11,7 +11,7 @@ BASELINES = ("nearest", "head_match", "rules")
 
 def candidates_of(expression: Expression, expressions: Sequence[Expression]) -> list[Expression]:
     """The mentions that start earlier, in reading order, those with the same head word (nested ones) left out."""
-    return [other for other in expressions if other.start <= expression.start and other.head != expression.head]
+    return [other for other in expressions if other.start < expression.start and other.head != expression.head]
 
 
 def nearest(expression: Expression, candidates: Sequence[Expression]) -> Expression | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -150,6 +151,14 @@ def test_windows_hold_every_mention_once() -> None:
         counted += [(m.start + start, m.end + start, m.entity) for m in window.mentions if m.end > window.first]
     assert sorted(counted) == sorted((m.start, m.end, m.entity) for m in whole.mentions)
     assert sum(w.cut for w in found) == 0
+
+
+def test_singletons_are_left_out_and_counted_once() -> None:
+    whole = document(6)
+    lone = (Mention(4, 5, "x"), Mention(25, 26, "y"))
+    found = list(windows(Corpus.from_examples([replace(whole, mentions=whole.mentions + lone)]), tokenizer(), max_tokens=20, overlap=8))
+    assert [w.singletons for w in found] == [0] * (len(found) - 1) + [2]
+    assert {m.entity for w in found for m in w.mentions} == {"a", "b"}
 
 
 def test_text_is_cut_with_its_words() -> None:

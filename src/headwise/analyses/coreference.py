@@ -205,7 +205,7 @@ def _scored(row: Encoded, present: np.ndarray, candidates: str, counted: dict[st
     example = row.example
     window = example if isinstance(example, Window) else None
     coreferent = expressions_of(example, singletons=window is not None)  # a window's mentions are coreferent in their document
-    counted["singletons"] += len(example.mentions or ()) - len(coreferent)
+    counted["singletons"] += window.singletons if window else len(example.mentions or ()) - len(coreferent)
     counted["cut"] += window.cut if window else 0
     counted["mentions"] += window.cut if window else 0
     first = window.first if window else 0

@@ -39,7 +39,7 @@ from headwise.text.example import ROOT, Example
 
 PROBES = ("attention", "attention_words", "distance_words", "random_attention_words", "right_branching")
 DIRECTIONS = ("head_to_dependent", "dependent_to_head")  # w, then u
-LEARNING_RATES = {"attention": 0.05, "attention_words": 0.005, "random_attention_words": 0.005, "distance_words": 0.002}
+LEARNING_RATES = {"attention": 0.05, "attention_words": 0.005, "random_attention_words": 0.005, "distance_words": 0.005}
 HIDDEN = 100
 NORM = 32.0  # mean squared norm that word vectors are scaled to (GloVe's own is near it), so that one learning rate serves all
 COLLECT_TOKENS = 2048

@@ -24,11 +24,12 @@ class Window(Example):
     """A stretch of a document. Its mentions are those of entities that the *document* mentions more than once, each with its head word.
 
     `first` is the first word that no window before this one had: mentions that end at or before it were counted there. `cut` is the number of mentions of the document that no
-    window holds whole (told by its last window).
+    window holds whole, `singletons` that of mentions of entities mentioned once (both told by its last window).
     """
 
     first: int = 0
     cut: int = 0
+    singletons: int = 0
 
 
 def windows(corpus: Corpus, tokenizer: Any, max_tokens: int = 128, overlap: int | None = None) -> Corpus:
@@ -80,15 +81,17 @@ def _cut(example: Example, encoder: Encoder, max_tokens: int, overlap: int | Non
     held = {m for a, b in spans for m in mentions if a <= m.start and m.end <= b}
     for number, (a, b) in enumerate(spans):
         first = spans[number - 1][1] - a if number else 0
-        cut = len(mentions) - len(held) if number == len(spans) - 1 else 0
         inside = [m for m in mentions if a <= m.start and m.end <= b]
-        yield _window(example, a, b, inside, first, cut)
+        window = _window(example, a, b, inside)
+        last = number == len(spans) - 1
+        counts = {"cut": len(mentions) - len(held), "singletons": len(example.mentions or ()) - len(mentions)} if last else {}
+        yield replace(window, first=first, **counts)
 
 
 def _fitting(example: Example, encoder: Encoder, start: int, end: int, max_tokens: int) -> int:
     """The end of the longest window from `start`: words at its edges may break into other pieces than in the whole text."""
     while end > start:
-        row = encoder.encode(_window(example, start, end, (), 0, 0))
+        row = encoder.encode(_window(example, start, end, ()))
         if row is not None and len(row) <= max_tokens:
             return end
         end -= 1
@@ -100,7 +103,7 @@ def _coreferent(example: Example) -> list[Mention]:
     return [replace(m, head=head_word(example, m)) for m in example.mentions or () if sizes[m.entity] > 1]
 
 
-def _window(example: Example, start: int, end: int, mentions: Sequence[Mention], first: int, cut: int) -> Window:
+def _window(example: Example, start: int, end: int, mentions: Sequence[Mention]) -> Window:
     given: dict[str, Any] = {f.name: getattr(example, f.name) for f in fields(Example)}
 
     def part(values: Sequence[T] | None) -> tuple[T, ...] | None:
@@ -118,4 +121,4 @@ def _window(example: Example, start: int, end: int, mentions: Sequence[Mention],
     given["mentions"] = tuple(
         replace(m, start=m.start - start, end=m.end - start, head=None if m.head is None else m.head - start) for m in mentions
     )
-    return Window(**given, first=first, cut=cut)
+    return Window(**given)

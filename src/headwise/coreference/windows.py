@@ -83,9 +83,9 @@ def _cut(example: Example, encoder: Encoder, max_tokens: int, overlap: int | Non
         first = spans[number - 1][1] - a if number else 0
         inside = [m for m in mentions if a <= m.start and m.end <= b]
         window = _window(example, a, b, inside)
-        last = number == len(spans) - 1
-        counts = {"cut": len(mentions) - len(held), "singletons": len(example.mentions or ()) - len(mentions)} if last else {}
-        yield replace(window, first=first, **counts)
+        if number == len(spans) - 1:
+            window = replace(window, cut=len(mentions) - len(held), singletons=len(example.mentions or ()) - len(mentions))
+        yield replace(window, first=first)
 
 
 def _fitting(example: Example, encoder: Encoder, start: int, end: int, max_tokens: int) -> int:

@@ -63,7 +63,7 @@ class Distance(Analysis):
     title: ClassVar[str] = "Families of heads: distances between all pairs"
     paper: ClassVar[Paper] = Paper("clark2019", "§6, Fig 6")
     scope: ClassVar[str] = "example"
-    budget: ClassVar[int | None] = 256
+    budget: ClassVar[int | None] = 128
 
     def __post_init__(self) -> None:
         if not 0 <= self.smoothing < 1:

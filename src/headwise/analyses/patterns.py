@@ -54,7 +54,7 @@ class Patterns(Analysis):
     name: ClassVar[str] = "patterns"
     title: ClassVar[str] = "The five kinds of attention map"
     paper: ClassVar[Paper] = Paper("kovaleva2019", "§4.1, Fig 1-2")
-    budget: ClassVar[int | None] = 60
+    budget: ClassVar[int | None] = 40
 
     def __post_init__(self) -> None:
         at_least("min_tokens", self.min_tokens, 1)

@@ -104,7 +104,7 @@ class TreeProbeAnalysis(Experiment):
     title: ClassVar[str] = "Syntax in all heads together: probes that parse"
     paper: ClassVar[Paper] = Paper("clark2019", "§5, Table 3")
     requires: ClassVar[frozenset[str]] = frozenset({"words", "dependencies"})
-    budget: ClassVar[int | None] = 300
+    budget: ClassVar[int | None] = 200
 
     def __post_init__(self) -> None:
         for name, low in (

@@ -21,6 +21,7 @@ from headwise.testing.corpora import battery_examples
 from headwise.text import open_corpus
 from headwise.text.demo import demo_corpus
 from headwise.text.encode import Encoded
+from headwise.text.example import ROOT
 
 
 def word_level(full: np.ndarray, row: Encoded) -> np.ndarray:
@@ -177,3 +178,37 @@ def test_order_of_probes_on_wiki_bert(wiki_bert: Path, shared: Path) -> None:
         assert by_name["attention_words"] > by_name["attention"] + 0.05
     assert by_name["attention"] > by_name["right_branching"] + 0.15
     assert by_name["random_attention_words"] < by_name["attention_words"] - 0.25
+
+
+@pytest.mark.real
+def test_attention_probe_equals_plain_loops_on_wiki_bert(wiki_bert: Path, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attention-only probe's UAS on real sentences, word by word from eager maps, with the weights it learned."""
+    count = 50 if os.environ.get("HEADWISE_FULL") else 8
+    model = HeadModel.open(wiki_bert)
+    examples = [e for e in open_corpus(shared / "data" / "trees" / "en_ewt-ud-dev.conllu.xz", limit=400) if 4 <= len(e.all_words) <= 14][
+        : 3 * count
+    ]
+    test, train = examples[:count], Corpus.from_examples(examples[count:], "train")
+    learned = []
+    original = module_under_test.score_tree_probe
+    monkeypatch.setattr(module_under_test, "score_tree_probe", lambda probe, *rest: learned.append(probe) or original(probe, *rest))
+    monkeypatch.setattr("headwise.text.open_corpus", lambda *_, **__: train)
+    found = _run(model, Corpus.from_examples(test), make_analysis("tree_probe", {"train": "given", "epochs": 3}))
+    probe = next(p for p in learned if type(p).__name__ == "AttentionProbe")
+    w, u = probe.weight.detach().double().numpy().T
+    right = scored = near = 0
+    rows = [model.encode(example, i) for i, example in enumerate(test)]
+    for example, row, full in zip(test, rows, eager_maps(model, rows), strict=True):
+        maps = word_level(full, row).reshape(-1, row.word_count, row.word_count)
+        for j, (head, relation) in enumerate(zip(example.heads, example.relations, strict=True)):
+            if relation.split(":")[0] == "punct":
+                continue
+            scores = {i: float(w @ maps[:, i, j] + u @ maps[:, j, i]) for i in range(row.word_count) if i != j}
+            scores[ROOT] = float(probe.root.detach())
+            ordered = sorted(scores.values())
+            near += ordered[-1] - ordered[-2] < 0.02  # the stored maps are float16: such a tie may fall either way
+            scored += 1
+            right += max(scores, key=lambda i: scores[i]) == head
+    assert found.attrs["words_tested"] == scored
+    assert abs(float(found["uas"].sel(probe="attention")) * scored - right) <= near
+    assert near < scored / 10

@@ -274,3 +274,24 @@ def test_stories_equals_its_eager_self(stories: Path) -> None:
     attentions = torch.stack(expected.attentions, 1) * batch.real[:, None, None, :, None]
     torch.testing.assert_close(model.trace(batch).attention, attentions, atol=1e-6, rtol=0)
     torch.testing.assert_close(model.forward(batch, logits=True).logits[batch.real], expected.logits[batch.real], atol=1e-4, rtol=1e-4)
+
+
+def test_float32_weights_under_a_float16_config_are_not_rounded(tmp_path: Path) -> None:
+    """A config may say float16 of weights that are stored in float32; on a CPU they are opened as they are stored."""
+    import json
+
+    from safetensors.torch import load_file
+
+    from headwise.testing import planted_model
+
+    planted = planted_model([["self", "uniform"]], words=["cat", "dog"])
+    planted.model.save_pretrained(tmp_path)
+    planted.tokenizer.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"dtype": "float16"}))
+    stored = load_file(tmp_path / "model.safetensors")
+    name = "bert.encoder.layer.0.attention.self.value.weight"
+    assert (stored[name].half().float() != stored[name]).any()  # rounding would show
+    model = HeadModel.open(tmp_path, device="cpu")
+    assert torch.equal(dict(model.module.named_parameters())[name], stored[name])
+    assert "float16" in model.notes[0]

@@ -34,7 +34,10 @@ def load_model(name: str | Path, task: str | None, device: torch.device, dtype: 
     with _spoken(name, "config.json"):
         config = AutoConfig.from_pretrained(where, trust_remote_code=False, local_files_only=_offline(where))
     chosen = _class_for(config, task, name)
-    model, missing = _load(chosen, where, config, name, dtype or "auto")
+    said = getattr(config, "dtype", None)
+    # A config may say float16 of weights that are stored in float32: asking for float32 at once loses nothing on the way.
+    asked = dtype or (torch.float32 if device.type == "cpu" and said in HALF else "auto")
+    model, missing = _load(chosen, where, config, name, asked)
     base = _base_prefix(model)
     heads = [key for key in missing if base and not key.startswith(base)]
     body = [key for key in missing if key not in heads and ".pooler." not in f".{key}"]
@@ -45,13 +48,13 @@ def load_model(name: str | Path, task: str | None, device: torch.device, dtype: 
     if heads and task == "lm":
         raise ModelError(f"The checkpoint of '{name}' has no language-model head ('{heads[0]}' is missing); open it without `task`.")
     if heads and task is None:
-        model, missing = _load(transformers.AutoModel, where, config, name, dtype or "auto")
+        model, missing = _load(transformers.AutoModel, where, config, name, asked)
         notes.append(f"The checkpoint has no weights for the head of {chosen.__name__}; it was opened without one.")
     elif heads:
         notes.append(f"The classifier was newly initialised: {', '.join(heads)} are not in the checkpoint.")
     if any(".pooler." in f".{key}" for key in missing):
         notes.append("The pooler was newly initialised: its weights are not in the checkpoint.")
-    found = next(model.parameters()).dtype
+    found = said if asked is torch.float32 and dtype is None else next(model.parameters()).dtype
     if dtype is None and device.type == "cpu" and found in HALF:
         model = model.float()
         notes.append(f"The checkpoint is in {str(found).removeprefix('torch.')}; on a CPU it is opened in float32.")

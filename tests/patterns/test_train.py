@@ -108,6 +108,7 @@ def test_reading_labelled_maps(tmp_path: Path) -> None:
     save_maps(tmp_path / "maps.npz", {"a": rng.dirichlet(np.ones(8), 8), "b": rng.dirichlet(np.ones(5), 5)})
     append_label(tmp_path / "labels.csv", Label("b", "block", "x"))
     append_label(tmp_path / "labels.csv", Label("a", "diagonal", "x", 2))
+    append_label(tmp_path / "labels.csv", Label("b", "vertical", "y"))
     with (tmp_path / "maps.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["id", "model", "causal", "layer", "head", "drawn"])
@@ -115,5 +116,9 @@ def test_reading_labelled_maps(tmp_path: Path) -> None:
     got = load_labelled(tmp_path)
     assert (got.names.tolist(), got.lengths.tolist(), got.labels.tolist(), got.head.tolist()) == (["b"], [5], [3], ["m L1H2"])
     torch.testing.assert_close(got.weights[0].sum(-1), torch.ones(5))
+    # A second labeller's opinion is there to be compared with; it must neither replace the first nor make a map count twice.
+    assert load_labelled(tmp_path, labeller="y").labels.tolist() == [0]
+    with pytest.raises(InputError, match="no labels of 'z' in pass 1"):
+        load_labelled(tmp_path, labeller="z")
     with pytest.raises(InputError, match="says nothing of the labelled map 'a'"):
         load_labelled(tmp_path, round=2)

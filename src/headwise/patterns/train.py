@@ -55,12 +55,18 @@ class Labelled:
         return replace(self, **{name: getattr(self, name).to(device) for name in ("weights", "lengths", "causal", "labels")})
 
 
-def load_labelled(folder: Path, round: int = 1) -> Labelled:
-    """Maps with the labels of one pass."""
+def load_labelled(folder: Path, round: int = 1, labeller: str | None = None) -> Labelled:
+    """Maps with the labels of one pass of one labeller: the first in the table where none is named, so that a second opinion makes no map count twice."""
     maps = read_maps(folder / "maps.npz")
     with (folder / "maps.csv").open(newline="", encoding="utf-8") as file:
         origin = {row["id"]: row for row in csv.DictReader(file)}
     labels = [label for label in read_labels(folder / "labels.csv", maps) if label.round == round]
+    if labeller is None and labels:
+        labeller = labels[0].labeller
+    labels = [label for label in labels if label.labeller == labeller]
+    if not labels:
+        whose = "" if labeller is None else f" of '{labeller}'"
+        raise InputError(f"{folder / 'labels.csv'} has no labels{whose} in pass {round}; name a labeller and a pass that are in it.")
     unknown = [label.id for label in labels if label.id not in origin]
     if unknown:
         raise InputError(f"{folder / 'maps.csv'} says nothing of the labelled map '{unknown[0]}'.")

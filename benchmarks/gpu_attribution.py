@@ -8,6 +8,7 @@ Nothing is downloaded. The error is that of contributions on sampled rows agains
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import time
 from collections.abc import Callable
@@ -65,6 +66,24 @@ def timed(work: Callable[[], Any], device: torch.device, repeats: int) -> float:
     return min(times)
 
 
+def peak_mib(work: Callable[[], Any], device: torch.device) -> float | None:
+    """Largest GPU memory that a run takes beyond what is there before it, in MiB; None on a CPU.
+
+    What earlier measurements left to the garbage collector (a model in float64 with its graph, say) is collected first: as part of what was there it would
+    make the peak look smaller, once it goes while the run is under way.
+    """
+    if device.type != "cuda":
+        return None
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    work()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
 def matrix_rate(device: torch.device, rows: int, width: int, tf32: bool, repeats: int) -> float:
     """FLOP/s of the largest product there is in the model: all rows of a chunk of tangents by the first feed-forward matrix."""
     a, b = torch.randn(rows, width, device=device), torch.randn(width, 4 * width, device=device)
@@ -87,11 +106,7 @@ def needed_flops(model: HeadModel, tokens: int) -> float:
 
 def largest_error(model: HeadModel, batch: Batch, squares: torch.Tensor, rows: int) -> tuple[float, float]:
     """Largest and mean total variation of sampled rows of contributions against reverse mode in float64."""
-    import copy
-
-    model.close()
-    double = HeadModel.open(copy.deepcopy(model.module).double())
-    model._select_tap()
+    double = model.in_precision(torch.float64)
     graph = reverse_graph(double, batch)
     generator = torch.Generator().manual_seed(1)
     errors = []
@@ -101,6 +116,7 @@ def largest_error(model: HeadModel, batch: Batch, squares: torch.Tensor, rows: i
         truth = block_squares(graph.outputs[layer][:, head, token], graph.leaves_in[0]).sqrt()[0]
         found = squares[0, layer, head, token].sqrt()
         errors.append(float((found / found.sum() - truth / truth.sum()).abs().sum() / 2))
+    double.close()
     return max(errors), float(np.mean(errors))
 
 
@@ -152,13 +168,9 @@ def main() -> None:
         rate = matrix_rate(device, 4096 * given.tokens if device.type == "cuda" else 512, given.hidden, tf32, given.repeats)
         print(f"\n{label}: measured matrix rate {rate / 1e12:.1f} TFLOP/s")
         for memory in given.memory:
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
-                torch.cuda.reset_peak_memory_stats()
-                base = torch.cuda.memory_allocated()
             with matrix_products(tf32):
+                peak = peak_mib(lambda memory=memory: exact_squares(model, batch, memory=memory), device)
                 seconds = timed(lambda memory=memory: exact_squares(model, batch, memory=memory), device, given.repeats)
-            peak = (torch.cuda.max_memory_allocated() - base) / 2**20 if device.type == "cuda" else float("nan")
             achieved = flops / seconds
             line = {
                 "precision": label,
@@ -167,7 +179,8 @@ def main() -> None:
                 "seconds": round(seconds, 4),
                 "tflops": round(achieved / 1e12, 1),
                 "share_of_matrix_rate": round(achieved / rate, 3),
-                "peak_mib": round(peak, 0),
+                "peak_mib": None if peak is None else round(peak),
+                "peak_within_memory": None if peak is None else peak <= memory,
             }
             report.append(line)
             print(json.dumps(line))

@@ -10,11 +10,13 @@ import torch
 from scipy import stats
 
 from headwise import Corpus, HeadModel
-from headwise.analyses.attribution import Attribution, special_table
-from headwise.analyses.attribution_state import Gathered
+from headwise.analyses.attribution import Attribution
 from headwise.analyses.base import make_analysis
 from headwise.atlas import Atlas
+from headwise.attribution.gathered import Gathered
 from headwise.errors import InputError, ParameterError
+from headwise.plots import centre_of_mass, contribution_centre, special_table
+from headwise.plots.tables import tables_for
 from headwise.run.runner import RunOptions, run_analyses
 from headwise.testing import contributions as closed_form
 from headwise.testing import planted_model
@@ -143,6 +145,26 @@ def test_offsets_gain_the_sources(causal: bool, tmp_path: Path) -> None:
     model.close()
 
 
+def test_models_each_on_its_own_corpus_stand_in_one_figure(tmp_path: Path) -> None:
+    """As the paper's Fig 4 has three languages: any number of pairs of a model and a corpus, whatever their sizes."""
+    corpora = {"encoder": (random(), TEXTS), "decoder": (random(causal=True, heads=2), TEXTS[:1])}
+    found = {
+        name: run(model, texts, tmp_path / name, make_analysis("offsets"), Attribution(patterns=0))
+        for name, (model, texts) in corpora.items()
+    }
+    for group, drawing in (("offsets", centre_of_mass), ("attribution", contribution_centre)):
+        figure = drawing({name: atlas[group] for name, atlas in found.items()})
+        assert len(figure.axes) == 2
+        for ax, (name, atlas) in zip(figure.axes, found.items(), strict=True):
+            assert name in ax.get_title(loc="left")
+            drawn = [tuple(line.get_ydata()) for line in ax.lines]
+            for source in ("attention", "previous_layer", "input"):
+                expected = atlas[group]["centre"].sel(source=source).mean("head").values
+                assert any(len(line) == len(expected) and np.allclose(line, expected) for line in drawn), (group, name, source)
+    for model, _ in corpora.values():
+        model.close()
+
+
 def test_length_rule_is_said_and_can_be_lifted(tmp_path: Path) -> None:
     model = random(d_head=8)
     examples = [
@@ -150,7 +172,12 @@ def test_length_rule_is_said_and_can_be_lifted(tmp_path: Path) -> None:
         Example(text="the old teacher saw a small cat near the house"),
         Example(text="she sleeps"),
     ]
-    found = run(model, examples, tmp_path / "a", Attribution(patterns=0))["attribution"]
+    atlas = run(model, examples, tmp_path / "a", Attribution(patterns=0))
+    found = atlas["attribution"]
+    said = atlas.provenance["left_out"]["attribution"]  # what the screen and the page say
+    assert said == {
+        "1 input too long": "it takes inputs of at most 8 tokens (d_head, where attention is identifiable; set `length` to lift it)"
+    }
     assert found.attrs["examples"] == 2
     assert found.attrs["left_out_longer"] == 1
     assert "at most 8 tokens (d_head" in found.attrs["length_rule"]
@@ -163,13 +190,32 @@ def test_length_rule_is_said_and_can_be_lifted(tmp_path: Path) -> None:
 
 def test_one_token_inputs_are_left_out_and_counted(tmp_path: Path) -> None:
     model = random(causal=True)
-    encoder = model.encoder
-    bare = next(w for w in ("cat", "dog", "she") if len(encoder.encode(Example(text=w))) <= 2)
-    found = run(model, [Example(text="the cat saw a dog"), Example(text=bare)], tmp_path, Attribution(patterns=0))["attribution"]
-    if len(encoder.encode(Example(text=bare))) == 1:
-        assert found.attrs["left_out_one_token"] == 1
+    texts = {"the cat saw a dog": 6, "cat": 2, "": 1}  # with the token that every text begins with
+    examples = [Example(text=text) for text in texts]
+    assert [len(model.encode(example)) for example in examples] == list(texts.values())
+    atlas = run(model, examples, tmp_path, Attribution(patterns=0))
+    found = atlas["attribution"]
+    assert found.attrs["examples"] == 2
+    assert found.attrs["left_out_one_token"] == 1
+    assert "1 input of one token" in atlas.provenance["left_out"]["attribution"]
     # Two tokens: contributions, but no correlation.
+    assert int(found["own_n"].sel(source="input").max()) == 2
     assert int(found["pearson_n"].sel(source="input").max()) == 1
+    with pytest.raises(InputError, match="None of the 1 inputs has from 2"):
+        run(model, examples[2:], tmp_path / "alone", Attribution())
+    model.close()
+
+
+def test_a_model_in_half_precision_is_computed_in_float32_and_the_result_says_so(tmp_path: Path) -> None:
+    module, tokenizer = random_model()
+    model = HeadModel.open(module.to(torch.bfloat16), tokenizer=tokenizer)
+    single = HeadModel.open(random_model()[0].to(torch.bfloat16).float(), tokenizer=tokenizer)
+    half = run(model, TEXTS, tmp_path / "half", Attribution(patterns=0))["attribution"]
+    assert half.attrs["computed_in"] == "float32, from weights in half precision"
+    assert model.dtype == torch.bfloat16
+    whole = run(single, TEXTS, tmp_path / "single", Attribution(patterns=0))["attribution"]
+    assert whole.attrs["computed_in"] == "float32"
+    np.testing.assert_allclose(half["pearson"], whole["pearson"], atol=1e-5)
     model.close()
 
 
@@ -207,6 +253,13 @@ def test_what_separators_really_give(tmp_path: Path) -> None:
     assert first["from sep, input"] == pytest.approx(
         float(found["share"].sel(source="input", receiver="all", token_type="sep", layer=layer, head=head))
     )
+    by_name = {spec.name: spec.function(found) for spec in tables_for("attribution")}  # what a user finds on the page and as CSV
+    heads = by_name["special-heads"]
+    assert list(heads["head"][heads["token type"] == "sep"])[:4] == list(table["head"])
+    layers = by_name["special-layers"].set_index(["layer", "receiver", "reading"])
+    np.testing.assert_allclose(layers.sum(axis=1), 1, atol=1e-5)
+    expected = found["share"].sel(source="input", receiver="cls", token_type="sep", layer=1).mean()
+    assert layers.loc[(1, "cls", "input"), "from sep"] == pytest.approx(float(expected))
     np.testing.assert_allclose(found["share"].sel(receiver="all").sum("token_type"), 1, atol=1e-5)
     np.testing.assert_allclose(found["pattern_share"].sel(source="input").sum("pattern"), 1, atol=1e-5)
     assert (found["pattern_share_n"].sel(source="input") == 2).all()

@@ -81,7 +81,7 @@ def test_norm_weighted_attention_by_hand(name: str, projection: str) -> None:
     watcher = Values()
     model.forward(batch, watcher)
     for layer in range(model.layers):
-        module = model._sites.entries[layer].get_submodule(projection)
+        module = model.sites.entries[layer].get_submodule(projection)
         matrix = (module.weight if name == "gpt2" else module.weight.T).detach().double()  # inputs by outputs
         value = watcher.layers[layer].double().repeat_interleave(model.heads // model.kv_heads, dim=1)
         for head in range(model.heads):

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import pandas as pd
 import torch
 import xarray as xr
 
-from headwise.analyses.attribution_state import READINGS, Gathered, attribution_dataset, widen_offsets
 from headwise.analyses.base import WEIGHTINGS, Bench, Experiment, Paper, Shape, at_least, one_of
 from headwise.attribution.contributions import METHODS, check_options
 from headwise.attribution.forward import DEFAULT_MEMORY
+from headwise.attribution.gathered import READINGS, Gathered, attribution_dataset, widen_offsets
 from headwise.attribution.passage import check_served, in_single
-from headwise.errors import InputError, ModelError, ParameterError, unknown
+from headwise.errors import InputError, ModelError, ParameterError
 from headwise.text.encode import Encoded, batches
 
 BATCH_TOKENS = 256
@@ -163,6 +162,13 @@ class Attribution(Experiment):
             facts["total_variation"] = float(np.round(gathered.variation, 4))
         return facts | gathered.notes
 
+    def unmatched(self, dataset: xr.Dataset) -> dict[str, str]:
+        """The inputs that were passed over, counted and with the reason: the length rule is said on the screen and the page too."""
+        longer, single = (int(dataset.attrs.get(f"left_out_{why}", 0)) for why in ("longer", "one_token"))
+        rule = str(dataset.attrs.get("length_rule", ""))
+        found = {f"{_inputs(longer)} too long": f"it takes {rule}"} if longer else {}
+        return found | ({f"{_inputs(single)} of one token": "all of it comes from that token"} if single else {})
+
     def extend(self, datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
         """Give the group `offsets` its sources `previous_layer` and `input`."""
         found = dict(datasets)
@@ -171,32 +177,8 @@ class Attribution(Experiment):
         return found
 
 
-def special_table(dataset: xr.Dataset, token_type: str = "sep", top: int = 12) -> pd.DataFrame:
-    """What the heads that look most at one type of token really gather: one row a head, the largest attention share first (Pascual et al. 2021, §9.1).
-
-    Columns: the head, the share of its attention on tokens of that type, what those tokens contribute to its output from the layer below and from the input,
-    what each receiving token contributes to
-    itself, and what tokens that are neither special nor punctuation contribute from the input.
-    """
-    share = dataset["share"].sel(receiver="all")
-    if token_type not in share["token_type"].values:
-        raise ParameterError(unknown("token type", token_type, map(str, share["token_type"].values)))
-    looked = share.sel(source="attention", token_type=token_type).values
-    order = np.argsort(-np.nan_to_num(looked, nan=-1.0), axis=None, kind="stable")[:top]
-    rows = []
-    for layer, head in (divmod(int(place), looked.shape[1]) for place in order):
-        one = share.isel(layer=layer, head=head)
-        rows.append(
-            {
-                "head": f"L{layer}H{head}",
-                f"attention on {token_type}": float(looked[layer, head]),
-                f"from {token_type}, previous layer": float(one.sel(source="previous_layer", token_type=token_type)),
-                f"from {token_type}, input": float(one.sel(source="input", token_type=token_type)),
-                "from itself, input": float(dataset["own"].sel(source="input").values[layer, head]),
-                "from other tokens, input": float(one.sel(source="input", token_type="other")),
-            }
-        )
-    return pd.DataFrame(rows)
+def _inputs(count: int) -> str:
+    return "1 input" if count == 1 else f"{count:,} inputs"
 
 
 assert set(ADDED) <= set(READINGS)

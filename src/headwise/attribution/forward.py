@@ -96,11 +96,11 @@ def squared_norm(moved: Tensor) -> Tensor:
 
 
 def tangents_at_once(model: HeadModel, batch: Batch, memory: float) -> int:
-    """How many tangents fit into `memory` MiB: about eight hidden states, three inner states of the feed-forward part and four maps are alive at once for each."""
-    widest = max((max(p.shape) for entry in model._sites.entries for p in entry.parameters() if p.ndim == 2), default=model.hidden)
+    """How many tangents fit into `memory` MiB: at most eight hidden states, three inner states of the feed-forward part and five maps are alive at once for each."""
+    widest = max((max(p.shape) for entry in model.sites.entries for p in entry.parameters() if p.ndim == 2), default=model.hidden)
     examples, tokens = batch.ids.shape
     inner = model.heads * model.d_head
-    values = examples * tokens * (8 * max(model.hidden, inner) + 3 * widest + 4 * model.heads * tokens)
+    values = examples * tokens * (8 * max(model.hidden, inner) + 3 * widest + 5 * model.heads * tokens)
     if way(model, batch) == "dual":
         values *= 3  # the primal is there once for each tangent, and intermediate results of both
     return max(1, int(memory * MIB / (values * max(4, torch.finfo(model.dtype).bits // 8))))

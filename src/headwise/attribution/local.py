@@ -12,7 +12,7 @@ from transformers import Cache
 
 import headwise.attribution.rules  # noqa: F401  (registers the rules)
 from headwise.attribution.bundle import Bundle, NotServed
-from headwise.attribution.forward import DEFAULT_MEMORY, in_chunks, squared_norm, tangents_at_once
+from headwise.attribution.forward import DEFAULT_MEMORY, MIB, in_chunks, squared_norm, tangents_at_once
 from headwise.attribution.passage import Finished, Passage, check_served, replaced
 from headwise.attribution.push import way
 from headwise.models.tap import Call, FormedCall
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headwise.models import HeadModel
 
 Made = tuple[nn.Module, tuple[Any, ...], dict[str, Any], Tensor]  # a layer, how it was called, and E[l] among its arguments
+GRAMS = 8  # float64 matrices of size × size alive at once for each token and head
 
 
 class _Calls(Passage):
@@ -127,19 +128,30 @@ def _closed_form(model: HeadModel, batch: Batch, made: Made, memory: float) -> T
         return None
     # Where no norm and no position comes before query, key and value, every token has the same Jacobian: that of one token will do.
     same = n > 1 and all(torch.allclose(m[0, :, :, 0], m[1, :, :, -1], rtol=1e-5, atol=1e-6 * float(m.abs().max())) for m in moved)
-    grams = _Grams(call)
     shown = hidden[:1, :1] if same else hidden
+    parts = []
+    for heads in _head_groups(call, memory):
+        grams = _Grams(call, heads)
 
-    def some(start: int, stop: int) -> None:
-        # All tokens move at once along each dimension: they do not mix here.
-        tangents = torch.zeros(stop - start, *shown.shape, dtype=hidden.dtype, device=hidden.device)
-        tangents[torch.arange(stop - start), :, :, torch.arange(start, stop)] = 1
-        found = _moved(model, made, shown, tangents)
-        assert found is not None
-        grams.add(*(x.double() if same else x for x in found))
+        def some(start: int, stop: int, grams: _Grams = grams) -> None:
+            # All tokens move at once along each dimension: they do not mix here.
+            tangents = torch.zeros(stop - start, *shown.shape, dtype=hidden.dtype, device=hidden.device)
+            tangents[torch.arange(stop - start), :, :, torch.arange(start, stop)] = 1
+            found = _moved(model, made, shown, tangents)
+            assert found is not None
+            grams.add(*(x.double() if same else x for x in found))
 
-    in_chunks(some, width, tangents_at_once(model, batch, memory), model)
-    return grams.squares()
+        in_chunks(some, width, tangents_at_once(model, batch, memory), model)
+        parts.append(grams.squares())
+    return torch.cat(parts, dim=1)
+
+
+def _head_groups(call: Call, memory: float) -> list[slice]:
+    """Key/value heads whose products of Jacobians fit into `memory` MiB together; one at a time where not even two do."""
+    examples, heads, tokens, _, kv_heads, size = call.sizes
+    each = GRAMS * 8 * examples * tokens * (heads // kv_heads) * max(size, call.query.shape[-1]) ** 2
+    at_once = max(1, int(memory * MIB / each))
+    return [slice(start, min(start + at_once, kv_heads)) for start in range(0, kv_heads, at_once)]
 
 
 def _moved(model: HeadModel, made: Made, hidden: Tensor, tangents: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -161,11 +173,13 @@ class _Grams:
     `V'V'ᵀ`, `V'K'ᵀ`, `K'K'ᵀ`, ... of each token, `[example, head, token, size, size]`, which broadcast where all tokens share them. All in float64, since terms may cancel.
     """
 
-    def __init__(self, call: Call) -> None:
-        self.groups = call.query.shape[1] // call.key.shape[1]
+    def __init__(self, call: Call, heads: slice) -> None:
+        """For some of the key/value heads, and the query heads that share them."""
+        self.kv, self.groups = heads, call.query.shape[1] // call.key.shape[1]
+        self.heads = slice(heads.start * self.groups, heads.stop * self.groups)
         key, value = call.repeated()
         weights, _ = call.weights(key, 0, call.query.shape[2])
-        self.query, self.key, self.value, self.weights = call.query.double(), key.double(), value.double(), weights.double()
+        self.query, self.key, self.value, self.weights = (x[:, self.heads].double() for x in (call.query, key, value, weights))
         self.slope = torch.full_like(self.weights, call.scaling)
         if call.softcap is not None:
             scores = self.query @ self.key.transpose(2, 3) * call.scaling
@@ -174,16 +188,16 @@ class _Grams:
 
     def add(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         """Take in the tangents along some dimensions, `[dimension, example, head, token, size]`."""
-        q, k, v = (x.permute(1, 2, 3, 0, 4).contiguous() for x in (query, key, value))  # example, head, token, dimension, size
+        own = query[:, :, self.heads], key[:, :, self.kv], value[:, :, self.kv]
+        q, k, v = (x.permute(1, 2, 3, 0, 4).contiguous() for x in own)  # example, head, token, dimension, size
         if self.groups > 1:
             k, v = (x.repeat_interleave(self.groups, dim=1) for x in (k, v))
         parts = {"q": q, "k": k, "v": v}
-        for pair in ("kk", "vk", "qq", "qk", "vq"):
-            self._sum(pair, parts[pair[0]].transpose(-1, -2) @ parts[pair[1]])
-        self._sum("vv", v.square().sum((-1, -2)))
-
-    def _sum(self, name: str, value: Tensor) -> None:
-        self.sums[name] = self.sums[name] + value.double() if name in self.sums else value.double()
+        found = {pair: (parts[pair[0]].transpose(-1, -2) @ parts[pair[1]]).double() for pair in ("kk", "vk", "qq", "qk", "vq")}
+        found["vv"] = v.square().sum((-1, -2)).double()
+        # Added only now, so that a chunk that runs out of memory on its way leaves nothing behind.
+        for name, value in found.items():
+            self.sums[name] = self.sums[name].add_(value) if name in self.sums else value
 
     def squares(self) -> Tensor:
         query, value, weights, slope = self.query, self.value, self.weights, self.slope
@@ -231,6 +245,7 @@ def _pushed(model: HeadModel, batch: Batch, made: Made, memory: float) -> Tensor
             assert isinstance(output, Bundle)
             sums.index_add_(0, places // width, squared_norm(output.tangent).double())
             return
+        found = []
         for place in places.tolist():  # one tangent at a time keeps the shapes of whatever else the layer was given
             tangent = torch.zeros_like(hidden)
             tangent[:, place // width, place % width] = 1
@@ -239,7 +254,9 @@ def _pushed(model: HeadModel, batch: Batch, made: Made, memory: float) -> Tensor
                 assert output is not None
                 moved = forward_ad.unpack_dual(output).tangent
             if moved is not None:
-                sums[place // width] += squared_norm(moved).double()
+                found.append((place // width, squared_norm(moved).double()))
+        for token, squares in found:
+            sums[token] += squares
 
     in_chunks(some, n * width, tangents_at_once(model, batch, memory), model)
     return sums.permute(1, 2, 3, 0)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +26,24 @@ class Finished(Exception):
     """Raised inside a model once everything asked for was seen: the rest of the pass would be for nothing."""
 
 
+class _UntilFinished:
+    """Ends a `with` block at `Finished`, and lets go at once of what the model had under way.
+
+    The frames that the exception came through hold the last layer's tangents. Should anything keep the exception (a wrapper around a layer that noted it, a cycle
+    that only the garbage collector ends), they would pile up from chunk to chunk, beyond what the memory parameter allows.
+    """
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if not isinstance(error, Finished):
+            return False
+        traceback.clear_frames(trace)
+        error.__traceback__ = None
+        return True
+
+
 class Passage:
     """Watches and changes one pass. Methods are for subclasses to fill in; both layer and head numbers are those of the tap.
 
@@ -36,7 +56,7 @@ class Passage:
     """
 
     def __init__(self, model: HeadModel, rows: int = 1) -> None:
-        self.model, self.sites, self.rows = model, model._sites, rows
+        self.model, self.sites, self.rows = model, model.sites, rows
         self._calls: Counter[nn.Module] = Counter()
         self._entered = 0
 
@@ -74,19 +94,19 @@ class Passage:
         """Run the model until nothing more is to be seen."""
         ids, real, types = (x.repeat(self.rows, 1) if self.rows > 1 else x for x in (batch.ids, batch.real, batch.types))
         with self.running():
-            self.model._run(ids, real, types, stack=self.model.stack)
+            self.model.run(ids, real, types)
 
     @contextmanager
     def running(self) -> Iterator[None]:
         with ExitStack() as stack:
-            stack.enter_context(self.model._evaluating())
+            stack.enter_context(self.model.evaluating())
             stack.enter_context(differentiable(self.model.module))
             for entry in {id(e): e for e in self.sites.entries}.values():
                 stack.callback(entry.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
                 stack.callback(entry.register_forward_hook(self._leave).remove)
             token = SESSION.set(self)
             stack.callback(SESSION.reset, token)
-            stack.enter_context(suppress(Finished))
+            stack.enter_context(_UntilFinished())
             yield
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -139,36 +159,15 @@ def check_served(model: HeadModel) -> None:
         raise ModelError(
             "Contributions to cross-attention are not defined here: its tokens are not those it looks at; open the encoder or the decoder stack."
         )
-    if not model.hidden or not model._sites.entries:
+    if not model.hidden or not model.sites.entries:
         raise ModelError(f"The layers of {model.name} pass on no hidden states of the usual shape, so nothing can be attributed to them.")
-    if len(set(model._sites.d_heads)) > 1:
+    if len(set(model.sites.d_heads)) > 1:
         raise ModelError(f"The heads of {model.name} have different sizes in different layers; attribution is not served.")
 
 
 def in_single(model: HeadModel) -> HeadModel:
     """The model itself in float32 or better; a copy in float32 for one in half precision, whose derivatives would drown in rounding."""
-    if torch.finfo(model.dtype).bits >= 32:
-        return model
-    import copy
-
-    from headwise.models import HeadModel
-
-    model.close()
-    try:
-        module = copy.deepcopy(model.module)
-    finally:
-        model._select_tap()
-    try:
-        module = module.float()
-    except (ValueError, RuntimeError, TypeError) as error:
-        raise ModelError(
-            f"{model.name} cannot be computed in float32 ({error}), and derivatives in half precision are too coarse; give an unquantised model."
-        ) from error
-    opened = HeadModel.open(module, tokenizer=model.tokenizer, stack=model.stack)
-    opened.name = model.name
-    if model.tokenizer is not None:
-        opened.encoder.max_length, opened.encoder.overlong = model.encoder.max_length, model.encoder.overlong
-    return opened
+    return model if torch.finfo(model.dtype).bits >= 32 else model.in_precision(torch.float32)
 
 
 Take = Callable[[int, Tensor], None]  # layer, tangents [tangent, example, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from headwise.models import HeadModel
 
 AGREEMENT = 1e-3  # largest relative difference between the two ways on the first batch of a model
+_WAYS: WeakKeyDictionary[HeadModel, str] = WeakKeyDictionary()
 
 
 class _Push(Passage):
@@ -90,11 +92,9 @@ def push_dual(model: HeadModel, batch: Batch, tangents: Tensor, heads: Take, lay
 
 def way(model: HeadModel, batch: Batch) -> str:
     """`bundle` where it gives the tangents that dual numbers give on two tokens of this batch, else `dual`; found once for each opened model."""
-    known: str | None = getattr(model, "_tangent_way", None)
-    if known is None:
-        known = "bundle" if _bundles_agree(model, batch) else "dual"
-        model._tangent_way = known  # type: ignore[attr-defined]
-    return known
+    if model not in _WAYS:
+        _WAYS[model] = "bundle" if _bundles_agree(model, batch) else "dual"
+    return _WAYS[model]
 
 
 def _bundles_agree(model: HeadModel, batch: Batch) -> bool:

@@ -162,7 +162,8 @@ def _mul(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     a, b = args
     primal = func(primal_of(a), primal_of(b))
     if isinstance(a, Bundle) and isinstance(b, Bundle):
-        tangent = lifted(a, primal.ndim) * b.primal + a.primal * lifted(b, primal.ndim)
+        # The second product goes into the first: three tensors of tangents at once would set the peak of a composed activation.
+        tangent = (lifted(a, primal.ndim) * b.primal).addcmul_(a.primal, lifted(b, primal.ndim))
     else:
         moving, fixed = (a, b) if isinstance(a, Bundle) else (b, a)
         tangent = lifted(moving, primal.ndim) * fixed

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from headwise.errors import InputError, ModelError, ParameterError, unknown
 from headwise.models import opening
+from headwise.models.calling import call_part, evaluating
 from headwise.models.fallbacks import lead_to_tap
 from headwise.models.interventions import Intervention, plan_interventions
 from headwise.models.session import BLOCK_BYTES, Session, at_least_single
@@ -50,6 +51,8 @@ class HeadModel:
         `masked`, `causal` or None where there is no language-model head.
     notes
         What was decided at opening that a user should know.
+    sites, encoder_part
+        The attention modules of the stack; the encoder of an encoder-decoder. With `run`, `evaluating` and `in_precision` they are for code that makes passes of its own.
     """
 
     def __init__(self, module: PreTrainedModel, tokenizer: Any, name: str, stack: str | None, notes: list[str]) -> None:
@@ -65,11 +68,11 @@ class HeadModel:
         self.pad_id = padding_id(module, tokenizer)
         self.max_length = input_limit(module, tokenizer, notes)
         self._encoder = None if tokenizer is None else Encoder(tokenizer, self.max_length)
-        self._encoder_part: nn.Module | None = module.get_encoder() if self.config.is_encoder_decoder else None
+        self.encoder_part: nn.Module | None = module.get_encoder() if self.config.is_encoder_decoder else None
         self._undo: list[Callable[[], object]] = []
         self._select_tap()
         try:
-            self._sites, self.stack = self._probe(stack)
+            self.sites, self.stack = self._probe(stack)
         except BaseException:
             self.close()
             raise
@@ -108,7 +111,7 @@ class HeadModel:
         """
         notes: list[str] = []
         if isinstance(model, nn.Module):
-            module, name = _unwrapped(model), type(_unwrapped(model)).__name__
+            module, name = opening.unwrapped(model), type(opening.unwrapped(model)).__name__
             if device is not None:
                 module = module.to(device)  # type: ignore[arg-type]
             if dtype is not None:
@@ -164,12 +167,12 @@ class HeadModel:
 
         def run(decoder_tokens: int = 5) -> Any:
             # The decoder gets one token less than the encoder, so that cross-attention is told by its shape.
-            part = "decoder" if self._encoder_part is not None and stack in ("decoder", "cross") else "encoder"
-            return self._run(ids, real, torch.zeros_like(ids), stack=part, decoder_tokens=decoder_tokens)
+            part = "decoder" if self.encoder_part is not None and stack in ("decoder", "cross") else "encoder"
+            return call_part(self.module, self.encoder_part, part, ids, real, torch.zeros_like(ids), decoder_tokens=decoder_tokens)
 
         try:
-            with self._evaluating(), torch.no_grad():
-                sites, found = find_sites(self.module, run, real, stack, self._encoder_part)
+            with self.evaluating(), torch.no_grad():
+                sites, found = find_sites(self.module, run, real, stack, self.encoder_part)
                 with Session(sites, real, TraceWatcher(frozenset({"hidden"}))).running() as session:
                     output = run(decoder_tokens=6)
         except ModelError:
@@ -185,13 +188,13 @@ class HeadModel:
         return sites, found
 
     def _measure(self) -> None:
-        sites = self._sites
+        sites = self.sites
         self.layers, self.heads, self.kv_heads, self.causal = sites.layers, sites.heads, sites.kv_heads, sites.causal
         self.d_head = sites.d_heads[0]
         self.kv_groups = tuple(head // (self.heads // self.kv_heads) for head in range(self.heads))
         text = self.config.get_text_config(decoder=self.stack != "encoder") if hasattr(self.config, "get_text_config") else self.config
         counted = getattr(text, "num_hidden_layers", self.layers)
-        if self._encoder_part is None and isinstance(counted, int) and counted != self.layers:
+        if self.encoder_part is None and isinstance(counted, int) and counted != self.layers:
             self.notes.append(f"{self.layers} of the model's {counted} layers compute attention; only those are counted, from 0.")
 
     @cached_property
@@ -333,9 +336,9 @@ class HeadModel:
                 raise ParameterError(unknown("tap", need, TAPS))
         if "attention_gradient" in needs:
             raise ParameterError("Gradients need a loss: use HeadModel.gradients for `attention_gradient`.")
-        if "outputs" in needs and len(set(self._sites.d_heads)) > 1:
+        if "outputs" in needs and len(set(self.sites.d_heads)) > 1:
             raise ModelError(
-                f"The heads of {self.name} have different sizes in different layers ({', '.join(map(str, self._sites.d_heads))}); their outputs are not served."
+                f"The heads of {self.name} have different sizes in different layers ({', '.join(map(str, self.sites.d_heads))}); their outputs are not served."
             )
         if "hidden" in needs and not self.hidden:
             raise ModelError(f"The layers of {self.name} pass on no hidden states of the usual shape; they are not served.")
@@ -344,13 +347,13 @@ class HeadModel:
         if batch.ids.shape[1] > self.max_length:
             raise InputError(f"The batch is {batch.ids.shape[1]} tokens long, but {self.name} takes at most {self.max_length}.")
         plan = plan_interventions(interventions, self.layers, self.heads, self.d_head)
-        return Session(self._sites, batch.real, watcher, plan, block_rows=block_rows, block_bytes=block_bytes, keep=keep)
+        return Session(self.sites, batch.real, watcher, plan, block_rows=block_rows, block_bytes=block_bytes, keep=keep)
 
     def _forward(self, session: Session, batch: Batch, logits: bool) -> Any:
         if logits and not (self.has_lm_head or hasattr(self.module, "num_labels")):
             raise ModelError(f"{self.name} was opened without a head, so it gives no logits; open it with `task`.")
-        with self._evaluating(), session.running():
-            output = self._run(batch.ids, batch.real, batch.types, logits=logits, stack=self.stack)
+        with self.evaluating(), session.running():
+            output = self.run(batch.ids, batch.real, batch.types, logits=logits)
         if session.layers_seen != self.layers:
             raise ModelError(
                 f"The tap saw {session.layers_seen} of the {self.layers} layers of {self.name}: the module was closed or changed after opening; open it again."
@@ -359,56 +362,30 @@ class HeadModel:
             session.final = at_least_single(output.last_hidden_state)  # XLM keeps its layers in pieces: nothing else leaves the last one
         return output
 
-    def _run(
-        self,
-        ids: Tensor,
-        real: Tensor,
-        types: Tensor,
-        *,
-        stack: str,
-        logits: bool = False,
-        decoder_tokens: int | None = None,
-    ) -> Any:
-        """Call the smallest part of the model that computes this stack."""
-        inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": real.long()}
-        part: nn.Module = self.module
-        if self._encoder_part is not None and stack == "encoder" and not logits:
-            part = self._encoder_part
-        elif not logits:
-            part = getattr(self.module, "base_model", self.module)
-        accepted = _accepted(part)
-        if self._encoder_part is not None and part is not self._encoder_part:
-            inputs["decoder_input_ids"] = ids[:, :decoder_tokens]
-            inputs["decoder_attention_mask"] = real[:, :decoder_tokens].long()
-        elif "token_type_ids" in accepted and ((getattr(self.config, "type_vocab_size", 0) or 0) > 1 or self.config.model_type == "xlnet"):
-            # Not for every model that takes them: GPT-2 would add the embedding of token 0 to everything.
-            inputs["token_type_ids"] = types
-        if "use_cache" in accepted:
-            inputs["use_cache"] = False
-        return part(**{key: value for key, value in inputs.items() if key in accepted or "kwargs" in accepted})
+    # --- for passes that other parts of headwise watch in their own way -----------------------------------------------
 
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        """Evaluation mode for the time of a run; training mode is given back module by module."""
-        training = [m for m in self.module.modules() if m.training]
-        if training:
-            self.module.eval()
+    def run(self, ids: Tensor, real: Tensor, types: Tensor, *, logits: bool = False) -> Any:
+        """Call the smallest part of the model that computes its stack, under whatever session the context has; mode and gradients stay as they are."""
+        return call_part(self.module, self.encoder_part, self.stack, ids, real, types, logits=logits)
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Evaluation mode for a `with` block; training mode is given back module by module."""
+        return evaluating(self.module)
+
+    def in_precision(self, dtype: torch.dtype) -> HeadModel:
+        """A copy whose weights are of another type, with a tap of its own; close it after use. This model stays as it is."""
+        self.close()
         try:
-            yield
+            module = copy.deepcopy(self.module)
         finally:
-            for module in training:
-                module.training = True
-
-
-def _unwrapped(module: nn.Module) -> PreTrainedModel:
-    """The model inside wrappers that compile or spread it."""
-    while not isinstance(module, PreTrainedModel):
-        inner = getattr(module, "_orig_mod", None) or getattr(module, "module", None)
-        if not isinstance(inner, nn.Module):
-            raise ModelError(f"A {type(module).__name__} is no model of transformers; give a folder, a hub name or a PreTrainedModel.")
-        module = inner
-    return module
-
-
-def _accepted(module: nn.Module) -> frozenset[str]:
-    return frozenset(inspect.signature(module.forward).parameters)
+            self._select_tap()
+        try:
+            module = module.to(dtype)  # type: ignore[arg-type]
+        except (ValueError, RuntimeError, TypeError) as error:
+            name = str(dtype).removeprefix("torch.")
+            raise ModelError(f"The weights of {self.name} cannot be turned into {name} ({error}); give an unquantised model.") from error
+        copied = HeadModel.open(module, tokenizer=self.tokenizer, stack=self.stack)
+        copied.name = self.name
+        if self.tokenizer is not None:
+            copied.encoder.max_length, copied.encoder.overlong = self.encoder.max_length, self.encoder.overlong
+        return copied

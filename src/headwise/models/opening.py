@@ -211,3 +211,13 @@ def check_tokenizer(model: PreTrainedModel, tokenizer: Any, name: str) -> None:
         raise ModelError(
             f"The tokenizer does not fit '{name}': it makes ids up to {largest}, but the model has embeddings for 0 to {rows - 1}."
         )
+
+
+def unwrapped(module: nn.Module) -> PreTrainedModel:
+    """The model inside wrappers that compile or spread it."""
+    while not isinstance(module, PreTrainedModel):
+        inner = getattr(module, "_orig_mod", None) or getattr(module, "module", None)
+        if not isinstance(inner, nn.Module):
+            raise ModelError(f"A {type(module).__name__} is no model of transformers; give a folder, a hub name or a PreTrainedModel.")
+        module = inner
+    return module

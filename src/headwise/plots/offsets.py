@@ -16,8 +16,15 @@ from headwise.plots import data, style
 from headwise.plots.registry import figure
 from headwise.plots.scatter import Series, legend_handles, scatter_by_layer
 
-SOURCES = {"attention": "attention", "previous_layer": "contribution of the previous layer", "input": "contribution of the input"}
-_SOURCE_STYLE = {"attention": (style.BLUE, "o"), "previous_layer": (style.GREEN, "^"), "input": (style.VERMILION, "s")}
+# What is drawn of a reading of mixing: its words, its colour and its marker.
+READINGS = {
+    "attention": ("attention", style.BLUE, "o"),
+    "previous_layer": ("contribution of the previous layer", style.GREEN, "^"),
+    "input": ("contribution of the input", style.VERMILION, "s"),
+    "rollout": ("attention rollout", style.PINK, "D"),
+    "norm": ("norm-weighted attention", style.ORANGE, "v"),
+}
+EVERY_OFFSET = "Every offset weighs alike, however few pairs of tokens have it: far ones count for much"
 _DIMS = ("source", "layer", "head", "offset")
 _BEFORE, _SAME, _AFTER = style.BLUE, style.BLACK, style.VERMILION
 
@@ -78,14 +85,16 @@ def histogram_grid(dataset: xr.Dataset, *, source: str | None = None, window: in
         (_AFTER, "after the token", offsets > 0),
     )
     handles = [Patch(color=colour, label=f"{label} ({_range(offsets[part])})") for colour, label, part in kinds if part.any()]
-    what = SOURCES.get(chosen, chosen)
+    what = READINGS[chosen][0] if chosen in READINGS else chosen
     notes = [
         data.source_text(dataset),
         data.count_text(dataset.isel(offset=np.flatnonzero(drawn)), "histogram") or data.count_text(dataset, "centre"),
         f"Bars: mean {what} (share of 1) per pair of tokens at that relative position, offsets {_range(offsets)}",
         "Each head is scaled to its own peak, whose height is printed; intervals, where computed, are in the tables",
     ]
-    style.annotate_figure(fig, f"Relative position of {what}", notes, handles, 3 if width > 5 else 1)
+    style.annotate_figure(
+        fig, f"Relative position of {'' if chosen == 'attention' else 'the '}{what}", notes, handles, 3 if width > 5 else 1
+    )
     return style.finish(fig)
 
 
@@ -103,8 +112,8 @@ def centre_of_mass(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
 
     Several datasets (a mapping of label to dataset: languages, models) stand side by side on one scale.
     """
-    lines = "One point per head; lines: mean over the heads of a layer; dashed: no direction"
-    return _by_layer(datasets, "centre", "Centre of mass of relative positions", "centre of mass (tokens)\n← before      after →", lines)
+    lines = f"One point per head; lines: mean over the heads of a layer; dashed: no direction. {EVERY_OFFSET}"
+    return by_layer(datasets, "centre", "Centre of mass of relative positions", "centre of mass (tokens)\n← before      after →", lines)
 
 
 @figure(
@@ -118,10 +127,10 @@ def centre_of_mass(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
 def mean_distance(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
     """Mean distance between a token and what its head attends to, by layer: `mean_distance[source, layer, head]`; one or several datasets."""
     lines = "One point per head; lines: mean over the heads of a layer"
-    return _by_layer(datasets, "mean_distance", "How far heads look", "mean distance (tokens)", lines)
+    return by_layer(datasets, "mean_distance", "How far heads look", "mean distance (tokens)", lines)
 
 
-def _by_layer(datasets: xr.Dataset | Mapping[str, xr.Dataset], name: str, title: str, label: str, lines: str) -> Figure:
+def by_layer(datasets: xr.Dataset | Mapping[str, xr.Dataset], name: str, title: str, label: str, lines: str) -> Figure:
     """A variable `[source, layer, head]` of one or several datasets by layer, side by side on one scale."""
     named = {"": datasets} if isinstance(datasets, xr.Dataset) else dict(datasets)
     if not named:
@@ -160,9 +169,10 @@ def _sources(dataset: xr.Dataset, name: str) -> list[Series]:
     series = []
     for index, source in enumerate(data.labels(dataset, "source")):
         if np.isfinite(values[index]).any():
-            colour, marker = _SOURCE_STYLE.get(source, (style.cycle(style.OKABE_ITO, index + 3), style.cycle(style.MARKERS, index + 3)))
+            other = source, style.cycle(style.OKABE_ITO, index + 3), style.cycle(style.MARKERS, index + 3)
+            words, colour, marker = READINGS.get(source, other)
             ends = (bounds[0][index], bounds[1][index]) if bounds else None
-            series.append(Series(SOURCES.get(source, source), values[index], ends, colour, marker))
+            series.append(Series(words, values[index], ends, colour, marker))
     return series
 
 

@@ -1,0 +1,54 @@
+"""Calls the smallest part of a model that computes a stack, with the inputs that part takes, and switches a model to evaluation for a while."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+
+def call_part(
+    module: PreTrainedModel,
+    encoder: nn.Module | None,
+    stack: str,
+    ids: Tensor,
+    real: Tensor,
+    types: Tensor,
+    *,
+    logits: bool = False,
+    decoder_tokens: int | None = None,
+) -> Any:
+    """The output of the part that computes `stack`, or of the whole model where logits are asked for; `encoder` is that of an encoder-decoder."""
+    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": real.long()}
+    part: nn.Module = module
+    if encoder is not None and stack == "encoder" and not logits:
+        part = encoder
+    elif not logits:
+        part = getattr(module, "base_model", module)
+    accepted = frozenset(inspect.signature(part.forward).parameters)
+    if encoder is not None and part is not encoder:
+        inputs["decoder_input_ids"] = ids[:, :decoder_tokens]
+        inputs["decoder_attention_mask"] = real[:, :decoder_tokens].long()
+    elif "token_type_ids" in accepted and ((getattr(module.config, "type_vocab_size", 0) or 0) > 1 or module.config.model_type == "xlnet"):
+        # Not for every model that takes them: GPT-2 would add the embedding of token 0 to everything.
+        inputs["token_type_ids"] = types
+    if "use_cache" in accepted:
+        inputs["use_cache"] = False
+    return part(**{key: value for key, value in inputs.items() if key in accepted or "kwargs" in accepted})
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode for the time of a run; training mode is given back module by module."""
+    training = [m for m in module.modules() if m.training]
+    if training:
+        module.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True

@@ -18,7 +18,7 @@ from common import best_time, report_ratio
 from headwise import HeadModel
 from headwise.analyses.base import Shape
 from headwise.analyses.dependency import DIRECTIONS, Dependency, gathered
-from headwise.analyses.words import word_index
+from headwise.maps.words import word_index
 from headwise.models.demo import demo_model_path
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import State

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import copy
 import time
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -130,6 +131,9 @@ def main() -> None:
     print(
         f"test accuracy: mean {together.test[chosen].mean():.4f} and {test.mean():.4f}, largest difference of a head {difference.max():.4f}"
     )
+    others = [fit_probes(vectors[chosen], labels, split, replace(settings, seed=seed)).test for seed in (1, 2)]
+    spread = np.std([together.test[chosen], *others], axis=0, ddof=1)
+    print(f"spread of a head's test accuracy over three seeds: mean {spread.mean():.4f}, largest {spread.max():.4f}")
     print(f"validation accuracy: largest difference of a head {np.abs(together.validation[chosen] - validation).max():.4f}")
 
 

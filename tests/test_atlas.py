@@ -85,6 +85,8 @@ def test_a_head_card_has_everything_with_ranks() -> None:
     assert "histogram" not in set(card.table["variable"])  # a curve is no line of a table
     assert repr(atlas.head("L1H2")) == repr(card)
     assert "<table" in card._repr_html_()
+    assert card.does["does"] == atlas.describe().set_index("name").loc["L1H2", "does"]
+    assert f"does: {card.does['does']}" in repr(card)
     for wrong in ((2, 0), (0, 3), (-1, 0)):
         with pytest.raises(ParameterError, match="2 layers of 3 heads"):
             atlas.head(*wrong)
@@ -101,7 +103,7 @@ def test_tables() -> None:
     summary = atlas.summary().set_index(["variable", "item"])
     entropy = atlas["surface"]["entropy"]
     assert summary.loc[("entropy", ""), "highest"] == float(entropy.max())
-    layer, head = np.unravel_index(int(entropy.argmin()), entropy.shape)
+    layer, head = np.unravel_index(int(entropy.values.argmin()), entropy.shape)
     assert summary.loc[("entropy", ""), "lowest_head"] == f"L{layer}H{head}"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from pathlib import Path
 
@@ -9,9 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from headwise import Atlas, cli
+from headwise import Atlas, __version__, cli
 from headwise.run import runner as runner_module
-from headwise.testing import planted_model
+from headwise.sieves.registry import forget_sieve
+from headwise.testing import planted_annotations, planted_model
+from headwise.testing.corpora import battery_examples
 
 WORDS = ["the", "a", "cat", "dog", "saw", "sleeps", ".", ","]
 
@@ -100,6 +104,76 @@ def test_run_sets_parameters(headwise, model_folder: Path, corpus_file: Path, tm
     assert "mean_distance" in done.out
 
 
+def test_help_begins_with_what_a_newcomer_needs_and_the_version_is_told(headwise) -> None:
+    helped = headwise("--help").out
+    places = [
+        helped.index(f" {name} ")
+        for name in ("atlas", "run", "draw", "list", "cite", "ablate", "compare", "finetune", "label", "probe", "prune")
+    ]
+    assert places == sorted(places)
+    assert headwise("--version").out == f"headwise {__version__}\n"
+
+
+def test_roles_with_a_sieve_of_ones_own(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path) -> None:
+    plugin, target = tmp_path / "mine.py", tmp_path / "roles.nc"
+    plugin.write_text(
+        "from headwise.sieves import sieve\n\n\n@sieve('dogs', 'the word dog')\ndef dogs(i, j):\n    return j.piece == 'dog'\n"
+    )
+    arguments = (
+        "run",
+        "roles",
+        "--model",
+        model_folder,
+        "--corpus",
+        corpus_file,
+        "--out",
+        target,
+        "--set",
+        "tau=2",
+        "--set",
+        f"plugin={plugin}",
+    )
+    try:
+        done = headwise(*arguments)
+        assert done.code == 0, done.err
+        assert "τ = 2 (given); 3 inputs, 6 heads" in done.out
+        assert "dogs" in done.out
+        assert "left out: roles (role=question_mark): its sieve is empty on every input" in done.err
+        dataset = Atlas.load(target)["roles"]
+        assert float(dataset["bias"].sel(role="dogs", layer=0, head=2)) == pytest.approx(1, abs=1e-5)  # the uniform head
+        assert str(int(dataset["has_role"].sum())) + " in all" in done.out
+        plugin.write_text(plugin.read_text().replace("j.piece == 'dog'", "j.piece[:, :2] == 'dog'") + "# now of the wrong shape\n")
+        again = headwise(*arguments, "--overwrite")
+        assert again.code == 2
+        assert re.search(r"The sieve 'dogs' gives a matrix of shape \(1, 2\) for \d+ looking tokens and \d+ tokens", again.err)
+    finally:
+        forget_sieve("dogs")
+
+
+def test_a_feature_that_matches_nothing_is_named(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "words.jsonl"
+    corpus.write_text('{"words": ["the", "dog", "sleeps"]}\n')
+    arguments = (
+        "run",
+        "features",
+        "--model",
+        model_folder,
+        "--corpus",
+        corpus,
+        "--out",
+        tmp_path / "f.nc",
+        "--set",
+        "extra=ghost: form=ghost",
+    )
+    done = headwise(*arguments)
+    assert done.code == 0, done.err
+    assert "left out: features (feature=ghost): no token of the corpus is one" in done.err
+    assert "feature=ghost" in Atlas.load(tmp_path / "f.nc")["features"].attrs["left_out"]
+    alone = headwise(*arguments, "--set", "features=ghost", "--overwrite")
+    assert alone.code == 2
+    assert "No token of the corpus is of any of the features ghost" in alone.err
+
+
 def test_list_and_cite(headwise) -> None:
     listed = headwise("list")
     assert listed.code == 0
@@ -127,6 +201,30 @@ def test_draw_and_probe(headwise, model_folder: Path, tmp_path: Path) -> None:
     assert probed.code == 0, probed.err
     assert "animal" in probed.out
     assert Atlas.load(tmp_path / "probing")["probing"]["accuracy"].shape == (1, 2, 3)
+
+
+def test_draw_a_relation(headwise, tmp_path: Path) -> None:
+    singles = [example for example in battery_examples() if not example.has_pair]
+    planted, examples = planted_annotations(singles, (("tree", "children", "previous"),))
+    planted.model.save_pretrained(tmp_path / "model")
+    planted.tokenizer.save_pretrained(tmp_path / "model")
+    rows = [{"words": e.words, "heads": e.heads, "relations": e.relations} for e in examples]
+    (tmp_path / "trees.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def draw(*arguments: object) -> Outcome:
+        where = ("--model", tmp_path / "model", "--corpus", tmp_path / "trees.jsonl", "--out", tmp_path / "obj.svg")
+        return headwise("draw", *arguments, *where)
+
+    best = draw("--relation", "obj", "--count", "1")
+    assert best.code == 0, best.err
+    assert (tmp_path / "obj-1.svg").exists()
+    assert "obj-1.svg exists; give --overwrite" in draw("--relation", "obj").err
+    named = draw("L0H1", "--relation", "nsubj", "--count", "2", "--overwrite")
+    assert named.code == 0, named.err
+    assert (tmp_path / "obj-2.svg").exists()
+    assert "--relation draws one head" in draw("L0H0", "L0H1", "--relation", "obj", "--overwrite").err
+    assert "--relation draws one head" in draw("all", "--relation", "obj", "--overwrite").err
+    assert "There is no relation in this atlas 'dobj'" in draw("--relation", "dobj", "--overwrite").err
 
 
 def test_ctrl_c_says_how_to_go_on(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from headwise.analyses.probing_vectors import collect_vectors
 from headwise.errors import InputError, MissingExtraError, ModelError, ParameterError
 from headwise.models import HeadModel
 from headwise.pooling import CONFIG, HeadPooling
+from headwise.probing.vectors import collect_vectors
 from headwise.testing import planted_model
 from headwise.text import Example
 

@@ -144,6 +144,12 @@ class Atlas(Mapping[str, xr.Dataset]):
             )
         return HeadCard(self, layer, head)
 
+    def describe(self) -> pd.DataFrame:
+        """What each head does, one row for each: a word for it, and what the analyses found with their numbers (see `headwise.behaviour.describe`)."""
+        from headwise.behaviour.describe import describe_heads
+
+        return describe_heads(self._datasets, self.layers, self.heads)
+
     def to_dataframe(self, analysis: str | None = None) -> pd.DataFrame:
         """A long table: one row for each value, with columns `analysis`, `variable`, `layer`, `head`, the other labels as `item`, `value`, `n`, `low`, `high`."""
         names = [analysis] if analysis is not None else list(self)
@@ -190,13 +196,15 @@ class Atlas(Mapping[str, xr.Dataset]):
 class HeadCard:
     """One head: every measure of every analysis at its place, with count and interval, and its rank among all heads (1 is the highest).
 
-    `table` has the measures; `datasets` everything, curves too, as labelled arrays.
+    `does` says what it does in a word, with what was found; `table` has the measures; `datasets` everything, curves too, as labelled arrays.
     """
 
     def __init__(self, atlas: Atlas, layer: int, head: int) -> None:
         self.name = head_name(layer, head)
         self.layer, self.head = layer, head
         self.datasets = {name: data.sel(layer=layer, head=head) for name, data in atlas.items() if {"layer", "head"} <= set(data.dims)}
+        told = atlas.describe().set_index("name").loc[self.name, ["does", "attention", "finds", "roles", "maps"]]
+        self.does = {name: text for name, text in told.items() if text}
         frame = _per_head(atlas.to_dataframe())
         ranks = frame.groupby(["analysis", "variable", "item"], sort=False)["value"].rank(ascending=False, method="min")
         here = (frame["layer"] == layer) & (frame["head"] == head)
@@ -213,10 +221,13 @@ class HeadCard:
         return float(rows["value"].iloc[0])
 
     def __repr__(self) -> str:
-        return f"<headwise head {self.name}>\n{self.table.to_string(index=False)}"
+        told = [f"{name}: {text}" for name, text in self.does.items()]
+        return "\n".join([f"<headwise head {self.name}>", *told, self.table.to_string(index=False, float_format="{:.3f}".format)])
 
     def _repr_html_(self) -> str:
-        return f"<h4>Head {self.name}</h4>{self.table.to_html(index=False, float_format=lambda v: f'{v:.3g}')}"
+        from headwise.page.repr import html_card
+
+        return html_card(f"Head {self.name}", list(self.does.items())) + self.table.to_html(index=False, float_format="{:.3f}".format)
 
 
 CURVE = 40  # a measure with more labels than this is a curve, which a table of measures cannot show

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
+from headwise._version import __version__
 from headwise.commands import register_all
 from headwise.commands.common import err
 from headwise.errors import HeadwiseError
@@ -16,9 +18,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="What each attention head of a transformer language model does.",
 )
 register_all(app)
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"headwise {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version and exit.")] = False,
+) -> None:
+    """What each attention head of a transformer language model does.
+
+    Start with `headwise atlas`: everything that applies to the built-in model on the built-in corpus, in minutes, as a page to open.
+    """
 
 
 def main() -> None:

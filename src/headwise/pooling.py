@@ -12,11 +12,11 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 
-from headwise.analyses.probing_vectors import pool_tokens, token_rule
 from headwise.errors import InputError, MissingExtraError, ModelError, OutputError, ParameterError
 from headwise.models import HeadModel
 from headwise.models.session import Session
 from headwise.models.view import Layer, Rows
+from headwise.probing.vectors import pool_tokens, token_rule
 
 CONFIG = "head_pooling.json"
 _NAME = re.compile(r"L(\d+)H(\d+)")
@@ -124,8 +124,8 @@ class HeadPooling(nn.Module):
         for layer, head in self.heads:
             wanted.setdefault(layer, []).append(head)
         watcher = _Chosen(wanted, real, self.token)
-        with Session(self.model._sites, real, watcher).running():
-            self.model._run(ids, real, torch.zeros_like(ids) if types is None else types, stack=self.model.stack)
+        with Session(self.model.sites, real, watcher).running():
+            self.model.run(ids, real, torch.zeros_like(ids) if types is None else types)
         vector = torch.cat([watcher.found[place] for place in self.heads], -1)
         return {**features, "sentence_embedding": nn.functional.normalize(vector, dim=-1) if self.normalize else vector}
 

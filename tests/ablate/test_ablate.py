@@ -218,6 +218,19 @@ def test_roles_are_correlated_with_the_harm(trained: dict[str, Path]) -> None:
     assert float(found.role_correlation.sel(role="harm")) == pytest.approx(1.0)
     expected = scipy_stats.spearmanr(bias[..., 1].ravel(), -plain.difference.values.ravel()).statistic
     assert float(found.role_correlation.sel(role="noise")) == pytest.approx(expected)
+    raw = found.role_correlation_p.values
+    np.testing.assert_allclose(found.role_correlation_p_adjusted.values, np.minimum(1, [2 * raw.min(), max(raw.max(), 2 * raw.min())]))
+
+
+def test_a_correlation_that_is_not_defined_is_left_out(trained: dict[str, Path]) -> None:
+    subject = subject_of(trained["top_heads"])
+    everything = ablate(subject, how="zero", layers=False)
+    assert {"importance_pearson", "importance_spearman"} <= set(everything.attrs)
+    alike = [(int(a), int(b)) for a, b in zip(*np.nonzero(everything.difference.values == 0), strict=True)]
+    assert len(alike) > 3  # a correlation over four heads that all do no harm
+    found = ablate(subject, how="zero", heads=alike, layers=False)
+    assert found.attrs["heads_disabled"] == len(alike)
+    assert not [name for name in found.attrs if name.startswith("importance_")]
 
 
 @pytest.mark.parametrize("pooling", list(POOLINGS))
@@ -282,6 +295,7 @@ def atlas_of() -> dict[str, xr.Dataset]:
     return {
         "roles": xr.Dataset({"has_role": (("layer", "head", "role"), has)}, coords={"role": ["local", "delimiter"]}),
         "frames": xr.Dataset({"score": (("layer", "head"), score)}),
+        "ablation": xr.Dataset({"difference": (("layer", "head"), score)}, attrs={"higher_better": 1}),
         "probing": xr.Dataset({"accuracy": (("task", "layer", "head"), np.stack([score, -score]))}, coords={"task": ["A", "B"]}),
     }
 
@@ -297,6 +311,7 @@ def atlas_of() -> dict[str, xr.Dataset]:
         ("frames:bottom1", [(0, 0)]),
         ("frames.score:bottom1/layer", [(0, 0), (1, 1)]),
         ("probing.accuracy=B:top1", [(0, 0)]),
+        ("ablation.harm:bottom1", [(0, 1)]),  # the score rises most without it
     ],
 )
 def test_rules_pick_heads(rule: str, heads: list[tuple[int, int]]) -> None:
@@ -319,6 +334,13 @@ def test_rules_pick_heads(rule: str, heads: list[tuple[int, int]]) -> None:
 def test_rules_that_pick_nothing_are_told(rule: str, words: str) -> None:
     with pytest.raises(ParameterError, match=words):
         pick_heads(rule, 2, 3, atlas_of())
+
+
+def test_harm_is_a_rise_of_a_loss() -> None:
+    atlas = atlas_of()
+    atlas["ablation"].attrs["higher_better"] = 0
+    assert pick_heads("ablation.harm:bottom1", 2, 3, atlas) == [(0, 0)]
+    assert pick_heads("ablation.harm:top1", 2, 3, atlas) == [(0, 1)]
 
 
 def test_results_of_another_model_are_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -49,7 +50,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "cpu",
         "--out",
         where / "out",
+        "--figures",
+        where / "scores",
     )
+    assert (where / "scores" / "finetune-scores.svg").is_file()
     assert "RTE" in shown
     assert "accuracy" in shown
     return where
@@ -80,6 +84,16 @@ def test_ablate_writes_the_group_and_its_figures(place: Path) -> None:
         "ablation-layers",
         "ablation-importance",
     }
+    part = place / "two.nc"
+    task = ("--task", "RTE", "--dev", place / "dev.tsv", "--how", "zero", "--device", "cpu")
+    words = ("ablate", place / MODEL, *task, "--no-layers", "--no-importance")
+    shown = run(*words, "--heads", "ablation.harm:bottom2", "--atlas", place / "ablation.nc", "--out", part)
+    assert "Mean over the 2 heads disabled" in shown  # two heads are no random head
+    values, chosen = found["difference"].values, Atlas.load(part)["ablation"]["difference"].values
+    assert np.isfinite(chosen).sum() == 2
+    assert np.nanmin(chosen) >= np.sort(values.ravel())[-2] - 1e-9
+    with pytest.raises(HeadwiseError, match="Two of the files given with --atlas hold 'ablation'"):
+        run(*words, "--atlas", place / "ablation.nc", "--atlas", part, "--out", place / "three.nc")
     with pytest.raises(HeadwiseError, match="--overwrite"):
         run("ablate", place / MODEL, "--task", "RTE", "--dev", place / "dev.tsv", "--out", place / "ablation.nc")
 
@@ -104,6 +118,7 @@ def test_prune_takes_heads_from_an_ablation(place: Path) -> None:
     )  # fmt: skip
     assert "accuracy" in shown
     assert "seconds" in shown
+    assert "Outputs differ from those with the heads disabled by" in shown
     assert HeadModel.open(place / "pruned").heads == 4
     with pytest.raises(HeadwiseError, match=r"BertForSequenceClassification .* give --zero"):
         run("prune", place / MODEL, "--heads", "L0H0,L1H0,L2H0", "--device", "cpu", "--out", place / "smaller")
@@ -111,15 +126,17 @@ def test_prune_takes_heads_from_an_ablation(place: Path) -> None:
 
 def test_compare_writes_groups_and_figures(place: Path) -> None:
     shown = run(
-        "compare", place / "bert", place / MODEL, "--names", "before,after", "--corpus", place / "dev.tsv", "--limit", 8, "--device", "cpu",
-        "--probing", place / "dev.tsv", "--out", place / "change.nc", "--figures", place / "figures",
+        "compare", place / "bert", place / MODEL, "--names", "before,some/after", "--corpus", place / "dev.tsv", "--limit", 8, "--device", "cpu",
+        "--probing", place / "dev.tsv", "--probing-limit", 12, "--out", place / "change.nc", "--figures", place / "figures",
     )  # fmt: skip
     assert "after" in shown
     found = Atlas.load(place / "change.nc")
     assert set(found) == {"change", "change_surface", "change_roles", "change_features", "change_probing"}
     assert found["change"]["cosine"].dims == ("layer", "head")
     names = {path.stem for path in (place / "figures").glob("change*.svg")}
-    assert {"change-cosine", "change_roles-thirds", "change_surface-heads", "change_probing-states"} <= names
+    assert {"change-cosine", "change_roles-thirds", "change_roles-heads-some-after", "change_surface-heads-some-after"} <= names
+    assert {"change_probing-states-dev", "change_probing-heads-dev"} <= names
+    assert int(found["change_probing"]["accuracy_n"].max()) <= 12
 
 
 @pytest.mark.parametrize(

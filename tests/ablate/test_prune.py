@@ -89,11 +89,14 @@ def test_removed_heads_are_gone_and_the_rest_is_as_with_them_disabled(
 def test_classes_that_cannot_have_fewer_heads_say_so_and_are_zeroed(tmp_path: Path, kind: str) -> None:
     source = decoder(tmp_path / "model", "neox") if kind == "neox" else toy_folder(tmp_path / "model", causal=kind == "gpt2")
     heads = [(0, 1), (1, 0), (2, 3)]
+    with pytest.raises(ModelError, match=r"cannot have fewer of them; give --zero"):  # and not that as many must go from every layer
+        prune(source, heads[:1], tmp_path / "out", device="cpu")
     with pytest.raises(ModelError, match="--zero"):
         prune(source, heads, tmp_path / "out", device="cpu")
     assert not (tmp_path / "out").exists()
     found = prune(source, heads, tmp_path / "out", mode="zero", device="cpu")
     assert found.difference <= 1e-5
+    assert found.absolute <= 1e-5
     model, again = HeadModel.open(source), HeadModel.open(tmp_path / "out")
     batch = model.batch("the film was very good")
     expected = model.forward(batch, interventions=dict.fromkeys(heads, "zero"), logits=True).logits

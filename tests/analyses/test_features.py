@@ -87,13 +87,19 @@ def test_own_features_and_those_that_match_nothing() -> None:
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     corpus = Corpus.from_examples(examples)
     given = {"extra": "old: form=old & upos=ADJ; ghost: lemma=ghost", "features": "old,ghost,cls"}
-    dataset = make_atlas(model, corpus, ["features"], parameters={"features": given})["features"]
+    atlas = make_atlas(model, corpus, ["features"], parameters={"features": given})
+    dataset = atlas["features"]
+    assert atlas.provenance["left_out"]["features"] == {
+        "feature=ghost": "no token of the corpus is one"
+    }  # so the page and the file name it
     assert dataset["feature"].values.tolist() == ["old", "ghost", "cls"]
     assert dataset["attention_n"].sel(feature="old").item() == sum("old" in e.all_words for e in examples)
     assert dataset.attrs["matched_nothing"] == "ghost"
     assert dataset["attention"].sel(feature="ghost").isnull().all()
     with pytest.raises(ParameterError, match=r"'subj' matches nothing.*Did you mean 'nsubj'"):
         make_atlas(model, corpus, ["features"], parameters={"features": {"extra": "subj: relation=nsubjx"}})
+    with pytest.raises(ParameterError, match="No token of the corpus is of any of the features ghost; check"):
+        make_atlas(model, corpus, ["features"], parameters={"features": {"extra": "ghost: lemma=ghost", "features": "ghost"}})
     with pytest.raises(MissingAnnotationError, match=r"no parts of speech|no words"):
         make_atlas(model, Corpus.from_texts(["old cat"]), ["features"], parameters={"features": {"features": "noun"}})
     with pytest.raises(ParameterError, match="Did you mean 'noun'"):

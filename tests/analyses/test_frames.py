@@ -180,6 +180,11 @@ def test_bad_input() -> None:
     planted = planted_model([["uniform"]], words=["a"])
     with pytest.raises(MissingAnnotationError, match="frames"):
         make_atlas(HeadModel.open(planted.model, tokenizer=planted.tokenizer), Corpus.from_texts(["a"]), ["frames"])
+    near = Example(words=("a", "a", "a"), frames=(FrameLink("F", "E", (0, 1), (1, 2)),))
+    with pytest.raises(
+        ParameterError, match=r"passes the filters \(0 are longer than 12 words, 1 have no such link, 0 no frame.*loosen `max_words`"
+    ):
+        make_atlas(HeadModel.open(planted.model, tokenizer=planted.tokenizer), Corpus.from_examples([near]), ["frames"])
     for parameters, said in (({"max_words": 0}, "max_words"), ({"percentile": 100}, "percentile"), ({"permutations": -1}, "permutations")):
         with pytest.raises(ParameterError, match=said):
             make_analysis("frames", parameters)

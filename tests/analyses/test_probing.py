@@ -14,16 +14,16 @@ from scipy.stats import binomtest, pearsonr
 from sklearn.metrics import f1_score, matthews_corrcoef
 from statsmodels.stats.multitest import multipletests
 
-from headwise.analyses import probing_vectors
 from headwise.analyses.base import Shape, make_analysis
 from headwise.analyses.probing import Probing, probe, with_random_weights
-from headwise.analyses.probing_fit import FitOptions, control_labels, features_of, fit_task
-from headwise.analyses.probing_result import correlation_test, fisher_interval, probing_dataset, second_metric
-from headwise.analyses.probing_tasks import ProbeTask, glue_task, read_tasks, sample, senteval_task, task_from_examples
-from headwise.analyses.probing_vectors import collect_vectors, pool_tokens, token_rule
 from headwise.errors import InputError, OutputError, ParameterError
 from headwise.models import HeadModel
 from headwise.probes import ProbeSettings, Split, fit_probes
+from headwise.probing import vectors as vectors_module
+from headwise.probing.fit import FitOptions, control_labels, features_of, fit_task
+from headwise.probing.result import correlation_test, fisher_interval, probing_dataset, second_metric
+from headwise.probing.tasks import ProbeTask, glue_task, read_tasks, sample, senteval_task, task_from_examples
+from headwise.probing.vectors import collect_vectors, pool_tokens, token_rule
 from headwise.testing import eager_hidden, planted_model
 from headwise.text import Corpus, Example
 
@@ -117,7 +117,7 @@ def test_top_heads_are_ranked_on_validation_and_refitted(planted: HeadModel) -> 
 def test_vectors_are_the_slow_ones_whatever_the_batch(planted: HeadModel, monkeypatch: pytest.MonkeyPatch) -> None:
     examples = [Example(text=" ".join(words)) for words in sentences(9)]
     together = collect_vectors(planted, examples)
-    monkeypatch.setattr(probing_vectors, "MAX_TOKENS", 1)
+    monkeypatch.setattr(vectors_module, "MAX_TOKENS", 1)
     alone = collect_vectors(planted, examples)
     np.testing.assert_allclose(together.heads, alone.heads, atol=1e-5)
     rows = [planted.encode(example, i) for i, example in enumerate(examples)]
@@ -167,8 +167,8 @@ def test_order_of_examples_does_not_matter_for_a_corpus(planted: HeadModel) -> N
 def test_phases_resume_and_refuse_another_model(planted: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = first_word_task(150)
     whole = collect_vectors(planted, task.examples)
-    monkeypatch.setattr(probing_vectors, "SHARD", 40)
-    real_batch, seen = probing_vectors.batch_vectors, []
+    monkeypatch.setattr(vectors_module, "SHARD", 40)
+    real_batch, seen = vectors_module.batch_vectors, []
 
     def killed(model: Any, batch: Any, token: str) -> Any:
         seen.append(len(batch))
@@ -176,12 +176,12 @@ def test_phases_resume_and_refuse_another_model(planted: HeadModel, tmp_path: Pa
             raise KeyboardInterrupt
         return real_batch(model, batch, token)
 
-    monkeypatch.setattr(probing_vectors, "batch_vectors", killed)
+    monkeypatch.setattr(vectors_module, "batch_vectors", killed)
     with pytest.raises(KeyboardInterrupt):
         collect_vectors(planted, task.examples, tmp_path / "v")
     assert json.loads((tmp_path / "v" / "vectors.json").read_text())["done"] == [0, 40]
     counted = []
-    monkeypatch.setattr(probing_vectors, "batch_vectors", lambda m, b, t: counted.append(len(b)) or real_batch(m, b, t))
+    monkeypatch.setattr(vectors_module, "batch_vectors", lambda m, b, t: counted.append(len(b)) or real_batch(m, b, t))
     resumed = collect_vectors(planted, task.examples, tmp_path / "v")
     assert sum(counted) == 70
     np.testing.assert_allclose(resumed.heads, whole.heads, atol=1e-6)

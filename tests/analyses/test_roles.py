@@ -26,7 +26,7 @@ from headwise.sieves.registry import forget_sieve
 from headwise.stats.accumulators import Moments
 from headwise.stats.corrections import benjamini_hochberg, holm
 from headwise.stats.overlap import overlap_test, stratified_overlap_test
-from headwise.stats.skewed import bootstrap_t_test
+from headwise.stats.skewed import bootstrap_family_test, bootstrap_t_test
 from headwise.testing import eager_maps, planted_annotations, planted_model
 from headwise.testing.corpora import battery_examples
 from headwise.text import open_corpus
@@ -268,6 +268,46 @@ def test_bootstrap_against_a_plain_one() -> None:
     assert np.isnan(bootstrap_t_test(np.ones((1, 2)), 2.0)).all()
 
 
+def test_the_bootstrap_holds_its_family_and_finds_roles_all_the_same() -> None:
+    rng = np.random.default_rng(13)
+    family = []
+    for seed in range(40):
+        scores = simulate(rng, 100, np.full((6, 6, 4), 2.0), 0.6)
+        family.append((bootstrap_family_test(scores, 2.0, 200, seed).p_adjusted < 0.05).any())
+    assert np.mean(family) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 40)
+    # With far more tests than resamples, each p multiplied by their number would never be small.
+    true = np.full((12, 12, 4), 2.0)
+    true[:3] = 3.5
+    found = decide(simulate(rng, 100, true, 0.6), 2.0, bootstrap=200)
+    assert (found["bootstrap_p_adjusted"][:3] < 0.05).mean() > 0.95
+    assert (found["bootstrap_p_adjusted"][3:] < 0.05).mean() < 0.01
+    assert (found["bootstrap_p_adjusted"] >= found["bootstrap_p_value"]).all()
+
+
+def test_the_corrected_bootstrap_is_that_of_the_largest_t() -> None:
+    rng = np.random.default_rng(14)
+    values = rng.exponential(1, (60, 5))
+    values[::3, 3] = np.nan
+    values[2:, 4] = np.nan  # two values: too few to stand beside the others
+    found = bootstrap_family_test(values, 0.7, 500, seed=3)
+    picks = np.random.default_rng(3).multinomial(60, np.full(60, 1 / 60), size=500)
+    largest = np.full(500, -np.inf)
+    observed = []
+    for column in range(4):
+        own = values[:, column]
+        kept = own[~np.isnan(own)]
+        observed.append((kept.mean() - 0.7) / (kept.std(ddof=1) / np.sqrt(len(kept))))
+        for number, pick in enumerate(picks):
+            drawn = np.repeat(own, pick)
+            drawn = drawn[~np.isnan(drawn)]
+            largest[number] = max(largest[number], (drawn.mean() - kept.mean()) / (drawn.std(ddof=1) / np.sqrt(len(drawn))))
+    expected = [(1 + (largest >= t).sum()) / 501 for t in observed]
+    assert found.p_adjusted[:4] == pytest.approx(expected, abs=1.01 / 501)
+    assert found.p_adjusted[4] == 1
+    assert found.p_value[4] < 1
+    assert bootstrap_family_test(np.full((5, 2), 3.0), 2.0).p_adjusted.tolist() == [0, 0]
+
+
 # --- overlaps and the rest --------------------------------------------------------------------------------------------------------
 
 
@@ -344,6 +384,8 @@ def test_what_the_corpus_lacks_is_named_and_nan() -> None:
     planted = planted_model([["uniform", "sep"]], words=["the", "cat"])
     atlas = make_atlas(opened(planted), Corpus.from_texts(["the cat", "cat cat the"]), ["roles"])
     roles = atlas["roles"]
+    assert roles.attrs["matched_nothing"] == "question_mark"
+    assert atlas.provenance["left_out"]["roles"]["role=question_mark"] == "its sieve is empty on every input"
     assert set(roles.attrs["roles_not_computed"].split(", ")) == {
         "syntactic",
         "nsubj",

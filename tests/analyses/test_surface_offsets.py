@@ -72,7 +72,11 @@ def slow(maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool) -> d
         histogram = mass / pairs
     offsets = np.arange(1 - longest, longest)
     kept = pairs > 0
-    result = {name: np.nanmean(values, axis=0) if np.isfinite(values).any() else values[0] for name, values in scores.items()}
+    result = {}
+    for name, values in scores.items():  # means over the examples that have a value; NaN where none has
+        stacked = np.stack(values)
+        count = np.isfinite(stacked).sum(0)
+        result[name] = np.where(count > 0, np.nansum(stacked, axis=0) / np.maximum(count, 1), np.nan)
     result["histogram"] = histogram[..., kept]
     result["centre"] = (offsets[kept] * histogram[..., kept]).sum(-1) / histogram[..., kept].sum(-1)
     result["offset"] = offsets[kept]

@@ -99,6 +99,9 @@ def test_own_pairs_and_bad_ones() -> None:
     dets = sum(sum(r == "det" for r in e.relations) for e in examples)
     assert int(dataset["count"].sel(pair="det")) == dets
     assert dataset.attrs["matched_nothing"] == "noun->pronoun, pronoun->noun, ghost"  # no sentence there has a noun and a pronoun
+    alone = {"pairs": "ghost", "extra": "ghost: form=ghost -> noun"}
+    with pytest.raises(ParameterError, match="no pair of any of the kinds ghost; check"):
+        make_atlas(model, Corpus.from_examples(examples), ["token_pairs"], parameters={"token_pairs": alone})
     with pytest.raises(ParameterError, match="Did you mean"):
         make_analysis("token_pairs", {"pairs": "noun->pronouns"})
     with pytest.raises(ParameterError, match="no relation in this corpus 'dett'"):

@@ -9,11 +9,13 @@ import pytest
 import torch
 from scipy import stats as scipy_stats
 
+from headwise.analyses.probing import probe
 from headwise.atlas import Atlas
 from headwise.compare import compare
 from headwise.compare.result import paired_means, third_of
 from headwise.errors import ModelError, ParameterError
 from headwise.models import HeadModel
+from headwise.probing.tasks import read_tasks
 from headwise.run import make_atlas
 from headwise.testing.models import random_model
 from headwise.testing.toy import WORDS, toy_examples
@@ -87,6 +89,16 @@ def test_thirds_are_means_over_the_heads_of_their_layers(change: Atlas) -> None:
     assert third_of(7).tolist() == [0, 0, 0, 1, 1, 2, 2]
 
 
+def test_thirds_of_the_cosine_have_intervals_over_inputs(change: Atlas) -> None:
+    found = change["change"].sel(model="b", third="final")
+    alone = [compare([model(0), model(1)], Corpus.from_examples([e]), analyses=[])["change"]["cosine"].values[2].mean() for e in EXAMPLES]
+    half = scipy_stats.t.ppf(0.975, len(alone) - 1) * np.std(alone, ddof=1) / np.sqrt(len(alone))
+    assert float(found["cosine_third"]) == pytest.approx(np.mean(alone), abs=1e-5)
+    assert float(found["cosine_third_high"]) == pytest.approx(np.mean(alone) + half, abs=2e-3)
+    assert float(found["cosine_third_low"]) == pytest.approx(np.mean(alone) - half, abs=2e-3)
+    assert int(found["cosine_third_n"]) == len(alone)
+
+
 def test_paired_means_leave_out_what_one_side_lacks() -> None:
     first = np.array([[1.0, 1.0], [2.0, np.nan], [4.0, 3.0]])
     second = np.array([[2.0, 1.0], [2.0, 5.0], [7.0, np.nan]])
@@ -114,6 +126,12 @@ def test_probing_is_compared_example_by_example() -> None:
     assert (found["accuracy_change"].sel(model="copy").values == 0).all()
     assert (found["accuracy_change_p"].sel(model="copy").values == 1).all()
     assert (found["accuracy_change_p_adjusted"] >= found["accuracy_change_p"]).all()
+    assert found.attrs["solver"] == "lbfgs"  # as `headwise probe` fits them
+    [task] = read_tasks(tasks)
+    alone = probe(model(1), task, greedy=False, control=False, curve=())
+    np.testing.assert_allclose(found["accuracy"].sel(model_all="b").values, alone["accuracy"].values, atol=1e-6)
+    assert float(found["majority"][0]) == pytest.approx(float(alone["majority"][0]))
+    assert int(found["accuracy_n"][0]) == len(task.split.test)
 
 
 def test_the_result_is_an_atlas_file(change: Atlas, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headwise.errors import OutputError, ParameterError
-from headwise.page import PageFigure, PageTable, Section, html_card, render_page, write_page
+from headwise.page import HeadGrid, PageFigure, PageHead, PageTable, Section, html_card, render_page, write_page
 from headwise.page.write import _cell
 
 SVG = '<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" width="237.6pt" height="20pt"><g id="figure_1"/></svg>'
@@ -58,8 +58,18 @@ def page(**changes: object) -> str:
     section = Section(
         "surface", "Where heads look", "Clark et al. 2019", "One.\n\nTwo with `code`.", [figure, figure], [table], "Def.", "Read.", ["Cut."]
     )
+    grid = HeadGrid(
+        [
+            PageHead("L0H0", 0, "prev", "position", cells=["previous token 0.90"]),
+            PageHead("L0H1", 0, "det", "syntax", "cls", True, ["cls 0.80"]),
+        ],
+        ["attention goes to"],
+        {"position": "looks beside itself", "syntax": "follows a relation", "broad": "looks everywhere"},
+        "tables/heads.csv",
+    )
     given: dict[str, object] = {
         "title": "wiki-bert",
+        "grid": grid,
         "subtitle": "over 200 pairs",
         "facts": [("Examples", "200")],
         "notes": ["3 examples were cut."],
@@ -77,7 +87,7 @@ def test_everything_given_is_on_the_page() -> None:
     reader = Reader(page())
     for expected in ("wiki-bert", "over 200 pairs", "Examples 200", "3 examples were cut.", "L2H3 previous token: 0.93", "Where heads look", "Two with code", "Def.",
                      "Read.", "Cut.", "Entropy by layer", "Each point is one head.", "Clark et al. 2019, Fig 4", "L0H0 1.235 200", "L0H1 – 0", "hash ab12",
-                     "surface, offsets", "seed 0"):  # fmt: skip
+                     "surface, offsets", "seed 0", "H0 H1 L0 prev det cls", "L0H1 cls 0.80", "position 1 head: looks beside itself"):  # fmt: skip
         assert expected in reader.text, expected
 
 
@@ -120,6 +130,7 @@ def test_names_are_escaped_everywhere() -> None:
         "surface", EVIL, EVIL, EVIL + " `" + EVIL + "`", [figure], [PageTable(EVIL, [EVIL], [[EVIL]], note=EVIL)], EVIL, EVIL, [EVIL]
     )
     html = page(
+        grid=HeadGrid([PageHead(EVIL, 0, EVIL, "other", EVIL, False, [EVIL])], [EVIL], {"other": EVIL}),
         title=EVIL, subtitle=EVIL, facts=[(EVIL, EVIL)], notes=[EVIL], highlights=[(EVIL, EVIL)], sections=[section],
         provenance={EVIL: EVIL, "nested": {EVIL: [EVIL]}}, citations=[EVIL + " https://a.example/<b>"], files=[(EVIL, "atlas.nc")],
     )  # fmt: skip
@@ -135,6 +146,16 @@ def test_links_to_files_stay_inside_the_folder() -> None:
             page(files=[("x", bad)])
 
 
+def test_every_head_of_the_grid_leads_to_its_numbers() -> None:
+    html = page()
+    reader = Reader(html)
+    assert {"#head-L0H0", "#head-L0H1"} <= set(reader.all("href"))  # that these exist is asked of all inside links
+    assert "looks everywhere" not in html  # no head is of that kind
+    assert "<strong>det</strong>" in html
+    assert "L0H1: cls 0.80" in reader.all("title")
+    assert "What each head does" not in page(grid=None)
+
+
 def test_section_names_must_differ() -> None:
     with pytest.raises(ParameterError, match="different names"):
         page(sections=[Section("a", "A"), Section("a", "B")])
@@ -142,7 +163,7 @@ def test_section_names_must_differ() -> None:
 
 def test_long_tables_are_cut_and_say_so() -> None:
     table = PageTable("Long", ["i"], [[i] for i in range(1000)], "tables/long.csv")
-    html = page(sections=[Section("a", "A", tables=[table])])
+    html = page(grid=None, sections=[Section("a", "A", tables=[table])])
     assert html.count("<tr>") == 401
     assert "The first 400 of 1000 rows; the CSV file has them all." in Reader(html).text
 

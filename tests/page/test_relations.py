@@ -55,6 +55,12 @@ def test_other_direction_and_coreference(planted: tuple[HeadModel, Corpus]) -> N
     assert found[0].asked >= found[-1].asked
 
 
+def test_a_named_head_is_drawn_in_the_direction_in_which_it_finds_more(planted: tuple[HeadModel, Corpus]) -> None:
+    model, corpus = planted
+    assert {one.direction for one in find_sentences(model, corpus, "nsubj", (0, 0), 100)} == {"dependent_to_head"}
+    assert {one.direction for one in find_sentences(model, corpus, "nsubj", (0, 1), 100)} == {"head_to_dependent"}
+
+
 def test_the_best_head_comes_from_an_atlas(planted: tuple[HeadModel, Corpus]) -> None:
     model, corpus = planted
     atlas = make_atlas(model, corpus, ["dependency", "coreference"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib.text import Text
 
 from headwise.errors import ParameterError
 from headwise.patterns import PATTERNS
@@ -32,6 +33,25 @@ def test_every_registered_figure_is_drawn() -> None:
     drawn = [drawing for spec in figures_for("patterns") for drawing in spec.draw(made_up())]
     assert {d.name for d in drawn} == {"gallery", "shares", "heads"}
     assert all(d.figure.axes for d in drawn)
+
+
+def test_figures_say_what_is_behind_them() -> None:
+    dataset = (
+        made_up()
+        .assign(proportion_n=(("layer", "head", "pattern"), np.full((3, 4, 5), 9)))
+        .assign_attrs(model="a-model", corpus="a corpus")
+    )
+    for figure in (shares(dataset), heads(dataset), shares_by_corpus({"pairs": dataset})):
+        said = " ".join(text.get_text() for text in figure.findobj(Text)).replace("\n", " ")
+        assert "a-model on a corpus" in said
+        assert "n = 9 examples" in said
+        assert "nterval" in said
+
+
+def test_a_share_of_nothing_is_drawn_whole() -> None:
+    dataset = made_up()
+    dataset["overall_corrected"][4] = 0.0
+    assert shares(dataset).axes[0].get_xlim()[0] < 0
 
 
 def test_stacked_bars_are_the_shares() -> None:
@@ -75,12 +95,13 @@ def test_typical_maps_come_with_the_package() -> None:
             np.testing.assert_allclose(weights.sum(-1), 1, atol=0.1)  # bytes: small weights are rounded
 
 
-def test_typical_maps_are_sure_and_right_and_of_different_heads() -> None:
-    names = np.array(list("abcdef"))
-    labels = np.array([0, 0, 0, 0, 1, 0])
-    sure = np.array([0.9, 0.8, 0.95, 0.99, 0.9, 0.7])
-    probabilities = np.stack([sure, 1 - sure, *np.zeros((3, 6))], axis=1)
-    heads_of = np.array(["x", "y", "x", "z", "w", "v"])
-    tokens = np.array([30, 30, 30, 10, 30, 30])
-    causal = np.array([False, False, False, False, False, True])
-    assert pick_typical(names, labels, probabilities, heads_of, tokens, causal)["vertical"] == ["c", "b", "f"]
+def test_typical_maps_are_sure_and_right_and_of_different_heads_and_texts() -> None:
+    names = np.array(list("abcdefg"))
+    labels = np.array([0, 0, 0, 0, 1, 0, 0])
+    sure = np.array([0.9, 0.8, 0.95, 0.99, 0.9, 0.7, 0.94])
+    probabilities = np.stack([sure, 1 - sure, *np.zeros((3, 7))], axis=1)
+    heads_of = np.array(["x", "y", "x", "z", "w", "v", "u"])
+    texts = np.array(["1", "2", "3", "4", "5", "6", "3"])  # g is on the text of c, which is surer
+    tokens = np.array([30, 30, 30, 10, 30, 30, 30])
+    causal = np.array([False, False, False, False, False, True, False])
+    assert pick_typical(names, labels, probabilities, heads_of, texts, tokens, causal)["vertical"] == ["c", "b", "f"]

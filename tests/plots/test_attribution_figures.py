@@ -11,7 +11,8 @@ from matplotlib.text import Text
 from headwise import plots
 from headwise.errors import ParameterError
 from headwise.plots import style
-from headwise.plots.attribution import contribution_centre, correlation, map_pairs, sample_word, word_mix
+from headwise.plots.attribution import contribution_centre, correlation
+from headwise.plots.attribution_maps import map_pairs, sample_word, word_mix
 
 SOURCES = ["attention", "previous_layer", "input", "rollout", "norm"]
 PATTERNS = ["vertical", "diagonal", "vertical+diagonal", "block", "heterogeneous"]

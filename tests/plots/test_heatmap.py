@@ -68,6 +68,21 @@ def test_sorted_heads_carry_their_numbers() -> None:
     assert "rank" in figure.axes[0].get_xlabel()
 
 
+def test_where_numbers_do_not_fit_they_are_not_spoken_of() -> None:
+    crowded = plots.heatmap(array(np.ones((20, 64))), sort=True)
+    assert "cells carry" not in " ".join(" ".join(text.get_text() for text in crowded.findobj(Text)).split())
+
+
+@pytest.mark.parametrize(
+    ("options", "carry"), [({}, True), ({"annotate": "head"}, True), ({"annotate": "none"}, False), ({"annotate": "value"}, False)]
+)
+def test_head_numbers_are_spoken_of_only_where_they_are_written(options: dict[str, str], carry: bool) -> None:
+    figure = plots.heatmap(array([[0.1, 0.9, 0.5], [0.2, 0.3, 0.2]]), sort=True, **options)  # type: ignore[arg-type]
+    said = " ".join(" ".join(text.get_text() for text in figure.findobj(Text)).split())
+    assert "sorted within each layer" in said
+    assert ("cells carry head numbers" in said) == carry
+
+
 def test_several_panels_share_one_scale() -> None:
     figure = plots.heatmap_panels({"before": array([[0.0, 0.2]]), "after": array([[0.5, 2.0]])}, label="score", unit="nats")
     norms = [axes.images[0].norm for axes in figure.axes[:2]]

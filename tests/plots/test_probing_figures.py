@@ -7,10 +7,10 @@ import pytest
 import xarray as xr
 
 from headwise.analyses.base import Shape
-from headwise.analyses.probing_result import probing_dataset
-from headwise.analyses.probing_tasks import SENTEVAL, ProbeTask
 from headwise.plots import figures_for
 from headwise.probes import Split
+from headwise.probing.result import probing_dataset
+from headwise.probing.tasks import SENTEVAL, ProbeTask
 from headwise.text import Example
 
 LAYERS, HEADS, TEST = 3, 4, 40
@@ -47,7 +47,9 @@ def made(names: list[str], kind: str = "classification", greedy: bool = True) ->
 def test_every_figure_is_drawn(names: list[str], kind: str, greedy: bool) -> None:
     dataset = made(names, kind, greedy)
     drawn = {one.name: one.figure for spec in figures_for("probing") for one in spec.draw(dataset)}
-    wanted = {"heads", "heads-sorted", "poolings", "curves", "task-correlation"} | {f"task-{name.replace('_', '-')}" for name in names}
+    wanted = {"heads", "heads-sorted", "poolings", "curves", "task-correlation", "selectivity"} | {
+        f"task-{name.replace('_', '-')}" for name in names
+    }
     if len(names) > 1:
         wanted.add("syntactic-semantic")
     assert wanted == set(drawn)

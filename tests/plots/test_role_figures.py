@@ -14,7 +14,7 @@ from matplotlib.text import Text
 from headwise import Corpus, HeadModel, make_atlas, plots
 from headwise.errors import ParameterError
 from headwise.plots import style
-from headwise.plots.features import from_cls
+from headwise.plots.features import from_cls, special_tokens
 from headwise.plots.frames import frame_annotation, frame_heads
 from headwise.plots.role_overlap import upset, venn
 from headwise.plots.roles import COARSE, FINE, role_grid
@@ -109,6 +109,41 @@ def test_venn_and_upset_count_every_head_once() -> None:
     _, counts = np.unique(members, axis=0, return_counts=True)
     assert sorted(heights) == sorted(counts)
     assert len(upset(dataset, most=2).axes[0].patches) == 2
+    (none,) = [text for text in figure.axes[0].texts if text.get_text() == "none"]
+    assert heights[round(none.get_position()[0])] == outside
+
+
+def test_every_number_of_the_venn_lies_in_its_region_and_every_name_outside() -> None:
+    dataset = made(8, 8, seed=2)
+    members = dataset["has_role"].sel(role=list(COARSE)).values.reshape(-1, 4)
+    ax = venn(dataset).axes[0]
+    outlines = [patch for patch in ax.patches if not patch.get_fill()]
+    seen = set()
+    for text in ax.texts:
+        covering = tuple(bool(patch.contains_point(ax.transData.transform(text.get_position()))) for patch in outlines)
+        if text.get_text().isdigit():
+            assert int(text.get_text()) == (members == covering).all(1).sum()
+            seen.add(covering)
+        else:
+            assert not any(covering), text.get_text()
+    assert len(seen) == 15
+
+
+def test_the_legend_of_the_grid_lies_as_the_small_squares_do() -> None:
+    figure = role_grid(made())
+    placed = {text.get_text().split(" ")[0]: text.get_window_extent() for text in figure.legends[0].get_texts()}
+    rows = [list(FINE)[start : start + 3] for start in (0, 3, 6)]
+    for row in rows:
+        assert placed[row[0]].x0 < placed[row[1]].x0 < placed[row[2]].x0
+        assert placed[row[0]].y0 == pytest.approx(placed[row[2]].y0, abs=1)
+    assert placed["nsubj"].y0 > placed["advmod"].y0 > placed["block"].y0
+
+
+def test_counts_are_of_the_roles_that_are_shown() -> None:
+    dataset = made()
+    dataset["bias_n"].loc[{"role": "sep"}] = 7
+    assert "n = 50 inputs" in texts(venn(dataset))
+    assert "n = 7 to 50 inputs" in texts(role_grid(dataset))
 
 
 def test_missing_and_unreachable_roles_are_named() -> None:
@@ -117,6 +152,8 @@ def test_missing_and_unreachable_roles_are_named() -> None:
     dataset["ceiling"].loc[{"role": "block"}] = 2.1
     said = texts(venn(dataset))
     assert "Not computed, for this corpus or model lacks what they need: syntactic" in said
+    assert "syntactic not computed" in said  # not: none
+    assert "lacks what they need: syntactic" in texts(upset(dataset))
     assert "No head can have block at this τ" in said
     dataset["bias"][:] = np.nan
     with pytest.raises(ParameterError, match="nothing can be drawn"):
@@ -132,6 +169,16 @@ def test_several_tasks_side_by_side(atlas: dict[str, xr.Dataset]) -> None:
     assert len({ax.images[0].get_clim() for ax in figure.axes if ax.images}) == 1
     with pytest.raises(ParameterError, match="empty"):
         from_cls({})
+    plain = features.drop_attrs(deep=False)
+    assert texts(from_cls(plain)).count(", n =") == 0  # nothing stands before the comma where model and corpus are not known
+    tasks = {"MRPC": features, "RTE": features, "SST-2": features, "QNLI": features}
+    figure = special_tokens(tasks)
+    panels = [ax for ax in figure.axes if ax.images]
+    assert [ax.get_title(loc="left").split(") ")[1] for ax in panels] == [f"{task}: [{kind}]" for kind in ("SEP", "CLS") for task in tasks]
+    assert len({round(ax.get_position().y0, 3) for ax in panels}) == 2
+    np.testing.assert_allclose(panels[5].images[0].get_array(), features["attention"].sel(feature="cls"))
+    with pytest.raises(ParameterError, match="at least one dataset"):
+        special_tokens({})
 
 
 def test_frame_drawings(atlas: dict[str, xr.Dataset]) -> None:

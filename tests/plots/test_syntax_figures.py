@@ -11,13 +11,11 @@ from matplotlib.text import Text
 
 from headwise import plots
 from headwise.analyses.dependency import accuracy_dataset
-from headwise.analyses.dependency_pairs import Settings
-from headwise.analyses.dependency_sentences import RightSentence
 from headwise.analyses.distance import Distance, distance_dataset
 from headwise.errors import ParameterError
 from headwise.plots import style
-from headwise.plots.syntax import dependency_table, draw_relation, relation_heatmap
-from headwise.text.example import Example
+from headwise.plots.syntax import dependency_table, relation_heatmap
+from headwise.syntax.pairs import Settings
 
 LABELS = ("all", "det", "nsubj", "obj", "rare", "vocative")
 SHAPES = [(4, 3), (1, 4), (2, 1), pytest.param(12, 12, marks=pytest.mark.slow), pytest.param(24, 16, marks=pytest.mark.slow)]
@@ -122,17 +120,6 @@ def test_figures_of_distance(layers: int, heads: int, behaviours: bool) -> None:
     assert ("by behaviour" in said) == behaviours
     if layers * heads <= 60:
         assert f"L{layers - 1}H{heads - 1}" in texts(drawn["tree"].figure)
-
-
-def test_a_drawing_colours_the_words_of_the_relation() -> None:
-    words = ("she", "reads", "books")
-    sentence = RightSentence(Example(words=words), words, np.eye(3)[[1, 1, 1]], ((2, 1),), "obj", 4, 0, "dependent_to_head")
-    figure = draw_relation(sentence)
-    said = texts(figure)
-    assert "L4H0, obj: dependent → head" in said
-    coloured = [text.get_text() for text in figure.findobj(Text) if text.get_color() == style.VERMILION]
-    assert "books" in coloured
-    assert "she" not in coloured
 
 
 def test_nothing_to_draw() -> None:

@@ -82,6 +82,17 @@ def test_another_run_in_the_same_folder_is_refused(model: HeadModel, corpus: Cor
     run_analyses(model, Corpus.from_texts(["a dog"], name="toy"), analyses(), tmp_path, options(overwrite=True))
 
 
+def test_a_run_with_an_edited_plugin_is_another_run(model: HeadModel, corpus: Corpus, tmp_path: Path) -> None:
+    plugin = tmp_path / "mine.py"
+    plugin.write_text("# nothing yet\n")
+    roles = make_analysis("roles", {"plugin": str(plugin)})
+    run_analyses(model, corpus, [roles], tmp_path / "run", options())
+    run_analyses(model, corpus, [roles], tmp_path / "run", options())
+    plugin.write_text("# something else\n")
+    with pytest.raises(OutputError, match="differs in files"):
+        run_analyses(model, corpus, [roles], tmp_path / "run", options())
+
+
 def test_shard_size_and_batch_size_do_not_change_the_result(model: HeadModel, corpus: Corpus, tmp_path: Path) -> None:
     one = run_analyses(model, corpus, analyses(), tmp_path / "one", RunOptions(shard_size=1, batch_tokens=8))
     many = run_analyses(model, corpus, analyses(), tmp_path / "many", RunOptions(shard_size=100, batch_tokens=4096))

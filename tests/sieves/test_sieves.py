@@ -22,7 +22,7 @@ from headwise.text.encode import Encoded, Encoder, collate
 from headwise.text.example import Example
 
 WORDS = ["the", "a", "cat", "dog", "sees", "not", "don", "'", "t", "do", "n't", ".", "?", "play|ing", "un|believ|able", "n’t", "ca"]
-COUNT = 50 if os.environ.get("HEADWISE_FULL") else 8
+COUNT = 50
 
 
 def rows_of(*examples: Example) -> list[Encoded]:
@@ -227,6 +227,24 @@ def test_sieves_of_the_wrong_shape(function, said: str) -> None:
         forget_sieve("wrong")
 
 
+def test_the_documented_sieves_work_as_they_stand(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "adding-an-analysis.md").read_text(encoding="utf-8")
+    (code,) = (block.removeprefix("python\n") for block in text.split("```") if "mine.py:" in block and "@sieve" in block)
+    (tmp_path / "mine.py").write_text(code)
+    example = Example(words=("cat", "sees", "a", "dog"), upos=("PROPN", "VERB", "DET", "NOUN"))
+    try:
+        load_sieves(str(tmp_path / "mine.py"))
+        (row,) = rows_of(example)
+        assert sieve_matrix(find_sieve("names"), row).sum(0).tolist() == [0, 6, 0, 0, 0, 0]
+        assert sieve_matrix(find_sieve("verb:before"), row).nonzero() == (pytest.approx([3, 4]), pytest.approx([2, 2]))
+    finally:
+        forget_sieve("names")
+        forget_sieve("verb:before")
+    named = [line.split('"extra=')[1].split('"')[0] for line in text.splitlines() if '--set "extra=' in line]
+    assert set(parse_features(named[0])) == {"modal", "proper"}
+    assert set(parse_pairs(named[1], known_features())) == {"det", "adj"}
+
+
 def test_a_sieve_of_ones_own_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("from headwise.sieves import sieve\n@sieve('cats', 'cats')\ndef cats(i, j):\n    return j.piece == 'cat'\n")
@@ -234,10 +252,18 @@ def test_a_sieve_of_ones_own_from_a_file(tmp_path: Path) -> None:
         load_sieves(str(file))
         (row,) = rows_of(Example(text="the cat sees a dog"))
         assert sieve_matrix(find_sieve("cats"), row).sum(1).tolist() == [1] * 7
+        assert list(known_sieves())[-1] == "cats"
+        file.write_text(file.read_text().replace("'cat'", "'sees'") + "# a change of mind, in the same notebook\n")
+        os.utime(file, ns=(1, file.stat().st_mtime_ns + 10**9))
+        load_sieves(str(file))
+        assert sieve_matrix(find_sieve("cats"), row)[0].nonzero()[0].tolist() == [3]
         with pytest.raises(ParameterError, match="Two sieves are called 'local'"):
             sieve("local", "")(lambda i, j: i)
     finally:
         forget_sieve("cats")
+    (tmp_path / "taken.py").write_text("from headwise.sieves import sieve\n@sieve('local', 'mine')\ndef local(i, j):\n    return j.cls\n")
+    with pytest.raises(ParameterError, match="Two sieves are called 'local'"):
+        load_sieves(str(tmp_path / "taken.py"))
     (tmp_path / "bad.py").write_text("1/0")
     with pytest.raises(ParameterError, match=r"cannot be loaded .ZeroDivisionError"):
         load_sieves(str(tmp_path / "bad.py"))

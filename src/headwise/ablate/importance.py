@@ -31,8 +31,8 @@ def head_importance(subject: Subject, report: Callable[[str, int, int], None] | 
             for first in range(0, len(batch), at_once):
                 part = batch if at_once >= len(batch) else batch.select(range(first, min(first + at_once, len(batch))))
                 watcher = HeadOutputs()
-                session = Session(model._sites, part.real, watcher)
-                with torch.enable_grad(), model._evaluating(), session.running():
+                session = Session(model.sites, part.real, watcher)
+                with torch.enable_grad(), model.evaluating(), session.running():
                     losses = subject.losses(subject.run(part, session), part)
                 outputs = [watcher.outputs[layer] for layer in range(model.layers)]
                 # A layer above the one a classifier reads has no part in the loss.

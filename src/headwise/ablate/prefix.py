@@ -65,7 +65,7 @@ class Prefix:
             layer = 0  # another tool has put its own forward there: it is left to run
             yield
             return
-        for module, site in self.model._sites.by_module.items():
+        for module, site in self.model.sites.by_module.items():
             session._calls[module] += sum(number < layer for number in site.layers)
         for entry in entries:
             entry.forward = stand_in(entry)
@@ -76,4 +76,4 @@ class Prefix:
                 del entry.forward
 
     def _entries(self) -> list[nn.Module]:
-        return list({id(entry): entry for entry in self.model._sites.entries}.values())
+        return list({id(entry): entry for entry in self.model.sites.entries}.values())

@@ -33,12 +33,14 @@ GROUPS = ("num_key_value_heads", "num_kv_heads")
 @dataclass(frozen=True, slots=True)
 class Pruned:
     """What became of a model: `table` has parameters, score (where one was asked for) and seconds of a run before and after; `difference` is the largest
-    difference of its outputs to those of the model with the same heads disabled (zero), as a share of the largest output where that is above 1 (float32 rounds by shares)."""
+    difference of its outputs to those of the model with the same heads disabled (zero), as a share of the largest output where that is above 1 (float32 rounds by shares);
+    `absolute` is the same difference as it is."""
 
     folder: Path
     mode: str
     heads: tuple[tuple[int, int], ...]
     difference: float
+    absolute: float
     table: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
@@ -84,7 +86,7 @@ def prune(
         raise ParameterError("No head is named to be removed; name heads, or a rule that finds some.")
     samples = list(batches) if batches else [_sample(model)]
     wanted = [_output(model, batch, dict.fromkeys(chosen, "zero")) for batch in samples]
-    before = {"parameters": float(_count(model.module)), "seconds": _seconds(model, samples)}
+    before = {"parameters": float(_count(model.module))}
     smaller = _removed(model, chosen) if mode == "remove" else _zeroed(model, chosen)
     model.close()
     existed = target.exists()
@@ -95,7 +97,8 @@ def prune(
         _copy_classifier(Path(source), target, chosen, model.heads, mode)
         again = HeadModel.open(target, device=device, dtype=torch.float32)
         given = [_output(again, batch, None) for batch in samples]
-        difference = max(float((a - b).abs().max()) / max(1.0, float(a.abs().max())) for a, b in zip(wanted, given, strict=True))
+        apart = [float((a - b).abs().max()) for a, b in zip(wanted, given, strict=True)]
+        difference = max(value / max(1.0, float(a.abs().max())) for value, a in zip(apart, wanted, strict=True))
         if not difference <= TOLERANCE:
             raise ModelError(
                 f"{type(smaller).__name__} without these heads differs from itself with them disabled by {difference:.1e}; give --zero to zero them instead."
@@ -103,11 +106,12 @@ def prune(
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise
-    after = {"parameters": float(_count(again.module)), "seconds": _seconds(again, samples)}
+    after = {"parameters": float(_count(again.module))}
+    before["seconds"], after["seconds"] = _seconds(HeadModel.open(source, device=device, dtype=torch.float32), again, samples)
     if score is not None:
         before |= score(Path(source))
         after |= score(target)
-    return Pruned(target, mode, tuple(chosen), difference, {"before": before, "after": after})
+    return Pruned(target, mode, tuple(chosen), difference, max(apart), {"before": before, "after": after})
 
 
 # --- the two ways -----------------------------------------------------------------------------------------------------
@@ -166,6 +170,13 @@ def _removed(model: HeadModel, heads: Heads) -> PreTrainedModel:
     kept = {layer: [h for h in range(model.heads) if (layer, h) not in set(heads)] for layer in range(model.layers)}
     groups = {layer: sorted({model.kv_groups[h] for h in stay}) for layer, stay in kept.items()}
     instead = "give --zero to write the model with these heads zeroed"
+    refusal = f"{name} takes heads of size hidden/number only, so it cannot have fewer of them; {instead}."
+    config = copy.deepcopy(model.config)
+    config._attn_implementation_internal = None
+    text = config.get_text_config()
+    number = next((key for key in COUNTS if getattr(text, key, None) == model.heads), None)
+    if number is None or not hasattr(text, "head_dim"):  # said first: no other choice of heads would help
+        raise ModelError(refusal)
     if any(not stay for stay in kept.values()):
         raise ModelError(f"A layer of {name} would have no head left; leave at least one, or {instead}.")
     counts = {len(stay) for stay in kept.values()}
@@ -176,13 +187,6 @@ def _removed(model: HeadModel, heads: Heads) -> PreTrainedModel:
     each = {len([h for h in kept[layer] if model.kv_groups[h] == group]) for layer in kept for group in groups[layer]}
     if len(each) > 1 or len({len(g) for g in groups.values()}) > 1:
         raise ModelError(f"{name} has one number of query heads for every key/value group; remove as many from every group, or {instead}.")
-    refusal = f"{name} takes heads of size hidden/number only, so it cannot have fewer of them; {instead}."
-    config = copy.deepcopy(model.config)
-    config._attn_implementation_internal = None
-    text = config.get_text_config()
-    number = next((key for key in COUNTS if getattr(text, key, None) == model.heads), None)
-    if number is None or not hasattr(text, "head_dim"):
-        raise ModelError(refusal)
     left = counts.pop()
     setattr(text, number, left)
     for key in GROUPS:
@@ -203,7 +207,7 @@ def _removed(model: HeadModel, heads: Heads) -> PreTrainedModel:
 
 def _fill(smaller: PreTrainedModel, model: HeadModel, kept: dict[int, list[int]], groups: dict[int, list[int]], refusal: str) -> None:
     """Copy weights; those that shrank lose the blocks of the removed heads along the dimension that shrank."""
-    layer_of = _layers_by_prefix(model._sites)
+    layer_of = _layers_by_prefix(model.sites)
     own = dict(model.module.named_parameters()) | dict(model.module.named_buffers())
     shrank = 0
     with torch.no_grad():
@@ -280,18 +284,20 @@ def _output(model: HeadModel, batch: Batch, interventions: Any) -> Tensor:
     return found[batch.real.cpu()] if found.ndim == 3 else found
 
 
-def _seconds(model: HeadModel, samples: Sequence[Batch], repeats: int = 3) -> float:
-    times = []
+def _seconds(whole: HeadModel, pruned: HeadModel, samples: Sequence[Batch], repeats: int = 3) -> tuple[float, float]:
+    """The shortest of several runs of each, in turns, so that a machine that is busy for a while slows both."""
+    times: tuple[list[float], list[float]] = ([], [])
     for _ in range(repeats):
-        if model.device.type == "cuda":
-            torch.cuda.synchronize()
-        began = time.perf_counter()
-        for batch in samples:
-            model.forward(batch)
-        if model.device.type == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - began)
-    return min(times)
+        for model, found in zip((whole, pruned), times, strict=True):
+            if model.device.type == "cuda":
+                torch.cuda.synchronize()
+            began = time.perf_counter()
+            for batch in samples:
+                model.forward(batch)
+            if model.device.type == "cuda":
+                torch.cuda.synchronize()
+            found.append(time.perf_counter() - began)
+    return min(times[0]), min(times[1])
 
 
 def _count(module: nn.Module) -> int:

@@ -76,9 +76,11 @@ def ablation_dataset(
             harm = variables["difference"].values * (-1 if subject.higher_better else 1)
             for method in ("pearson", "spearman"):
                 both = correlation(importance["mean"].ravel(), harm.ravel(), method)
-                attrs |= {f"importance_{method}": float(both.r), f"importance_{method}_p": float(both.p_value)}
+                if np.isfinite(both.r):  # not where every head does the same harm
+                    attrs |= {f"importance_{method}": float(both.r), f"importance_{method}_p": float(both.p_value)}
     if atlas is not None and "roles" in atlas and "difference" in variables:
-        _add_roles(variables, coords, atlas["roles"], variables["difference"].values * (-1 if subject.higher_better else 1), size)
+        harm = variables["difference"].values * (-1 if subject.higher_better else 1)
+        _add_roles(variables, coords, atlas["roles"], harm, size, correction)
     return xr.Dataset(variables, coords=coords, attrs=attrs)
 
 
@@ -119,6 +121,7 @@ def _over_heads(variables: Mapping[str, xr.Variable], higher_better: bool) -> di
     sure = variables["p_adjusted"].values[np.isfinite(change)] < 0.05
     low, high = mean_interval(known.mean(), known.var(ddof=1) if len(known) > 1 else np.array(np.nan), np.array(len(known)))
     return {
+        "heads_disabled": len(known),
         "mean_difference": float(known.mean()),
         "mean_difference_low": float(low),
         "mean_difference_high": float(high),
@@ -130,9 +133,14 @@ def _over_heads(variables: Mapping[str, xr.Variable], higher_better: bool) -> di
 
 
 def _add_roles(
-    variables: dict[str, xr.Variable], coords: dict[str, Any], roles: xr.Dataset, harm: np.ndarray, size: tuple[int, int]
+    variables: dict[str, xr.Variable],
+    coords: dict[str, Any],
+    roles: xr.Dataset,
+    harm: np.ndarray,
+    size: tuple[int, int],
+    correction: str,
 ) -> None:
-    """Spearman's correlation over heads between the harm of disabling a head and its bias to each role."""
+    """Spearman's correlation over heads between the harm of disabling a head and its bias to each role, corrected over roles."""
     if (roles.sizes.get("layer"), roles.sizes.get("head")) != size or "bias" not in roles:
         return
     bias = roles["bias"].transpose("role", "layer", "head").values
@@ -144,5 +152,6 @@ def _add_roles(
         ("role_correlation_low", found.low),
         ("role_correlation_high", found.high),
         ("role_correlation_p", found.p_value),
+        ("role_correlation_p_adjusted", correct(found.p_value, correction)),
     ):
         variables[name] = xr.Variable(("role",), values, {"long_name": text})

@@ -79,13 +79,13 @@ def evaluate(
     one_of("how", how, NAMED)
     model = subject.model
     note = ""
-    if share and not Prefix.serves(model._sites):
+    if share and not Prefix.serves(model.sites):
         share, note = False, f"The layers of {model.name} cannot be run apart, so every condition was a whole run."
     plans = [c.plan(how, model.layers, model.heads, model.d_head) for c in conditions]
     runner = _Runner(subject, conditions, plans)
     baseline = np.zeros(subject.examples)
     values = np.zeros((len(conditions), subject.examples))
-    with model._evaluating():
+    with model.evaluating():
         if share:
             difference = runner.check(subject.batches[0])
             if not difference <= TOLERANCE:

@@ -39,7 +39,7 @@ def pick_heads(rule: str, layers: int, heads: int, atlas: Mapping[str, xr.Datase
     rule
         `L7H9,L8H1` (heads), `L3` or `layer:3` (a whole layer), `roles:delimiter` (heads that have the role), `frames:top5`, `ablation:bottom10`,
         `probing.accuracy=MRPC:top12` (the highest or lowest of a variable, at one label of its other dimension),
-        `ablation:bottom2/layer` (so many of each layer).
+        `ablation:bottom2/layer` (so many of each layer), `ablation.harm:bottom10` (the heads whose loss harms least, for scores and losses alike).
     atlas
         Where results are looked up.
     """
@@ -98,6 +98,9 @@ def _with_role(dataset: xr.Dataset, group: str, role: str) -> Heads:
 def _plane(dataset: xr.Dataset, group: str, variable: str) -> np.ndarray:
     name, _, label = variable.partition("=")
     name = name or RANKED.get(group, "")
+    if group == "ablation" and name == "harm" and "difference" in dataset:
+        # How far the model is worse without the head: a fall of a score, a rise of a loss.
+        dataset = dataset.assign(harm=dataset["difference"] * (-1 if dataset.attrs.get("higher_better", 1) else 1))
     if name not in dataset:
         raise ParameterError(f"'{group}' has no variable '{name}'; name one as {group}.VARIABLE:topN.")
     array = dataset[name]

@@ -26,7 +26,13 @@ class Paired:
 
 
 def paired_differences(
-    metric: str, baseline: np.ndarray, values: np.ndarray, truth: np.ndarray | None, seed: int = 0, repeats: int = REPEATS
+    metric: str,
+    baseline: np.ndarray,
+    values: np.ndarray,
+    truth: np.ndarray | None,
+    seed: int = 0,
+    repeats: int = REPEATS,
+    draws: np.ndarray | None = None,
 ) -> Paired:
     """Compare conditions with a baseline.
 
@@ -38,12 +44,14 @@ def paired_differences(
         What was said of each example, `[example]` and `[condition, example]`.
     truth
         What is so.
+    draws
+        Resamples made before (`bootstrap_draws`), where many comparisons share them.
 
     The interval is the percentile interval of the metric's difference over resampled examples, the same resamples for every condition. The p-value is McNemar's exact one for
     accuracy (from the examples only one of both gets right), a paired t-test for losses, and `2 Φ(−|difference| / s)` with s the bootstrap's standard deviation for the others.
     """
     n = len(baseline)
-    draws = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=repeats).astype(np.float64)
+    draws = bootstrap_draws(n, seed, repeats) if draws is None else draws
     if metric == "loss":
         change = values - baseline
         difference = change.mean(1)
@@ -69,6 +77,11 @@ def paired_differences(
             test = "paired bootstrap"
     low, high = np.percentile(spread, [50 * (1 - LEVEL), 50 * (1 + LEVEL)], axis=0)
     return Paired(difference, low, high, np.asarray(p, dtype=float), test)
+
+
+def bootstrap_draws(examples: int, seed: int = 0, repeats: int = REPEATS) -> np.ndarray:
+    """How often each example is drawn in each resample, `[draw, example]`."""
+    return np.random.default_rng(seed).multinomial(examples, np.full(examples, 1 / examples), size=repeats).astype(np.float64)
 
 
 def resampled(metric: str, draws: np.ndarray, truth: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from headwise.analyses.gradient import Gradient
-from headwise.analyses.probing_vectors import pool_tokens
 from headwise.errors import InputError, ModelError
 from headwise.finetune.classifier import PooledClassifier, TaskModel, open_classifier
 from headwise.models import HeadModel
 from headwise.models.session import Session
 from headwise.models.view import Layer, Rows
+from headwise.probing.vectors import pool_tokens
 from headwise.tasks import Task, score
 from headwise.text import Corpus
 from headwise.text.encode import Batch, batches
@@ -118,12 +118,12 @@ class TaskSubject(Subject):
     def run(self, batch: Batch, session: Session) -> Tensor:
         classifier = self.classifier
         if not isinstance(classifier, PooledClassifier):
-            return self.model._run(batch.ids, batch.real, batch.types, logits=True, stack=self.model.stack).logits
+            return self.model.run(batch.ids, batch.real, batch.types, logits=True).logits
         if classifier.heads is None:
             return classifier(batch.ids, batch.types, batch.real)
         kept = session.watcher
         assert isinstance(kept, HeadOutputs)
-        self.model._run(batch.ids, batch.real, batch.types, stack=self.model.stack)
+        self.model.run(batch.ids, batch.real, batch.types)
         pooled = torch.cat(
             [pool_tokens(kept.outputs[layer][:, head], batch.real, classifier.token) for layer, head in classifier.heads], -1
         )
@@ -189,7 +189,7 @@ class LanguageSubject(Subject):
         return [self._place[index] for index in batch.index]
 
     def run(self, batch: Batch, session: Session) -> Tensor:
-        output = self.model._run(batch.ids, batch.real, batch.types, logits=True, stack=self.model.stack)
+        output = self.model.run(batch.ids, batch.real, batch.types, logits=True)
         return self._losses[id(batch)](output, batch)
 
     def values(self, output: Tensor) -> Tensor:
@@ -229,4 +229,4 @@ def _own_targets(task: Task, classifier: TaskModel) -> np.ndarray:
 def session_for(subject: Subject, batch: Batch, plan: Any = None) -> Session:
     """A session over one batch with interventions."""
     watcher: Any = subject.watcher if isinstance(subject, TaskSubject) else None
-    return Session(subject.model._sites, batch.real, watcher, plan)
+    return Session(subject.model.sites, batch.real, watcher, plan)

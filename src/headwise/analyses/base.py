@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -87,6 +89,10 @@ class Analysis:
         """Why nothing of this analysis can be computed for such a model, or None."""
         return None
 
+    def unmatched(self, dataset: xr.Dataset) -> dict[str, str]:
+        """Items of a result that turned out to match nothing, each with the reason: known only after the pass, and named like those of `missing`."""
+        return {}
+
     def view(self, corpus: Corpus, encoder: Encoder, longest: int, truncated: int) -> Corpus | None:
         """The corpus as this analysis wants it, where that is not as it stands: documents cut into windows, say. It then gets a pass of its own.
 
@@ -120,6 +126,10 @@ class Analysis:
         """The labelled arrays."""
         raise NotImplementedError
 
+    def headline(self, dataset: xr.Dataset) -> list[str]:
+        """What a result comes to, a line each: shown on screen after `headwise run`, before the table of heads."""
+        return []
+
     def extend(self, datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
         """All groups of an atlas once every analysis is done, with what this one has to add to the groups of others."""
         return dict(datasets)
@@ -147,9 +157,10 @@ class Experiment(Analysis):
 
 
 def known_analyses() -> dict[str, type[Analysis]]:
-    """Every registered analysis by name."""
-    import headwise.analyses  # noqa: F401  (importing the package registers them)
-
+    """Every analysis by name: the modules of this package are imported, which registers theirs, and those that others registered count too."""
+    package = __name__.rpartition(".")[0]
+    for module in iter_modules(import_module(package).__path__):
+        import_module(f"{package}.{module.name}")
     return dict(sorted(REGISTRY.items()))
 
 

@@ -13,11 +13,11 @@ import xarray as xr
 from torch import Tensor
 
 from headwise.analyses.base import Analysis, Paper, Shape, at_least, layer_head_coords, one_of
-from headwise.analyses.words import word_index, word_maps, word_visibility
 from headwise.coreference.baselines import BASELINES, baseline_choices, candidates_of
 from headwise.coreference.mentions import MENTION_TYPES, expressions_of
 from headwise.coreference.windows import Window, windows
 from headwise.errors import ParameterError
+from headwise.maps.words import word_index, word_maps, word_visibility
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import State, Sums
 from headwise.stats.corrections import CORRECTIONS, correct

@@ -12,17 +12,17 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses import noop
 from headwise.analyses.base import Analysis, Paper, Shape, at_least, layer_head_coords, one_of
-from headwise.analyses.dependency_pairs import ALL, SUBTYPES, UPOS, Pairs, Settings, gather_pairs, labels_of
-from headwise.analyses.words import word_index, word_maps, word_visibility
 from headwise.errors import ParameterError, unknown
+from headwise.maps.words import word_index, word_maps, word_visibility
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import State, Sums
 from headwise.stats.corrections import CORRECTIONS, correct
 from headwise.stats.intervals import wilson_interval
 from headwise.stats.sparse import SparseSums
 from headwise.stats.tests import FEW, mcnemar_exact
+from headwise.syntax import noop
+from headwise.syntax.pairs import ALL, SUBTYPES, UPOS, Pairs, Settings, gather_pairs, labels_of
 from headwise.text.encode import Batch
 from headwise.text.example import ROOT
 

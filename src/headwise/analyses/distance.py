@@ -12,7 +12,7 @@ import xarray as xr
 from torch import Tensor
 
 from headwise.analyses.base import Analysis, Paper, Shape, at_least
-from headwise.analyses.families import with_behaviours
+from headwise.behaviour.families import with_behaviours
 from headwise.errors import ParameterError
 from headwise.stats.accumulators import State, Sums
 from headwise.stats.clusters import best_cut, cut, leaf_order, linkage

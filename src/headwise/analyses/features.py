@@ -116,7 +116,14 @@ class Features(Analysis):
         absent = {name.removeprefix("feature=") for name in self.missing(shape)}
         seen = variables["attention_n"].values.reshape(-1, len(names)).max(0)
         nothing = [name for name, count in zip(names, seen, strict=True) if not count and name not in absent]
+        if nothing and not seen.any() and variables["inputs_left_out"].values.any():  # inputs there were
+            raise ParameterError(
+                f"No token of the corpus is of any of the features {', '.join(nothing)}; check `features` and `extra`, or give another corpus."
+            )
         return xr.Dataset(variables, coords=coords, attrs={"matched_nothing": ", ".join(nothing)})
+
+    def unmatched(self, dataset: xr.Dataset) -> dict[str, str]:
+        return {f"feature={name}": "no token of the corpus is one" for name in dataset.attrs["matched_nothing"].split(", ") if name}
 
 
 def choose_features(given: tuple[str, ...] | str, extra: str) -> tuple[Feature, ...]:

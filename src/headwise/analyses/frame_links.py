@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.analyses.weight_pairs import TokenPairs, token_pairs
+from headwise.maps.pairs import TokenPairs, token_pairs
 from headwise.stats.accumulators import Moments, Records
 from headwise.text.encode import Batch, Encoded
 from headwise.text.example import FrameLink

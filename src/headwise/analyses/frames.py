@@ -14,8 +14,8 @@ from torch import Tensor
 
 from headwise.analyses.base import Analysis, Paper, Shape, at_least, layer_head_coords, mean_variables
 from headwise.analyses.frame_links import LinkRecords, Links, Settings, gather_links
-from headwise.analyses.weight_pairs import group_max, pick
 from headwise.errors import ParameterError
+from headwise.maps.pairs import group_max, pick
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import Moments, State, Sums
 from headwise.text.encode import Batch
@@ -140,6 +140,12 @@ class Frames(Analysis):
             for suffix in ("", "_n", "_low", "_high"):
                 variables[f"by_{kind}{suffix}"] = xr.Variable(dims, summary[suffix])
         counts = {name: int(value) for name, value in zip(COUNTS, state.sums("counts").total, strict=True)}
+        if not counts["sentences"] and any(counts.values()):
+            raise ParameterError(
+                f"No sentence has a link that passes the filters ({counts['sentences_too_long']:,} are longer than {self.max_words} words, "
+                f"{counts['sentences_without_link']:,} have no such link, {counts['sentences_without_frames']:,} no frame, "
+                f"{counts['sentences_unaligned']:,} words that do not align); loosen `max_words`, `max_element`, `min_distance` or `core`."
+            )
         return xr.Dataset(variables, coords=coords, attrs={**counts, "cut": cut})
 
 

@@ -135,3 +135,8 @@ class Patterns(Analysis):
         coords = layer_head_coords(shape) | {"pattern": np.array(PATTERNS), "said": np.array(PATTERNS)}
         short = int(len(per_example) - len(kept))
         return xr.Dataset(variables, coords=coords, attrs={"short_examples": short})
+
+    def headline(self, dataset: xr.Dataset) -> list[str]:
+        counted, corrected = dataset["overall"], dataset["overall_corrected"]
+        shares = ", ".join(f"{name} {100 * float(counted[k]):.0f} % ({100 * float(corrected[k]):.0f})" for k, name in enumerate(PATTERNS))
+        return [f"Of all maps, as counted (and corrected for the classifier's confusion): {shares}"]

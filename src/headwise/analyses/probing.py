@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 import torch
 import xarray as xr
 
-from headwise.analyses.base import Bench, Experiment, Paper, Shape, one_of
-from headwise.analyses.probing_fit import PAIRS, FitOptions, cached, fit_baseline, fit_task, options_key
-from headwise.analyses.probing_result import Fitted, probing_dataset
-from headwise.analyses.probing_tasks import ProbeTask, read_tasks, task_from_examples
-from headwise.analyses.probing_vectors import DTYPES, TOKENS, Vectors, collect_vectors, token_rule
+from headwise.analyses.base import Bench, Experiment, Paper, Shape, layer_head_coords, one_of
 from headwise.errors import ModelError, ParameterError
 from headwise.probes import PENALTIES, ProbeSettings
 from headwise.probes.settings import SOLVERS
+from headwise.probing.fit import PAIRS, FitOptions, cached, fit_baseline, fit_task, options_key
+from headwise.probing.result import Fitted, probing_dataset
+from headwise.probing.tasks import ProbeTask, read_tasks, task_from_examples
+from headwise.probing.vectors import DTYPES, TOKENS, Vectors, collect_vectors, token_rule
 from headwise.stats.corrections import CORRECTIONS
 from headwise.text.example import Example
 
@@ -102,6 +102,7 @@ def probe(
         opened.layers, opened.heads, opened.d_head, opened.hidden, opened.causal, opened.max_length, (), kv_groups=tuple(opened.kv_groups)
     )
     dataset = probing_dataset(read, fits, shape, number, points, baselines if random_baseline else None, correction)
+    dataset = dataset.assign_coords(layer_head_coords(shape))
     dataset.attrs.update(_attributes(options, rule, dtype, number, correction))
     return dataset
 
@@ -211,7 +212,7 @@ class Probing(Experiment):
     Logistic regression on the sentence's vector `O[l, h]` of each head and of each layer's output, fitted for all heads and penalties at once; the heads with the best validation
     score are concatenated and tested against the last and the best layer.
 
-    Gives what `headwise.analyses.probing_result.probing_dataset` lists: `accuracy[task, layer, head]`, `layer_accuracy[task, layer]`, `pooled_accuracy[task, pooling]` and more.
+    Gives what `headwise.probing.result.probing_dataset` lists: `accuracy[task, layer, head]`, `layer_accuracy[task, layer]`, `pooled_accuracy[task, pooling]` and more.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ import xarray as xr
 from headwise.stats.accumulators import Moments
 from headwise.stats.corrections import benjamini_hochberg, correct, holm
 from headwise.stats.overlap import jaccard, overlap_counts, overlap_test, stratified_overlap_test
-from headwise.stats.skewed import bootstrap_t_test
+from headwise.stats.skewed import bootstrap_family_test
 from headwise.stats.tests import FEW, correlation, z_test
 
 COARSE = ("local", "syntactic", "block", "delimiter")
@@ -80,9 +80,14 @@ def tested(moments: Moments, scores: np.ndarray, roles: Sequence[str], settings:
         "histogram": xr.Variable((*DIMS, "bin"), histogram(scores), {"long_name": "inputs by score"}),
     }
     if settings.bootstrap:
-        p = bootstrap_t_test(_flattened(scores, mean, variance, tau), tau, settings.bootstrap, settings.seed)
+        p, family = bootstrap_family_test(_flattened(scores, mean, variance, tau), tau, settings.bootstrap, settings.seed)
+        how = "largest t of each resample over heads and roles" if settings.correction == "holm" else settings.correction
         variables["bootstrap_p_value"] = xr.Variable(DIMS, p, {"long_name": "studentized bootstrap of mean ≤ τ"})
-        variables["bootstrap_p_adjusted"] = xr.Variable(DIMS, correct(p, settings.correction))
+        variables["bootstrap_p_adjusted"] = xr.Variable(
+            DIMS,
+            family if settings.correction == "holm" else correct(p, settings.correction),
+            {"long_name": f"bootstrap_p_value corrected over heads and roles ({how})"},
+        )
     variables |= sweep(mean, variance, count, roles, settings.alpha) | overlaps(has_role, mean) | by_layer(has_role, roles)
     attrs: dict[str, Any] = {
         "tau": tau,

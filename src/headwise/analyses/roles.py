@@ -34,7 +34,8 @@ class Roles(Analysis):
 
     - `bias[layer, head, role]`: mean score over inputs, with `bias_n` and a 95 % interval; `spread`, the standard deviation (ddof 1); `effect`, `(bias − τ) / spread`;
     - `p_value`: one-tailed z-test of H0 `mean ≤ τ`; `p_adjusted` corrected over heads × roles by `correction`, `p_holm` and `p_fdr` by Holm and by Benjamini-Hochberg;
-      `bootstrap_p_value`, `bootstrap_p_adjusted`: the studentized bootstrap, for skewed scores;
+      `bootstrap_p_value`, `bootstrap_p_adjusted`: the studentized bootstrap, for skewed scores; under `holm` the latter is corrected by the largest t of each resample (family-wise
+      error as well, but not bounded by the number of resamples), and 1 for roles of fewer than 30 inputs;
     - `has_role`: `p_value < alpha`, as in the paper; `has_role_adjusted`: `p_adjusted < alpha`; `few[role]`: fewer than 30 inputs;
     - `ceiling[layer, role]`: the bias of a head that attends to its sieve alone, the mean of `|V(t)| / |S(t) ∩ V(t)|`. Where τ lies above it no head
       can have the role: that of `block` is `2n/(n − 3)` for `[CLS] a [SEP] b [SEP]`, whatever the lengths of a and b;
@@ -47,7 +48,8 @@ class Roles(Analysis):
     - `per_layer[layer, role]`: heads with the role; `skills`, `coarse_skills[layer, head]`: how many of the paper's nine and of its four roles a head has;
       `multi_skilled[layer]`: heads with two or more of the nine.
 
-    Attributes: `tau`, `tau_mean` (the mean it comes from), `tau_rule`, `unskilled` (share of heads with none of the four roles).
+    Attributes: `tau`, `tau_mean` (the mean it comes from), `tau_rule`, `unskilled` (share of heads with none of the four roles), `roles_not_computed` (the corpus or model lacks
+    what they need), `matched_nothing` (roles whose sieve is empty on every input).
 
     Parameters
     ----------
@@ -160,7 +162,28 @@ class Roles(Analysis):
         coords: dict[str, Any] = layer_head_coords(shape) | role_tests.coordinates(roles)
         coords["about"] = ("role", np.array([sieve.about for sieve in self._chosen()]))
         attrs["roles_not_computed"] = ", ".join(sorted(absent))
+        seen = moments.count.numpy().reshape(-1, len(roles)).max(0)
+        attrs["matched_nothing"] = ", ".join(role for role, count in zip(roles, seen, strict=True) if not count and role not in absent)
         return xr.Dataset(variables, coords=coords, attrs=attrs)
+
+    def headline(self, dataset: xr.Dataset) -> list[str]:
+        has, attrs = dataset["has_role"], dataset.attrs
+        heads = dataset.sizes["layer"] * dataset.sizes["head"]
+        counts = {role: int(has.sel(role=role).sum()) for role in map(str, has["role"].values)}
+        found = ", ".join(f"{role} {count}" for role, count in sorted(counts.items(), key=lambda item: -item[1]) if count)
+        corrected = int(dataset["has_role_adjusted"].sum())
+        origin = "given" if self.tau is not None else f"the mean score is {attrs['tau_mean']:.2f}"
+        lines = [
+            f"τ = {attrs['tau']:g} ({origin}); {attrs['inputs']:,} inputs, {heads} heads",
+            f"Heads with the role, p < {self.alpha:g}: {found or 'none'}; {sum(counts.values())} in all, {corrected} after correction ({self.correction})",
+        ]
+        known = [role for role in role_tests.COARSE if role in counts and dataset["bias_n"].sel(role=role).any()]
+        if known:
+            lines.append(f"With none of {', '.join(known)}: {round(attrs['unskilled'] * heads)} heads")
+        return lines
+
+    def unmatched(self, dataset: xr.Dataset) -> dict[str, str]:
+        return {f"role={name}": "its sieve is empty on every input" for name in dataset.attrs["matched_nothing"].split(", ") if name}
 
 
 def _ordered(names: Mapping[str, Any]) -> list[str]:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from headwise.analyses.base import Analysis, Paper, Shape, layer_head_coords, mean_variables, one_of
 from headwise.analyses.offsets import sum_by_offset
-from headwise.analyses.weight_pairs import TokenPairs, group_max, group_mean, pick, token_pairs
 from headwise.errors import ParameterError, unknown
+from headwise.maps.pairs import TokenPairs, group_max, group_mean, pick, token_pairs
 from headwise.models.view import Layer, Rows
 from headwise.sieves.pairs import Pair, known_pairs, parse_pairs
 from headwise.sieves.predicates import known_features
@@ -143,9 +143,16 @@ class TokenPairAttention(Analysis):
         variables["inputs_left_out"] = xr.Variable(("pair",), state.sums("left_out").total.numpy().astype(np.int64))
         absent = {name.removeprefix("pair=") for name in self.missing(shape)}
         nothing = [name for name, seen_pairs in zip(names, count, strict=True) if not seen_pairs and name not in absent]
+        if nothing and not count.any() and variables["inputs_left_out"].values.any():  # inputs there were
+            raise ParameterError(
+                f"The corpus has no pair of any of the kinds {', '.join(nothing)}; check `pairs` and `extra`, or give another corpus."
+            )
         return xr.Dataset(
             variables, coords=layer_head_coords(shape) | {"pair": np.array(names)}, attrs={"matched_nothing": ", ".join(nothing)}
         )
+
+    def unmatched(self, dataset: xr.Dataset) -> dict[str, str]:
+        return {f"pair={name}": "the corpus has no such pair" for name in dataset.attrs["matched_nothing"].split(", ") if name}
 
 
 @lru_cache(maxsize=2)

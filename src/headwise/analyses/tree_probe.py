@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from headwise.analyses.base import Bench, Experiment, Paper, at_least, layer_head_coords
 from headwise.analyses.probing import with_random_weights
-from headwise.analyses.words import word_index, word_maps
 from headwise.errors import InputError, MissingAnnotationError, ParameterError
+from headwise.maps.words import word_index, word_maps
 from headwise.models.view import Layer, Rows
 from headwise.probes.tree import (
     AttentionProbe,

@@ -174,8 +174,10 @@ def summary_lines(dataset: Any) -> list[str]:
     """What the run says of all heads together."""
     facts, lines = dataset.attrs, []
     if "mean_difference" in facts:
+        count, total = facts["heads_disabled"], dataset.sizes["layer"] * dataset.sizes["head"]
+        which = f"A random head (mean over all {total})" if count == total else f"Mean over the {count} heads disabled"
         lines.append(
-            f"A random head: {facts['mean_difference']:+.4f} {facts['metric']} ({facts['mean_difference_low']:+.4f} … {facts['mean_difference_high']:+.4f} over heads). "
+            f"{which}: {facts['mean_difference']:+.4f} {facts['metric']} ({facts['mean_difference_low']:+.4f} … {facts['mean_difference_high']:+.4f} over heads). "
             f"Better without {facts['improving']} heads ({facts['improving_significant']} surely), worse without {facts['harming']} ({facts['harming_significant']} surely)."
         )
     if "importance_spearman" in facts:
@@ -183,11 +185,16 @@ def summary_lines(dataset: Any) -> list[str]:
             f"Harm of disabling and first-order importance: Spearman {facts['importance_spearman']:.2f} (p = {facts['importance_spearman_p']:.2g})."
         )
     if "role_correlation" in dataset:
-        order = abs(dataset["role_correlation"].fillna(0)).values.argsort()[::-1][:3]
-        lines.append(
-            "Harm and roles (Spearman): "
-            + ", ".join(f"{dataset['role'].values[i]} {float(dataset['role_correlation'][i]):+.2f}" for i in order)
-        )
+        known = dataset[["role_correlation", "role_correlation_p_adjusted"]].dropna("role")
+        order = abs(known["role_correlation"]).values.argsort(kind="stable")[::-1][:3]
+        if len(order):
+            lines.append(
+                "Harm and roles, Spearman over heads: "
+                + ", ".join(
+                    f"{known['role'].values[i]} {float(known['role_correlation'][i]):+.2f} (p corrected {float(known['role_correlation_p_adjusted'][i]):.2g})"
+                    for i in order
+                )
+            )
     return lines
 
 

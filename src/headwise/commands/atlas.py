@@ -27,6 +27,8 @@ from headwise.commands.common import (
     run_to_file,
 )
 
+SCREEN = 80  # rows of a table that are still read on a screen; of a longer one the first measure is shown
+
 
 def atlas(
     model: ModelArgument = None,
@@ -112,12 +114,19 @@ def run(
         seed,
         overwrite,
     )
+    for line in chosen.headline(result.atlas[analysis]):
+        out.print(line, markup=False, highlight=False)
     table = Table("measure", "item", "mean over heads", "lowest", "", "highest", "", title=f"{analysis} ({target})")
-    for row in result.atlas.summary().itertuples(index=False):
+    rows = result.atlas.summary()
+    shown = rows if len(rows) <= SCREEN else rows[rows["variable"] == rows["variable"].iloc[0]]
+    for row in shown.itertuples(index=False):
         table.add_row(
             row.variable, row.item, f"{row.mean:.3f}", row.lowest_head, f"{row.lowest:.3f}", row.highest_head, f"{row.highest:.3f}"
         )
-    out.print(table if table.row_count <= 80 else f"{analysis}: {target}")
+    out.print(table if table.row_count <= SCREEN else f"{analysis}: {target}")
+    if 0 < len(shown) < len(rows):
+        others = [name for name in dict.fromkeys(rows["variable"]) if name != rows["variable"].iloc[0]]
+        out.print(f"Also in the file, for every head: {', '.join(others)}", markup=False, highlight=False)
 
 
 def register(app: typer.Typer) -> None:

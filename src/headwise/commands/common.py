@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -130,9 +132,15 @@ def _announce(plan: Any) -> None:
         )
     for note, count in plan.scan.notes.items():
         err.print(f"[dim]{note}: {count:,}[/dim]")
-    for name, items in plan.dropped.items():
+    _name_left_out(plan.dropped)
+
+
+def _name_left_out(dropped: Mapping[str, Mapping[str, str]], named: Mapping[str, Mapping[str, str]] = MappingProxyType({})) -> None:
+    """Say what was left out and why, but for what has been named before."""
+    for name, items in dropped.items():
         for item, reason in items.items():
-            err.print(f"[dim]left out: {name}{f' ({item})' if item else ''}: {reason}[/dim]")
+            if item not in named.get(name, {}):
+                err.print(f"[dim]left out: {name}{f' ({item})' if item else ''}: {reason}[/dim]")
 
 
 def run_to_file(target: Path, folder: Path, analyses: list[Any], source: Source, full: bool, seed: int, overwrite: bool) -> Finished:
@@ -143,14 +151,20 @@ def run_to_file(target: Path, folder: Path, analyses: list[Any], source: Source,
         raise OutputError(f"{target} exists; give --overwrite to replace it, or choose another place with --out.")
     check_writable(target.parent)
     model, corpus = source.open()
+    named: dict[str, dict[str, str]] = {}
+
+    def announce(plan: Any) -> None:
+        named.update({name: dict(items) for name, items in plan.dropped.items()})
+        _announce(plan)
+
+    options = RunOptions(limit=source.limit, full=full, seed=seed, overwrite=overwrite)
     try:
         with Watch() as watch:
-            result = run_analyses(
-                model, corpus, analyses, folder, RunOptions(limit=source.limit, full=full, seed=seed, overwrite=overwrite), watch, _announce
-            )
+            result = run_analyses(model, corpus, analyses, folder, options, watch, announce)
     except KeyboardInterrupt:
         err.print("\nStopped. Finished shards are kept: the same command goes on from there.")
         raise typer.Exit(130) from None
+    _name_left_out(result.provenance["left_out"], named)
     result.save(target, overwrite=overwrite)
     RunFolder(folder).remove()
     return Finished(result, model, corpus)

@@ -21,6 +21,9 @@ def compare_command(
     probing: Annotated[
         str | None, typer.Option("--probing", help="Tasks to probe all models for: SentEval files, GLUE folders, labelled corpora.")
     ] = None,
+    probing_limit: Annotated[
+        int | None, typer.Option("--probing-limit", min=1, help="Use at most this many examples of each part of a probing task.")
+    ] = None,
     names: Annotated[str | None, typer.Option("--names", help="What the models are called, with commas between.")] = None,
     out_file: Annotated[Path, typer.Option("--out", help="A NetCDF file with the groups `change`, `change_roles`, …")] = Path("change.nc"),
     figures: Annotated[Path | None, typer.Option("--figures", help="A folder for figures.")] = None,
@@ -58,6 +61,7 @@ def compare_command(
             names=[name.strip() for name in names.split(",")] if names else None,
             analyses=chosen,
             probing=probing,
+            probing_limits=(probing_limit, probing_limit, probing_limit),
             limit=limit,
             correction=correction,
             seed=seed,

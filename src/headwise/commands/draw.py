@@ -8,9 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from headwise.commands.common import CorpusOption, DeviceOption, ModelOption, OverwriteOption, StackOption, out
-from headwise.errors import InputError, OutputError, ParameterError
-
-SEARCHED = 400  # sentences looked through for a relation
+from headwise.commands.options import AtlasFile, load_atlas, refuse_existing
+from headwise.errors import ParameterError
 
 
 def draw(
@@ -20,9 +19,11 @@ def draw(
     text: Annotated[str, typer.Option("--text", help="The sentence.")] = "The old teacher saw the cat that slept under the tree.",
     pair: Annotated[str | None, typer.Option("--pair", help="A second sentence.")] = None,
     relation: Annotated[
-        str | None, typer.Option("--relation", help="Draw sentences of a treebank on which the head finds this relation.")
+        str | None,
+        typer.Option("--relation", help="Draw sentences of a corpus on which the head finds this dependency relation, or `coreference`."),
     ] = None,
     corpus: CorpusOption = None,
+    atlas: AtlasFile = None,
     count: Annotated[int, typer.Option("--count", min=1, help="With --relation: how many sentences.")] = 2,
     model: ModelOption = None,
     out_file: Annotated[Path, typer.Option("--out", help="A .svg, .pdf or .png file.")] = Path("heads.svg"),
@@ -32,8 +33,8 @@ def draw(
 ) -> None:
     """Draw heads on a sentence: tokens left and right, a line as dark as its weight.
 
-    With --relation, sentences are picked on which the head (the relation's best one, unless named) is right, and the words of the relation are coloured; they go to
-    FILE-1, FILE-2 and so on.
+    With --relation, sentences are picked on which the head is right, and the words of the relation are coloured; they go to FILE-1, FILE-2 and so on. Unless a
+    head is named, it is the relation's best one: by --atlas, or by a run over the first 400 examples.
 
     [dim]Examples:[/dim]
 
@@ -41,7 +42,9 @@ def draw(
 
       headwise draw all --model gpt2 --text "Once upon a time" --out maps.pdf
 
-      headwise draw --relation obj --corpus en_ewt-ud-dev.conllu --out obj.svg
+      headwise draw --relation obj --corpus en_ewt-ud-dev.conllu --atlas ewt --out obj.svg
+
+      headwise draw --relation coreference --out antecedents.svg
     """
     from headwise.models import HeadModel
     from headwise.page.sample import draw_all_maps, draw_heads, sample_of
@@ -55,18 +58,19 @@ def draw(
     chosen = [] if heads == ["all"] else [_head(name) for name in heads or []]
     if not heads and not relation:
         raise ParameterError("Name heads like L7H9, `all`, or a relation with --relation.")
+    if relation and heads and len(chosen) != 1:
+        raise ParameterError(f"--relation draws one head: name one, or none for the relation's best; named are {' '.join(heads)}.")
+    targets = [out_file.with_name(f"{out_file.stem}-{number + 1}.{ending}") for number in range(count)] if relation else [out_file]
+    for target in targets:
+        refuse_existing(target, overwrite)
     opened = HeadModel.open(model, device=device, stack=stack)
     if relation:
-        figures = _relation_figures(opened, corpus, relation, chosen, count)
+        figures = _relation_figures(opened, corpus, relation, chosen, count, atlas)
     else:
         sample = sample_of(opened, Example(text=text, pair=pair))
         figures = [draw_heads(sample, chosen) if chosen else draw_all_maps(sample)]
-    names = [out_file.stem] if not relation else [f"{out_file.stem}-{number + 1}" for number in range(len(figures))]
-    for name, figure in zip(names, figures, strict=True):
-        target = out_file.with_name(f"{name}.{ending}")
-        if target.exists() and not overwrite:
-            raise OutputError(f"{target} exists; give --overwrite to replace it, or choose another name with --out.")
-        save_figure(figure, out_file.parent, name, [ending])
+    for target, figure in zip(targets, figures, strict=False):  # there may be fewer sentences than asked for
+        save_figure(figure, target.parent, target.stem, [ending])
         out.print(f"Drawn: {target}")
 
 
@@ -79,25 +83,18 @@ def _head(name: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def _relation_figures(model: Any, corpus: str | None, relation: str, chosen: list[tuple[int, int]], count: int) -> list[Any]:
-    from headwise.analyses.dependency_sentences import best_place, right_sentences
-    from headwise.plots.syntax import draw_relation
+def _relation_figures(
+    model: Any, corpus: str | None, relation: str, chosen: list[tuple[int, int]], count: int, atlas_file: list[Path] | None
+) -> list[Any]:
+    from headwise.page.relations import COREFERENCE, LOOKED_AT, draw_relation
     from headwise.run import make_atlas
     from headwise.text import open_corpus
 
-    text = open_corpus(corpus, tokenizer=model.tokenizer, limit=SEARCHED)
-    dataset = make_atlas(model, text, ["dependency"])["dependency"]
-    layer, head, direction = best_place(dataset, relation)
+    text = open_corpus(corpus, tokenizer=model.tokenizer, limit=LOOKED_AT)
     if chosen:
-        (layer, head) = chosen[0]
-        directions = dataset["accuracy"].sel(relation=relation, layer=layer, head=head)
-        direction = str(directions["direction"].values[int(directions.fillna(-1).argmax("direction"))])
-    found = right_sentences(model, text, relation, layer, head, direction, count=count)
-    if not found:
-        raise InputError(
-            f"L{layer}H{head} is not right on any short sentence with '{relation}' among the first {SEARCHED}; try another head or corpus."
-        )
-    return [draw_relation(sentence) for sentence in found]
+        return draw_relation(model, text, relation, chosen[0], count)
+    known = load_atlas(atlas_file) or make_atlas(model, text, [COREFERENCE if relation == COREFERENCE else "dependency"])
+    return draw_relation(model, text, relation, count=count, atlas=known)
 
 
 def register(app: typer.Typer) -> None:

@@ -47,6 +47,7 @@ def finetune_command(
     half: Annotated[bool, typer.Option("--half", help="bfloat16 where that is safe (GPU).")] = False,
     limit: options.Limit = None,
     save_models: Annotated[str, typer.Option("--save-models", help="all, first or none.")] = "all",
+    figures: Annotated[Path | None, typer.Option("--figures", help="A folder for a figure of all scores in the results file.")] = None,
     overwrite: options.Overwrite = False,
 ) -> None:
     """Fine-tune on a task: three poolings, four starts, several seeds, metrics as GLUE defines them.
@@ -102,6 +103,11 @@ def finetune_command(
                 report=watch,
             )
     results = Results(out_folder)
+    if figures is not None:
+        from headwise.plots import save_figure
+        from headwise.plots.finetune import score_figure
+
+        save_figure(score_figure(summary(results.records)), figures, "finetune-scores")
     shown = Table("task", "pooling", "start", "recipe", "median over seeds (interval)", "seeds", title=str(results.path))
     for row in table(summary(results.records)):
         shown.add_row(*row)

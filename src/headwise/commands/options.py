@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ from headwise.commands.common import LimitOption as Limit
 from headwise.commands.common import ModelArgument as Model
 from headwise.commands.common import OverwriteOption as Overwrite
 from headwise.commands.common import check_writable, err
-from headwise.errors import OutputError
+from headwise.errors import OutputError, ParameterError
 
 TaskName = Annotated[
     str | None, typer.Option("--task", help="MRPC, STS-B, SST-2, RTE, CoLA, QNLI, QQP, MNLI, or a name for your own files.")
@@ -23,7 +23,9 @@ TaskName = Annotated[
 Data = Annotated[Path | None, typer.Option("--data", help="The task's folder, or GLUE's folder with the task's in it.")]
 Dev = Annotated[str | None, typer.Option("--dev", help="The file that is scored, instead of the folder's.")]
 MaxLength = Annotated[int, typer.Option("--max-length", min=2, help="Cut inputs to this many tokens (special ones included).")]
-AtlasFile = Annotated[Path | None, typer.Option("--atlas", help="Results that heads are picked from: an atlas.nc, or its folder.")]
+AtlasFile = Annotated[
+    list[Path] | None, typer.Option("--atlas", help="Results that heads are picked from: an atlas.nc, or its folder; may be given again.")
+]
 Seed = Annotated[int, typer.Option("--seed", help="For everything random.")]
 
 
@@ -44,10 +46,17 @@ def stoppable(kept: str) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def load_atlas(path: Path | None) -> Any:
+def load_atlas(paths: Sequence[Path] | None) -> dict[str, Any] | None:
+    """The results of all files given; a group that two of them hold is refused, since a rule could mean either."""
     from headwise.atlas import Atlas
 
-    return None if path is None else Atlas.load(path)
+    found: dict[str, Any] = {}
+    for path in paths or ():
+        for group, dataset in Atlas.load(path).items():
+            if group in found:
+                raise ParameterError(f"Two of the files given with --atlas hold '{group}', the second is {path}; give one of them.")
+            found[group] = dataset
+    return found or None
 
 
 __all__ = [

@@ -15,7 +15,8 @@ def prune_command(
     heads: Annotated[
         str,
         typer.Option(
-            "--heads", help="A list (L7H9,L8H1), a layer (L3), or a rule on --atlas: ablation:bottom10, ablation.importance:bottom2/layer …"
+            "--heads",
+            help="A list (L7H9,L8H1), a layer (L3), or a rule on --atlas: ablation.harm:bottom10, ablation.importance:bottom2/layer …",
         ),
     ] = "",
     atlas: options.AtlasFile = None,
@@ -34,7 +35,7 @@ def prune_command(
 ) -> None:
     """Remove heads from a model's weights and write a smaller ordinary model folder; score and speed before and after.
 
-    In an ablation result of a task, heads whose loss harms least are at the top of `ablation:topN` (difference = score − baseline).
+    `ablation.harm:bottomN` are the heads whose loss harms least, be it a fall of a task's score or a rise of the language-model loss.
 
     [dim]Examples:[/dim]
 
@@ -84,7 +85,9 @@ def prune_command(
         form = (lambda v: f"{v:,.0f}") if name == "parameters" else (lambda v: f"{v:.4g}")
         shown.add_row(name, form(before), form(after))
     out.print(shown)
-    out.print(f"Outputs differ from those with the heads disabled by {result.difference:.1e} at most (of the largest output).")
+    out.print(
+        f"Outputs differ from those with the heads disabled by {result.absolute:.1e} at most ({result.difference:.1e} of the largest output, where that is above 1)."
+    )
 
 
 def register(app: typer.Typer) -> None:

@@ -59,7 +59,11 @@ def change_dataset(cosines: np.ndarray, names: Sequence[str]) -> xr.Dataset:
     for suffix, values in parts.items():
         variables[f"cosine{suffix}"] = (dims, values[0])
         variables[f"cosine_to{suffix}"] = (("model", *dims), np.stack(values))
-    variables["cosine_third"] = (("model", "third"), by_third.mean(1))
+    spread = by_third.var(1, ddof=1) if by_third.shape[1] > 1 else np.full((len(by_third), 3), np.nan)
+    number = np.where(np.isnan(by_third.mean(1)), 0, by_third.shape[1])
+    low, high = mean_interval(by_third.mean(1), spread, number)
+    for suffix, value in (("", by_third.mean(1)), ("_n", number), ("_low", low), ("_high", high)):
+        variables[f"cosine_third{suffix}"] = (("model", "third"), value)
     paper = reference("kovaleva2019")
     attrs = {
         "title": "How far the maps of two models are alike",

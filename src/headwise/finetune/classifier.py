@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,13 +16,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedModel
 
-from headwise.analyses.probing_vectors import pool_tokens, token_rule
 from headwise.errors import InputError, ModelError, OutputError, ParameterError
 from headwise.models import HeadModel, opening
-from headwise.models.headmodel import _accepted
 from headwise.models.sites import Sites
 from headwise.models.tap import SESSION, Call
 from headwise.pooling import _checked
+from headwise.probing.vectors import pool_tokens, token_rule
 from headwise.tasks import Task
 
 POOLINGS = ("last_layer", "best_layer", "top_heads")
@@ -66,7 +66,6 @@ class OwnClassifier(TaskModel):
         super().__init__()
         self.encoder = encoder
         self.pad_id = pad_for(encoder, tokenizer)
-        self._accepted = _accepted(encoder)
 
     def head_modules(self) -> list[nn.Module]:
         base = self.encoder.base_model
@@ -75,15 +74,21 @@ class OwnClassifier(TaskModel):
         return [*after, pooler] if isinstance(pooler, nn.Module) else after
 
     def forward(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
-        inputs = {"input_ids": ids, "attention_mask": real.long()}
-        if "token_type_ids" in self._accepted and (getattr(self.encoder.config, "type_vocab_size", 0) or 0) > 1:
-            inputs["token_type_ids"] = types
-        if "use_cache" in self._accepted:
-            inputs["use_cache"] = False  # type: ignore[assignment]
-        return self.encoder(**inputs).logits
+        return self.encoder(**_inputs(self.encoder, self.encoder.config, ids, types, real)).logits
 
     def save(self, folder: Path, tokenizer: Any) -> None:
         _save_folder(self.encoder, tokenizer, folder)
+
+
+def _inputs(part: nn.Module, config: Any, ids: Tensor, types: Tensor, real: Tensor) -> dict[str, Any]:
+    """What a part of a model takes: segments only where it has an embedding for them, and no cache."""
+    accepted = inspect.signature(part.forward).parameters
+    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": real.long()}
+    if "token_type_ids" in accepted and (getattr(config, "type_vocab_size", 0) or 0) > 1:
+        inputs["token_type_ids"] = types
+    if "use_cache" in accepted:
+        inputs["use_cache"] = False
+    return inputs
 
 
 class _Outputs:
@@ -160,21 +165,16 @@ class PooledClassifier(TaskModel):
         model = self._opened
         if self.heads is None:
             assert self.layer is not None
-            part = model._encoder_part or self.encoder
-            accepted = _accepted(part)
-            inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": real.long(), "output_hidden_states": True}
-            if "token_type_ids" in accepted and (getattr(self.encoder.config, "type_vocab_size", 0) or 0) > 1:
-                inputs["token_type_ids"] = types
-            if "use_cache" in accepted:
-                inputs["use_cache"] = False
-            return pool_tokens(part(**inputs).hidden_states[self.layer + 1], real, self.token)
+            part = model.encoder_part or self.encoder
+            found = part(**_inputs(part, self.encoder.config, ids, types, real), output_hidden_states=True)
+            return pool_tokens(found.hidden_states[self.layer + 1], real, self.token)
         wanted: dict[int, list[int]] = {}
         for layer, head in self.heads:
             wanted.setdefault(layer, []).append(head)
-        session = _Outputs(model._sites, wanted)
+        session = _Outputs(model.sites, wanted)
         token = SESSION.set(session)
         try:
-            model._run(ids, real, types, stack=model.stack)
+            model.run(ids, real, types)
         finally:
             SESSION.reset(token)
         return torch.cat([pool_tokens(session.found[place], real, self.token) for place in self.heads], -1)

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from headwise.analyses.probing_tasks import sample
-from headwise.analyses.probing_vectors import collect_vectors
 from headwise.errors import InputError, ParameterError
 from headwise.files import write_atomically
 from headwise.models import HeadModel
 from headwise.probes import ProbeSettings, Split, fit_probes, fit_regressions
+from headwise.probing.tasks import sample
+from headwise.probing.vectors import collect_vectors
 from headwise.tasks import Task
 
 EXAMPLES = 2500  # of the training part that are probed

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+import xarray as xr
 from matplotlib.figure import Figure
 
-from headwise.analyses.dependency_pairs import label_of
-from headwise.atlas import Atlas, head_name
+from headwise.atlas import head_name
 from headwise.coreference.baselines import candidates_of
 from headwise.coreference.mentions import expressions_of
 from headwise.errors import InputError, ParameterError, unknown
 from headwise.page.sample import Sample, sample_of
 from headwise.plots import style
 from headwise.plots.drawing import draw_head
+from headwise.syntax.pairs import label_of
 from headwise.text.example import ROOT
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ COREFERENCE = "coreference"
 LOOKED_AT = 400  # examples among which sentences are sought
 COLOURS = (style.VERMILION, style.BLUE, style.GREEN, style.PINK)
 Direction = Literal["dependent_to_head", "head_to_dependent"]
+DIRECTIONS: tuple[Direction, Direction] = ("dependent_to_head", "head_to_dependent")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +41,7 @@ class Shown:
     pairs: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
     right: int
     asked: int
+    direction: Direction
 
 
 def draw_relation(
@@ -48,8 +51,8 @@ def draw_relation(
     head: tuple[int, int] | None = None,
     count: int = 3,
     *,
-    direction: Direction = "dependent_to_head",
-    atlas: Atlas | None = None,
+    direction: Direction | None = None,
+    atlas: Mapping[str, xr.Dataset] | None = None,
     longest: int = 24,
 ) -> list[Figure]:
     """Draw a head on sentences where it finds a relation.
@@ -66,38 +69,31 @@ def draw_relation(
         How many sentences.
     direction
         `dependent_to_head`: right where a dependent attends most to its head; `head_to_dependent`: where the word that attends most to a dependent is its head.
+        By default the one the atlas says the best head is best in, and for a head you name the one in which it finds more.
     atlas
-        Where the best head is looked up (groups `dependency` and `coreference`); its direction is taken too.
+        Where the best head is looked up (groups `dependency` and `coreference`): an `Atlas`, or datasets by group.
     longest
         Sentences of more tokens are not drawn.
 
     Returns
     -------
     list of Figure
-        Of the sentences where the head is right on every word with the relation, those with most such words first; where there are too few, sentences where it is right on some.
+        Of the sentences where the head is right on every word with the relation, those with most such words first, the surest first among equals; where there
+        are too few, sentences where it is right on some.
         The dependent (or mention) is coloured, and its lines with it: on the left where it looks, on the right where it is looked at.
     """
     if head is None:
-        head, direction = _best(atlas, relation, direction)
-    layer, number = head
-    shown = find_sentences(model, corpus, relation, (layer, number), count, direction, longest)
+        head, best = _best(atlas, relation)
+        direction = direction or best
+    name = head_name(*head)
     figures = []
-    for one in shown:
+    for one in find_sentences(model, corpus, relation, head, count, direction, longest):
         highlight = {token: style.cycle(COLOURS, place) for place, (tokens, _) in enumerate(one.pairs) for token in tokens}
-        what = "antecedents" if relation == COREFERENCE else f"{relation}, {direction.replace('_', ' ')}"
+        what = "antecedents" if relation == COREFERENCE else f"{relation}, {one.direction.replace('_', ' ')}"
         found = f"{one.right} of {one.asked} {'mention' if relation == COREFERENCE else 'word'}{'s' if one.asked > 1 else ''} right"
-        side: Literal["from", "to"] = "to" if relation != COREFERENCE and direction == "head_to_dependent" else "from"
-        name = head_name(layer, number)
-        figures.append(
-            draw_head(
-                {name: one.sample.head(layer, number)},
-                one.sample.tokens,
-                highlight=highlight,
-                side=side,
-                title=f"{what}: {name}",
-                notes=[found],
-            )
-        )
+        side: Literal["from", "to"] = "to" if one.direction == "head_to_dependent" else "from"
+        weights = {name: one.sample.head(*head)}
+        figures.append(draw_head(weights, one.sample.tokens, highlight=highlight, side=side, title=f"{what}: {name}", notes=[found]))
     return figures
 
 
@@ -107,11 +103,14 @@ def find_sentences(
     relation: str,
     head: tuple[int, int],
     count: int,
-    direction: Direction = "dependent_to_head",
+    direction: Direction | None = None,
     longest: int = 24,
 ) -> list[Shown]:
     """The sentences `draw_relation` draws; refuses a relation that does not occur (naming those that do) and a corpus with no fitting sentence."""
-    found: list[tuple[float, int, int, Shown]] = []
+    wanted: tuple[Direction, ...] = DIRECTIONS if direction is None else (direction,)
+    if relation == COREFERENCE:
+        wanted = DIRECTIONS[:1]  # a mention looks back
+    found: dict[Direction, list[tuple[float, int, float, int, Shown]]] = {one: [] for one in wanted}
     seen: set[str] = set()
     for index, example in enumerate(islice(corpus, LOOKED_AT)):
         row = model.encoder.encode(example, index)
@@ -119,25 +118,38 @@ def find_sentences(
             seen.update(example.relations)
         if row is None or not row.aligned or row.truncated or len(row) > longest:
             continue
-        asked = _asked(row, relation, direction, model.causal)
-        if not asked:
+        questions = {one: asked for one in wanted if (asked := _asked(row, relation, one, model.causal))}
+        if not questions:
             continue
         sample = sample_of(model, example)
         weights = _word_map(np.nan_to_num(sample.head(*head)), row)
-        if relation != COREFERENCE and direction == "head_to_dependent":
-            weights = weights.T  # which word attends to it most
-        right = [(word, wanted) for word, wanted, options in asked if options[int(np.argmax(weights[word, options]))] in wanted]
-        if right:
-            pairs = tuple((_tokens(row, [word]), _tokens(row, sorted(wanted))) for word, wanted in right)
-            found.append((len(right) / len(asked), len(right), -index, Shown(sample, pairs, len(right), len(asked))))
-    if not found:
+        for one, asked in questions.items():
+            shown = _answered(
+                row, sample, weights if one == DIRECTIONS[0] else weights.T, asked, one
+            )  # transposed: which word attends to it most
+            if shown is not None:
+                found[one].append((shown[0].right / shown[0].asked, shown[0].right, shown[1], -index, shown[0]))
+    best = max(wanted, key=lambda one: sum(right for _, right, *_ in found[one]))
+    if not found[best]:
         labels = sorted({label_of(name, "fold") for name in seen} | seen)
         if relation != COREFERENCE and relation not in labels:
             raise ParameterError(unknown("relation in these examples", relation, [name for name in labels if name]))
         raise InputError(
             f"No sentence of at most {longest} tokens was found where {head_name(*head)} is right on {relation}; allow longer ones or name another head."
         )
-    return [one for *_, one in sorted(found, key=lambda item: item[:3], reverse=True)[:count]]
+    return [one for *_, one in sorted(found[best], key=lambda item: item[:4], reverse=True)[:count]]
+
+
+def _answered(
+    row: Encoded, sample: Sample, weights: np.ndarray, asked: list[tuple[int, set[int], list[int]]], direction: Direction
+) -> tuple[Shown, float] | None:
+    """The words a head is right on, with the mean weight it puts there; None where there is none."""
+    right = [(word, wanted) for word, wanted, options in asked if options[int(np.argmax(weights[word, options]))] in wanted]
+    if not right:
+        return None
+    pairs = tuple((_tokens(row, [word]), _tokens(row, sorted(wanted))) for word, wanted in right)
+    sureness = float(np.mean([max(weights[word, w] for w in wanted) for word, wanted in right]))
+    return Shown(sample, pairs, len(right), len(asked), direction), sureness
 
 
 def _asked(row: Encoded, relation: str, direction: Direction, causal: bool) -> list[tuple[int, set[int], list[int]]]:
@@ -175,7 +187,7 @@ def _tokens(row: Encoded, words: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(t) for t in np.flatnonzero(np.isin(row.word, list(words))))
 
 
-def _best(atlas: Atlas | None, relation: str, direction: Direction) -> tuple[tuple[int, int], Direction]:
+def _best(atlas: Mapping[str, xr.Dataset] | None, relation: str) -> tuple[tuple[int, int], Direction]:
     """The best head for a relation by an atlas, and the direction it is best in."""
     group = COREFERENCE if relation == COREFERENCE else "dependency"
     if atlas is None or group not in atlas:
@@ -191,7 +203,7 @@ def _best(atlas: Atlas | None, relation: str, direction: Direction) -> tuple[tup
         if label not in known:
             raise ParameterError(unknown("relation in this atlas", relation, known))
         own = dataset.sel(relation=label)
-        direction = str(own["best_direction"].values) or direction  # type: ignore[assignment]
     if int(own["best_layer"]) < 0:
-        raise ParameterError(f"The atlas has no head that could be scored on {relation}.")
-    return (int(own["best_layer"]), int(own["best_head"])), direction
+        raise ParameterError(f"The atlas has no head that could be scored on {relation}; name another relation.")
+    backwards = group != COREFERENCE and str(own["best_direction"].values) == DIRECTIONS[1]
+    return (int(own["best_layer"]), int(own["best_head"])), DIRECTIONS[int(backwards)]

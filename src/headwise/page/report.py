@@ -11,13 +11,20 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from headwise.atlas import Atlas, head_name, measures
+from headwise.behaviour.describe import KINDS, OTHER, SHORT
 from headwise.errors import OutputError
 from headwise.page.sample import Sample, draw_all_maps, draw_heads, telling_heads
-from headwise.page.write import PageFigure, PageTable, Section, write_page
-from headwise.papers import REFERENCES
+from headwise.page.write import HeadGrid, PageFigure, PageHead, PageTable, Section, write_page
 from headwise.plots import figures_for, save_figure
 from headwise.plots.tables import tables_for
 
+# From what a head looks at, to what it finds, to what heads do together; an analysis not named here comes after these.
+READING_ORDER = (
+    *("surface", "offsets", "patterns", "roles", "features", "token_pairs", "dependency", "coreference", "frames"),
+    *("distance", "gradient", "attribution", "probing", "tree_probe"),
+)
+# The columns of `describe_heads` that the page shows, and how it names them.
+TOLD = {"attention": "attention goes to", "finds": "finds (baseline)", "roles": "roles", "maps": "its maps are"}
 TABLE_ROWS = 400  # longer tables are on the page as a link to their CSV
 
 
@@ -25,7 +32,7 @@ def write_report(atlas: Atlas, folder: Path, sample: Sample | None = None, repor
     """Write `figures/`, `tables/` and `index.html` beside the atlas; returns the page's path. With a sample, one input is drawn whole too."""
     model, corpus = atlas.provenance.get("model", {}), atlas.provenance.get("corpus", {})
     sections = []
-    for done, name in enumerate(atlas):
+    for done, name in enumerate(sorted(atlas, key=lambda name: READING_ORDER.index(name) if name in READING_ORDER else len(READING_ORDER))):
         dataset = atlas[name].assign_attrs(model=model.get("name", ""), corpus=corpus.get("name", ""))
         figures = []
         for spec in figures_for(name):
@@ -48,9 +55,10 @@ def write_report(atlas: Atlas, folder: Path, sample: Sample | None = None, repor
                 name,
                 str(attrs.get("title", name)),
                 f"{attrs.get('paper', '')}, {attrs.get('section', '')}",
-                _what(dataset.attrs, measures(dataset)),
-                figures,
-                tables,
+                figures=figures,
+                tables=tables,
+                definition=_what(dataset.attrs, measures(dataset)),
+                notes=_section_notes(atlas, name),
             )
         )
         if report:
@@ -58,21 +66,23 @@ def write_report(atlas: Atlas, folder: Path, sample: Sample | None = None, repor
     if sample is not None:
         sections.append(_sample_section(atlas, folder, sample))
     page = folder / "index.html"
-    facts = [
-        ("Model", f"{model.get('name', '?')} ({model.get('architecture', '?')}, {atlas.layers} layers × {atlas.heads} heads)"),
-        ("Corpus", _corpus_words(corpus)),
-        ("Analyses", ", ".join(atlas)),
-        ("Digest", atlas.digest[:16]),
-    ]
+    watched = _corpus_name(corpus)
     write_page(
         page,
         title=f"What the heads of {model.get('name', '?')} do",
-        subtitle=f"{atlas.layers} layers × {atlas.heads} heads, watched on {corpus.get('name', '?')}",
-        facts=facts,
+        subtitle=f"{atlas.layers} layers × {atlas.heads} heads, watched on {watched}",
+        facts=[
+            ("Architecture", str(model.get("architecture", "?"))),
+            *((name.capitalize(), f"{corpus[name]:,}") for name in ("examples", "tokens") if name in corpus),
+            ("Analyses", str(len(atlas))),
+        ],
+        files=[("everything as labelled arrays (atlas.nc)", "atlas.nc")] if (folder / "atlas.nc").exists() else [],
         notes=_notes(atlas),
+        grid=_grid(atlas, folder),
         highlights=highlights(atlas),
         sections=sections,
-        provenance=atlas.provenance,
+        provenance={"digest": atlas.digest, **atlas.provenance},
+        citations=list(dict.fromkeys(str(atlas[name].attrs["citation"]) for name in atlas if atlas[name].attrs.get("citation"))),
     )
     return page
 
@@ -84,9 +94,31 @@ def _saved(figure: Figure, folder: Path, name: str, title: str, caption: str, pa
     return PageFigure(title, caption, svg, [path.relative_to(folder).as_posix() for path in paths], paper)
 
 
-def _corpus_words(corpus: dict[str, Any]) -> str:
-    counts = [f"{corpus[name]:,} {name}" for name in ("examples", "tokens") if name in corpus]
-    return ", ".join([str(corpus.get("name", "?")), *counts])
+def _corpus_name(corpus: dict[str, Any]) -> str:
+    name = str(corpus.get("name", "?"))
+    return "the built-in demo corpus" if name == "demo" else name
+
+
+def _grid(atlas: Atlas, folder: Path) -> HeadGrid | None:
+    """A word for each head, and the findings behind it; None where the atlas has nothing to take one from."""
+    heads = atlas.describe()
+    if set(heads["kind"]) <= {"other"}:
+        return None
+    csv = _write_csv(heads, folder / "tables" / "heads.csv")
+    told = {name: words for name, words in TOLD.items() if (heads[name] != "").any()}
+    cells = [
+        PageHead(
+            row["name"],
+            row["layer"],
+            SHORT.get(row["does"], row["does"]),
+            row["kind"],
+            SHORT[row["looks"]] if row["does"] != row["looks"] and row["looks"] != OTHER else "",
+            row["best"],
+            [row[name] for name in told],
+        )
+        for row in heads.to_dict("records")
+    ]
+    return HeadGrid(cells, list(told.values()), KINDS, csv.relative_to(folder).as_posix())
 
 
 def _sample_section(atlas: Atlas, folder: Path, sample: Sample) -> Section:
@@ -147,11 +179,21 @@ def _notes(atlas: Atlas) -> list[str]:
         if corpus.get(name):
             notes.append(f"{corpus[name]:,} examples {words}.")
     notes += [f"Corpus: {note}: {count:,}." for note, count in corpus.get("notes", {}).items()]
-    for name, count in atlas.provenance.get("sampled", {}).items():
-        notes.append(f"{name} saw the first {count:,} examples (its budget; --full lifts it).")
+    sampled = atlas.provenance.get("sampled", {})
+    if sampled:
+        counts = ", ".join(f"{name} {count:,}" for name, count in sampled.items())
+        notes.append(f"Some analyses saw only the first examples, as many as their budget allows: {counts}. --full lifts the budgets.")
     for name, items in atlas.provenance.get("left_out", {}).items():
-        notes += [f"{name}{f' ({item})' if item else ''} left out: {reason}." for item, reason in items.items()]
+        if name not in atlas:  # what is missing from an analysis that ran is said there
+            notes += [f"{name}{f' ({item})' if item else ''} left out: {reason}." for item, reason in items.items()]
     return notes + list(atlas.provenance.get("notes", []))
+
+
+def _section_notes(atlas: Atlas, name: str) -> list[str]:
+    """What one analysis did not see or could not compute."""
+    sampled = atlas.provenance.get("sampled", {}).get(name)
+    notes = [f"Saw the first {sampled:,} examples only: its budget, which --full lifts."] if sampled else []
+    return notes + [f"{item} left out: {reason}." for item, reason in atlas.provenance.get("left_out", {}).get(name, {}).items()]
 
 
 def _what(attrs: dict[str, object], names: list[str]) -> str:
@@ -159,9 +201,7 @@ def _what(attrs: dict[str, object], names: list[str]) -> str:
     parameters = json.loads(str(attrs.get("parameters", "{}")))
     if parameters:
         text += " Parameters: " + ", ".join(f"{key} = {value}" for key, value in parameters.items()) + "."
-    citation = attrs.get("citation")
-    known = {r.citation for r in REFERENCES.values()}
-    return f"{text} {citation}" if citation in known else text
+    return text
 
 
 def _summary_table(atlas: Atlas, name: str) -> pd.DataFrame:

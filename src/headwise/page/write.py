@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Required, TypedDict, Unpack
 from urllib.parse import quote, urlsplit
 
 import jinja2
@@ -60,55 +60,48 @@ class Section:
     notes: Sequence[str] = field(default_factory=tuple)  # what was sampled or dropped here
 
 
-def write_page(
-    path: Path | str,
-    *,
-    title: str,
-    subtitle: str = "",
-    facts: Sequence[tuple[str, str]] = (),
-    notes: Sequence[str] = (),
-    highlights: Sequence[tuple[str, str]] = (),
-    sections: Sequence[Section] = (),
-    provenance: Mapping[str, Any] | None = None,
-    citations: Sequence[str] = (),
-    files: Sequence[tuple[str, str]] = (),
-) -> None:
-    """Write one self-contained HTML page.
+@dataclass(frozen=True, slots=True)
+class PageHead:
+    """One head in the grid: what it does and where it looks, each in a short word, and the cells of its row in the table below."""
 
-    Parameters
-    ----------
-    path
-        The file to write, usually `index.html`; written whole or not at all.
-    title, subtitle
-        What was looked at: the model, and the corpus.
-    facts
-        Pairs of name and value shown at the top: counts, sizes.
-    notes
-        What was sampled, truncated or dropped.
-    highlights
-        Pairs of a head's name (`L7H9`) and what it does.
-    sections
-        One per analysis.
-    provenance
-        Versions, fingerprints, parameters: shown at the end, nested mappings as nested lists.
-    citations
-        What to cite; web addresses in them are the only links that leave the page.
-    files
-        Pairs of label and file, relative to the page, to link at the top (the atlas itself).
-    """
+    name: str
+    layer: int
+    word: str
+    kind: str
+    below: str = ""
+    strong: bool = False
+    cells: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HeadGrid:
+    """Every head at its place, layers down and heads across: `kinds` says what each colour means, `columns` names the cells of the table."""
+
+    heads: Sequence[PageHead]
+    columns: Sequence[str]
+    kinds: Mapping[str, str]
+    csv: str = ""
+
+
+class Content(TypedDict, total=False):
+    """What is on a page."""
+
+    title: Required[str]  # what was looked at
+    subtitle: str
+    facts: Sequence[tuple[str, str]]  # name and value, shown at the top: counts, sizes
+    notes: Sequence[str]  # what was sampled, truncated or dropped
+    grid: HeadGrid | None  # what each head does
+    highlights: Sequence[tuple[str, str]]  # a head's name (`L7H9`) and in what it goes furthest
+    sections: Sequence[Section]  # one per analysis
+    provenance: Mapping[str, Any]  # versions, fingerprints, parameters: shown at the end, nested mappings as nested lists
+    citations: Sequence[str]  # web addresses in them are the only links that leave the page
+    files: Sequence[tuple[str, str]]  # label and file, relative to the page, to link at the top (the atlas itself)
+
+
+def write_page(path: Path | str, **content: Unpack[Content]) -> None:
+    """Write one self-contained HTML page (see `Content`), usually `index.html`, whole or not at all."""
     path = Path(path)
-    html = render_page(
-        folder=path.parent,
-        title=title,
-        subtitle=subtitle,
-        facts=facts,
-        notes=notes,
-        highlights=highlights,
-        sections=sections,
-        provenance=provenance,
-        citations=citations,
-        files=files,
-    )
+    html = render_page(path.parent, **content)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -121,21 +114,15 @@ def write_page(
         raise OutputError(f"The page {path} cannot be written ({error.strerror}): choose a folder you may write to.") from None
 
 
-def render_page(
-    *,
-    title: str,
-    subtitle: str = "",
-    facts: Sequence[tuple[str, str]] = (),
-    notes: Sequence[str] = (),
-    highlights: Sequence[tuple[str, str]] = (),
-    sections: Sequence[Section] = (),
-    provenance: Mapping[str, Any] | None = None,
-    citations: Sequence[str] = (),
-    files: Sequence[tuple[str, str]] = (),
-    folder: Path | None = None,
-) -> str:
-    """The page as a string; SVG files given by a relative path are read from `folder`. See `write_page`."""
-    names = [section.name for section in sections]
+def render_page(folder: Path | None = None, **content: Unpack[Content]) -> str:
+    """The page as a string; SVG files given by a relative path are read from `folder`."""
+    given: dict[str, Any] = {
+        "subtitle": "",
+        "grid": None,
+        **dict.fromkeys(("facts", "notes", "highlights", "sections", "citations", "files"), ()),
+        **content,
+    }
+    names = [section.name for section in given["sections"]]
     if len(set(names)) != len(names):
         raise ParameterError(f"`sections` must have different names; they are {', '.join(names)}.")
     environment = jinja2.Environment(
@@ -146,23 +133,12 @@ def render_page(
         lstrip_blocks=True,
     )
     environment.filters.update(
-        anchor=_anchor, cell=_cell, numeric=_is_number, prose=_prose, linked=_linked, relative=_relative, ending=_ending
+        anchor=_anchor, cell=_cell, numeric=_is_number, prose=_prose, linked=_linked, relative=_relative, ending=_ending, brief=_brief
     )
     environment.globals.update(embed=lambda figure: _embed(figure, folder), many_rows=_MANY_ROWS)
     style = Markup((Path(__file__).parent / "style.css").read_text(encoding="utf-8"))
-    return environment.get_template("template.html").render(
-        title=title,
-        subtitle=subtitle,
-        facts=list(facts),
-        notes=list(notes),
-        highlights=list(highlights),
-        sections=list(sections),
-        provenance=_tree(provenance or {}),
-        citations=list(citations),
-        files=list(files),
-        style=style,
-        version=__version__,
-    )
+    given["provenance"] = _tree(given.get("provenance", {}))
+    return environment.get_template("template.html").render(given, style=style, version=__version__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +166,11 @@ def _embed(figure: PageFigure, folder: Path | None) -> _Image:
 def _anchor(text: str) -> str:
     """A text as an id within the page."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "section"
+
+
+def _brief(title: str) -> str:
+    """A title for the list of contents: what stands before its colon."""
+    return title.partition(":")[0]
 
 
 def _is_number(value: Any) -> bool:

@@ -276,7 +276,8 @@ def write_typical(path: Path, data: Labelled, classifier: PatternClassifier) -> 
     shown = to_images(data.weights, data.lengths, data.causal)
     probabilities = classifier.probabilities(shown).cpu().numpy()
     lengths = data.lengths.cpu().numpy()
-    picked = pick_typical(data.names, data.labels.cpu().numpy(), probabilities, data.head, lengths, data.causal.cpu().numpy())
+    texts = np.array([name.rpartition("/")[0] for name in data.names])  # an id is model/text/head
+    picked = pick_typical(data.names, data.labels.cpu().numpy(), probabilities, data.head, texts, lengths, data.causal.cpu().numpy())
     place = {str(name): k for k, name in enumerate(data.names)}
     cut = {name: data.weights[k, : lengths[k], : lengths[k]].cpu().numpy() for name, k in place.items()}
     save_typical(path, {pattern: [cut[name] for name in names] for pattern, names in picked.items()})

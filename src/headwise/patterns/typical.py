@@ -24,16 +24,24 @@ def typical_maps() -> dict[str, list[np.ndarray]]:
 
 
 def pick_typical(
-    names: np.ndarray, labels: np.ndarray, probabilities: np.ndarray, heads: np.ndarray, tokens: np.ndarray, causal: np.ndarray
+    names: np.ndarray,
+    labels: np.ndarray,
+    probabilities: np.ndarray,
+    heads: np.ndarray,
+    texts: np.ndarray,
+    tokens: np.ndarray,
+    causal: np.ndarray,
 ) -> dict[str, list[str]]:
-    """For each pattern the ids of the labelled maps that the classifier is surest of and right about: one per head, none shorter than 20 tokens, the last one causal."""
+    """For each pattern the ids of the labelled maps that the classifier is surest of and right about: each of another head on another text, none shorter than 20 tokens, the last
+    one causal."""
     out: dict[str, list[str]] = {}
     for k, pattern in enumerate(PATTERNS):
         chosen: list[int] = []
         fitting = (labels == k) & (probabilities.argmax(-1) == k) & (tokens >= 20)
         for kind, upto in ((~causal, PER_PATTERN - 1), (causal, PER_PATTERN)):
             for i in np.argsort(-probabilities[:, k], kind="stable"):
-                if fitting[i] and kind[i] and heads[i] not in heads[chosen] and len(chosen) < upto:
+                new = heads[i] not in heads[chosen] and texts[i] not in texts[chosen]
+                if fitting[i] and kind[i] and new and len(chosen) < upto:
                     chosen.append(int(i))
         out[pattern] = [str(names[i]) for i in chosen]
     return out

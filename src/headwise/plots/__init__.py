@@ -1,5 +1,8 @@
 """One function per figure: an `xarray.Dataset` in, a matplotlib `Figure` out."""
 
+from headwise.plots.attribution import contribution_centre, correlation
+from headwise.plots.attribution_maps import map_pairs, word_mix
+from headwise.plots.attribution_tables import special_table
 from headwise.plots.drawing import draw_head
 from headwise.plots.heatmap import heatmap, heatmap_panels
 from headwise.plots.maps import all_maps
@@ -13,6 +16,8 @@ __all__ = [
     "FigureSpec",
     "all_maps",
     "centre_of_mass",
+    "contribution_centre",
+    "correlation",
     "draw_head",
     "entropy",
     "figure",
@@ -23,9 +28,12 @@ __all__ = [
     "heatmap",
     "heatmap_panels",
     "histogram_grid",
+    "map_pairs",
     "max_weight",
     "mean_distance",
     "positions",
     "save_figure",
+    "special_table",
     "token_types",
+    "word_mix",
 ]

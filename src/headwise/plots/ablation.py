@@ -8,21 +8,25 @@ from matplotlib.figure import Figure
 
 from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap
+from headwise.plots.points import head_points
 from headwise.plots.registry import figure
 
 SURE = 0.05
 
 
-def _notes(dataset: xr.Dataset) -> list[str]:
+def _notes(dataset: xr.Dataset, over_heads: bool = False) -> list[str]:
     facts = dataset.attrs
     metric = str(facts.get("metric", "score"))
-    notes = [f"{facts.get('examples', '?')} examples", f"Baseline {metric} {float(facts.get('baseline', np.nan)):.3f}"]
+    scale, unit = _points(dataset)
+    notes = [f"{int(facts['examples']):,} examples"] if "examples" in facts else []
+    notes.append(f"{metric.capitalize()} of the whole model {scale * float(facts.get('baseline', np.nan)):.{1 if scale > 1 else 3}f}")
     if "how" in facts:
         notes.append(f"Disabled as: {facts['how']}")
-    if "mean_difference" in facts:
-        notes.append(
-            f"A random head: {facts['mean_difference']:+.4f}; better without {facts['improving']} heads, {facts['improving_significant']} after correction"
-        )
+    if over_heads and "mean_difference" in facts:
+        change = f"{scale * facts['mean_difference']:+.2f}".replace("-", "−")
+        notes.append(f"Mean over the heads (a random head) {change} {unit}")
+        notes.append(f"Better without {facts['improving']} heads, {facts['improving_significant']} after correction")
+        notes.append(f"Worse without {facts['harming']}, {facts['harming_significant']} after correction")
     return notes
 
 
@@ -35,7 +39,8 @@ def _points(dataset: xr.Dataset) -> tuple[float, str]:
     "ablation",
     name="heads",
     title="What disabling one head does to the score",
-    caption="Each cell is one head: the score without it minus the score of the whole model. Below: the mean over all heads, and how many the model is better without.",
+    caption="Each cell is one head: the score without it minus the score of the whole model. "
+    "Below: the mean over all heads, and how many the model is better and worse without; a ring marks a change that survives correction.",
     paper="Kovaleva et al. 2019, Fig 8",
     needs=("difference",),
 )
@@ -45,7 +50,13 @@ def heads(dataset: xr.Dataset) -> Figure:
     coords = {dim: data.numbers(dataset, dim) for dim in ("layer", "head")}
     array = xr.DataArray(scale * data.values(dataset, "difference", ("layer", "head")), dims=("layer", "head"), coords=coords)
     label = f"change of {dataset.attrs.get('metric', 'score')}"
-    return heatmap(array, title="Score without one head", label=label, unit=unit, centre=0.0, annotate="none", notes=_notes(dataset))
+    sure = data.values(dataset, "p_adjusted", ("layer", "head")) < SURE if "p_adjusted" in dataset else np.zeros(array.shape, dtype=bool)
+    notes = [*_notes(dataset, over_heads=True), "Ringed: corrected p < 0.05" if sure.any() else ""]
+    fig = heatmap(array, title="Score without one head", label=label, unit=unit, centre=0.0, annotate="none", notes=notes)
+    rows, columns = np.nonzero(sure)
+    fig.axes[0].scatter(columns, rows, s=22, facecolors="none", edgecolors="white", linewidths=1.6)
+    fig.axes[0].scatter(columns, rows, s=22, facecolors="none", edgecolors=style.INK, linewidths=0.7)
+    return fig
 
 
 @figure(
@@ -71,10 +82,10 @@ def layers(dataset: xr.Dataset) -> Figure:
     fig = style.new_figure(style.COLUMN, 0.9 + 0.19 * len(names))
     ax = fig.subplots()
     place = np.arange(len(names))
-    colours = [style.BLUE if value < SURE else "white" for value in p]
+    colours = [style.SKY if value < SURE else "white" for value in p]
     errors = scale * np.abs(np.stack([middle - low, high - middle]))
     ax.barh(place, scale * middle, color=colours, edgecolor=style.BLUE, linewidth=0.6, height=0.7)
-    ax.errorbar(scale * middle, place, xerr=errors, fmt="none", ecolor=style.GREY, elinewidth=0.7, capsize=1.5)
+    ax.errorbar(scale * middle, place, xerr=errors, fmt="none", ecolor=style.INK, elinewidth=0.7, capsize=1.5)
     ax.axvline(0, color="black", linewidth=0.6)
     ax.set_yticks(place, names)
     ax.invert_yaxis()
@@ -103,13 +114,41 @@ def importance(dataset: xr.Dataset) -> Figure:
     y = sign * scale * data.values(dataset, "difference", ("layer", "head"))
     fig = style.new_figure(style.COLUMN, 2.6)
     ax = fig.subplots()
-    colours = style.layer_colours(x.shape[0])
-    for layer in range(x.shape[0]):
-        ax.scatter(x[layer], y[layer], s=9, color=colours[layer], linewidths=0)
+    head_points(fig, ax, x, y, data.numbers(dataset, "layer"))
     ax.axhline(0, color=style.GREY, linewidth=0.5)
     ax.set_xlabel("first-order importance (nats)")
     ax.set_ylabel(f"harm of disabling ({unit})")
     spearman = dataset.attrs.get("importance_spearman")
-    note = "" if spearman is None else f"Spearman {float(spearman):.2f}"
-    style.annotate_figure(fig, "Importance and harm of heads", [*_notes(dataset)[:3], note, "Dark: lower layers, light: upper layers"])
+    note = "" if spearman is None else f"Spearman over heads {float(spearman):.2f}".replace("-", "−")
+    style.annotate_figure(fig, "Importance and harm of heads", [*_notes(dataset), note])
+    return style.finish(fig)
+
+
+@figure(
+    "ablation",
+    name="roles",
+    title="Which roles go with the harm of disabling a head",
+    caption="Spearman's correlation over heads between the harm of disabling a head and its bias to each role, with 95 % intervals; filled where it survives correction "
+    "over roles. To the right: heads that lean more to the role are missed more.",
+    paper="Kovaleva et al. 2019, §4.6 and §5",
+    needs=("role_correlation",),
+)
+def roles(dataset: xr.Dataset) -> Figure:
+    """`role_correlation[role]` with intervals, largest first."""
+    keys = ("", "_low", "_high", "_p_adjusted")
+    found = [data.values(dataset, f"role_correlation{key}", ("role",)) for key in keys]
+    shown = [i for i in np.argsort(-found[0], kind="stable").tolist() if np.isfinite(found[0][i])]
+    middle, low, high, p = (values[shown] for values in found)
+    fig = style.new_figure(style.COLUMN, 0.9 + 0.17 * len(shown))
+    ax = fig.subplots()
+    place = np.arange(len(shown))
+    ax.hlines(place, low, high, color=style.BLUE, linewidth=0.9)
+    for row, value in enumerate(middle):
+        ax.plot(value, row, "o", color=style.BLUE, markerfacecolor=style.BLUE if p[row] < SURE else "white", markersize=3.6)
+    ax.axvline(0, color=style.GREY, linewidth=0.6)
+    labels = data.labels(dataset, "role")
+    ax.set_yticks(place, [labels[i].replace("_", " ") for i in shown])
+    ax.set_ylim(len(shown) - 0.5, -0.5)
+    ax.set_xlabel("correlation of harm and bias to the role")
+    style.annotate_figure(fig, "Harm of disabling heads, by role", [*_notes(dataset), "Lines: 95 % interval", "Filled: corrected p < 0.05"])
     return style.finish(fig)

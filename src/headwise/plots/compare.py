@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
@@ -42,11 +45,11 @@ def cosine(dataset: xr.Dataset) -> Figure:
 
 def _thirds(dataset: xr.Dataset, variable: str, dim: str, title: str, label: str) -> Figure:
     models = [str(name) for name in dataset["model"].values]
-    labels = [str(name) for name in (dataset[f"{dim}_name"] if f"{dim}_name" in dataset.coords else dataset[dim]).values]
+    labels = _dim_labels(dataset, dim)
     parts = {key: dataset[f"{variable}_third_change{key}"].transpose("model", "third", dim).values for key in ("", "_low", "_high")}
     shown = [i for i in range(len(labels)) if np.isfinite(parts[""][..., i]).any()]
     fig = style.new_figure(style.PAGE, 0.9 + 1.7 * len(models))
-    axes = np.atleast_1d(fig.subplots(len(models), 1, sharex=True, squeeze=False).ravel())
+    axes = np.atleast_1d(fig.subplots(len(models), 1, sharex=True, sharey=True, squeeze=False).ravel())
     colours = style.layer_colours(3)
     for row, ax in enumerate(axes):
         for third in range(3):
@@ -58,7 +61,8 @@ def _thirds(dataset: xr.Dataset, variable: str, dim: str, title: str, label: str
             )
         ax.axhline(0, color="black", linewidth=0.5)
         ax.set_ylabel(label)
-    axes[-1].set_xticks(np.arange(len(shown)), [labels[i].replace("_", " ") for i in shown], rotation=30, ha="right")
+    slanted: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if len(shown) > 6 else {}
+    axes[-1].set_xticks(np.arange(len(shown)), [labels[i].replace("_", " ") for i in shown], **slanted)
     style.panel_labels(list(axes), models)
     handles, _ = axes[0].get_legend_handles_labels()
     notes = [_against(dataset), "Whiskers: 95 % interval over inputs, paired", "Thirds of the layers, mean over their heads"]
@@ -66,86 +70,117 @@ def _thirds(dataset: xr.Dataset, variable: str, dim: str, title: str, label: str
     return style.finish(fig)
 
 
-@figure(
-    "change_roles",
-    name="thirds",
-    title="Change of sieve bias by role, for initial, middle and final layers",
-    caption="Bars above zero: heads of these layers lean more to the role than in the first model.",
-    paper="Pande et al. 2021, Fig 6",
-    needs=("bias_third_change",),
-)
-def roles(dataset: xr.Dataset) -> Figure:
-    """`bias_third_change[model, third, role]` with paired intervals (Pande et al. 2021, Fig 6)."""
-    return _thirds(dataset, "bias", "role", "Change of sieve bias", "change of bias")
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A quantity with one value a head and label that is compared: where it lies in the result, and in which words it is drawn."""
+
+    group: str
+    variable: str
+    dim: str
+    what: str  # what changed, after "change of"
+    label: str  # at the axis
+    reading: str  # what a change above zero means
+    paper: str
+
+    def thirds(self, dataset: xr.Dataset) -> Figure:
+        return _thirds(dataset, self.variable, self.dim, f"Change of {self.what}", self.label)
+
+    def heads(self, dataset: xr.Dataset) -> Figure:
+        return _head_panels(dataset, f"{self.variable}_change", self.dim, f"Change of {self.what}", self.label)
 
 
-@figure(
-    "change_features",
-    name="thirds",
-    title="Change of attention to linguistic features, for initial, middle and final layers",
-    caption="Bars above zero: tokens of the feature get more attention than in the first model.",
-    paper="Kovaleva et al. 2019, Fig 6",
-    needs=("attention_third_change",),
-)
-def features(dataset: xr.Dataset) -> Figure:
-    """`attention_third_change[model, third, feature]` with paired intervals (Kovaleva et al. 2019, Fig 6)."""
-    return _thirds(dataset, "attention", "feature", "Change of attention to features", "change of attention")
+CHANGED = (
+    Changed(
+        "change_roles", "bias", "role", "sieve bias", "change of bias", "heads lean more to the role than in the first model",
+        "Pande et al. 2021, Fig 6",
+    ),
+    Changed(
+        "change_features", "attention", "feature", "attention to features", "change of attention",
+        "tokens of the feature get more attention than in the first model", "Kovaleva et al. 2019, Fig 6",
+    ),
+    Changed(
+        "change_surface", "token_type", "token_type", "attention to token types", "change of share",
+        "more of the attention goes to tokens of the type than in the first model", "Clark et al. 2019, Fig 2",
+    ),
+)  # fmt: skip
 
 
-@figure(
-    "change_features",
-    name="heads",
-    title="Change of attention to each linguistic feature, head by head",
-    caption="Each cell is one head: how much more (or less) attention tokens of the feature get than in the first model. One colour scale for all.",
-    paper="Kovaleva et al. 2019, Fig 6",
-    needs=("attention_change",),
-)
-def feature_heads(dataset: xr.Dataset) -> Figure:
-    """`attention_change[model, layer, head, feature]` as heat maps on one colour scale around zero."""
-    return _change_panels(dataset, "attention_change", "feature", "Change of attention to features", "change of attention")
+def _register(changed: Changed) -> None:
+    """Two figures of each quantity: means over thirds of the layers with intervals, and every head."""
+    figure(
+        changed.group,
+        name="thirds",
+        title=f"Change of {changed.what}, for initial, middle and final layers",
+        caption=f"Bars above zero: {changed.reading}.",
+        paper=changed.paper,
+        needs=(f"{changed.variable}_third_change",),
+    )(changed.thirds)
+    figure(
+        changed.group,
+        name="heads",
+        title=f"Change of {changed.what}, head by head",
+        caption=f"Each cell is one head, all on one colour scale; above zero, {changed.reading}.",
+        paper=changed.paper,
+        needs=(f"{changed.variable}_change",),
+        each="model",
+    )(changed.heads)
 
 
-@figure(
-    "change_surface",
-    name="heads",
-    title="Change of attention to token types, head by head",
-    caption="Each cell is one head: how much more (or less) of its attention goes to tokens of the type than in the first model. One colour scale for all.",
-    paper="Clark et al. 2019, Fig 2",
-    needs=("token_type_change",),
-)
-def surface_heads(dataset: xr.Dataset) -> Figure:
-    """`token_type_change[model, layer, head, token_type]` as heat maps on one colour scale around zero."""
-    return _change_panels(dataset, "token_type_change", "token_type", "Change of attention to token types", "change of share")
+for _changed in CHANGED:
+    _register(_changed)
 
 
-def _change_panels(dataset: xr.Dataset, name: str, dim: str, title: str, label: str) -> Figure:
-    array = dataset[name]
-    labels = [str(value) for value in (dataset[f"{dim}_name"] if f"{dim}_name" in dataset.coords else dataset[dim]).values]
-    values = array.transpose("model", dim, "layer", "head").values
+def _head_panels(dataset: xr.Dataset, name: str, dim: str, title: str, label: str) -> Figure:
+    """One model's change, a panel for each label."""
+    model = str(dataset["model"].values[0])
+    values = dataset[name].isel(model=0).transpose(dim, "layer", "head").values
     coords = {d: data.numbers(dataset, d) for d in ("layer", "head")}
-    models = [str(value) for value in dataset["model"].values]
-    panels = {}
-    for m, model in enumerate(models):
-        for i, text in enumerate(labels):
-            if np.isfinite(values[m, i]).any():
-                panels[f"{model}: {text}" if len(models) > 1 else text] = xr.DataArray(values[m, i], dims=("layer", "head"), coords=coords)
-    return heatmap_panels(panels, title=title, label=label, centre=0.0, annotate="none", notes=[_against(dataset)])
+    panels = {
+        text.replace("_", " "): xr.DataArray(plane, dims=("layer", "head"), coords=coords)
+        for text, plane in zip(_dim_labels(dataset, dim), values, strict=True)
+        if np.isfinite(plane).any()
+    }
+    return heatmap_panels(panels, title=f"{title}: {model}", label=label, centre=0.0, annotate="none", notes=[_against(dataset)])
+
+
+def _dim_labels(dataset: xr.Dataset, dim: str) -> list[str]:
+    return [str(name) for name in (dataset[f"{dim}_name"] if f"{dim}_name" in dataset.coords else dataset[dim]).values]
 
 
 @figure(
     "change_probing",
     name="states",
     title="Probing accuracy of heads in every model, on one colour scale",
-    caption="Each cell is one head; one panel for each model and task, heads sorted within their layer, all on one colour scale.",
+    caption="Each cell is one head; one panel for each model, heads sorted within their layer, all on one colour scale.",
     paper="Jo & Myaeng 2020, Fig 4",
     needs=("accuracy",),
+    each="task",
 )
 def probing(dataset: xr.Dataset) -> Figure:
-    """`accuracy[model_all, task, layer, head]` on one colour scale, heads sorted (Jo & Myaeng 2020, Fig 4)."""
-    panels: dict[str, xr.DataArray] = {}
-    for task in dataset["task"].values:
-        planes = _planes(dataset.sel(task=task), "accuracy", "model_all", 100.0)
-        panels |= {f"{task}: {model}": plane for model, plane in planes.items()}
+    """`accuracy[model_all, task, layer, head]` of one task on one colour scale, heads sorted (Jo & Myaeng 2020, Fig 4)."""
+    task = str(dataset["task"].values[0])
+    notes = [data.count_text(dataset, "accuracy", each="test examples")]
+    if data.has(dataset, "majority"):
+        notes.append(f"The most frequent label alone: {100 * float(dataset['majority'].values[0]):.1f} %")
+    planes = _planes(dataset.isel(task=0), "accuracy", "model_all", 100.0)
     return heatmap_panels(
-        panels, title="Probing accuracy in every model", label="test accuracy (%)", sort=True, annotate="none", notes=[_against(dataset)]
+        planes, title=f"{task}: probing accuracy in every model", label="test accuracy (%)", sort=True, annotate="none", notes=notes
+    )
+
+
+@figure(
+    "change_probing",
+    name="heads",
+    title="Change of probing accuracy, head by head",
+    caption="Each cell is one head: test accuracy minus that of the same head in the first model, one panel for each other model, all on one colour scale.",
+    paper="Jo & Myaeng 2020, Fig 4",
+    needs=("accuracy_change",),
+    each="task",
+)
+def probing_heads(dataset: xr.Dataset) -> Figure:
+    """`accuracy_change[model, task, layer, head]` of one task around zero."""
+    task = str(dataset["task"].values[0])
+    planes = _planes(dataset.isel(task=0), "accuracy_change", "model", 100.0)
+    return heatmap_panels(
+        planes, title=f"{task}: change of probing accuracy", label="points", centre=0.0, annotate="none", notes=[_against(dataset)]
     )

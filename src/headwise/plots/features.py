@@ -16,6 +16,7 @@ from headwise.plots.registry import figure
 SPECIAL = ("cls", "sep", "punct")
 NAMES = {"cls": "[CLS] tokens", "sep": "[SEP] tokens", "punct": ". and ,"}
 _LHF = ("layer", "head", "feature")
+CELLS = "Each cell: mean over inputs of one head; intervals are in the tables"
 
 
 def _panels(dataset: xr.Dataset, name: str, dim: str, chosen: list[str]) -> dict[str, xr.DataArray]:
@@ -37,8 +38,16 @@ def _has(dataset: xr.Dataset, chosen: list[str]) -> bool:
     paper="Kovaleva et al. 2019, Fig 6",
     needs=("attention",),
 )
-def special_tokens(dataset: xr.Dataset) -> Figure:
-    """Heat maps `attention[layer, head]` of the special tokens on one scale."""
+def special_tokens(dataset: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
+    """Heat maps `attention[layer, head]` of the special tokens on one scale; of several datasets (tasks, say), one column each and `[SEP]` over `[CLS]`, as the paper has it.
+
+    Parameters
+    ----------
+    dataset
+        One dataset, or several by name.
+    """
+    if not isinstance(dataset, xr.Dataset):
+        return _special_tokens_of(dataset)
     chosen = [name for name in data.labels(dataset, "feature") if name in SPECIAL and _has(dataset, [name])]
     if not chosen:
         return feature_maps(dataset)
@@ -47,7 +56,28 @@ def special_tokens(dataset: xr.Dataset) -> Figure:
         title="Attention to special tokens and punctuation",
         label="share of attention",
         limits=(0.0, None),
-        notes=_notes(dataset),
+        notes=_notes(dataset, chosen),
+    )
+
+
+def _special_tokens_of(several: Mapping[str, xr.Dataset]) -> Figure:
+    chosen = [name for name in ("sep", "cls") if all(name in data.labels(one, "feature") and _has(one, [name]) for one in several.values())]
+    if not several or not chosen:
+        raise ParameterError("`dataset` must name at least one dataset, each with attention to sep or cls tokens; one of them has neither.")
+    room = (style.PAGE - 1.0) / len(several) - 0.5  # inches for a panel's name
+    panels = {
+        style.wrap(f"{task}: [{name.upper()}]", room, style.NORMAL): next(iter(_panels(one, "attention", "feature", [name]).values()))
+        for name in chosen
+        for task, one in several.items()
+    }
+    return heatmap_panels(
+        panels,
+        title="Attention to special tokens by task",
+        label="share of attention",
+        limits=(0.0, None),
+        annotate="none",
+        notes=[*(_behind(one, "attention", f"{task}: ", chosen) for task, one in several.items()), CELLS],
+        across=len(several),
     )
 
 
@@ -69,21 +99,24 @@ def feature_maps(dataset: xr.Dataset) -> Figure:
     ]
     panels = _panels(dataset, "attention", "feature", chosen)
     absent = [name for name in labels if name not in chosen and name not in SPECIAL]
-    notes = [*_notes(dataset), f"Not computed or never matched: {', '.join(absent)}" if absent else ""]
+    notes = [*_notes(dataset, chosen), f"Not computed or never matched: {', '.join(absent)}" if absent else ""]
     return heatmap_panels(
         panels, title="Attention to linguistic features", label="share of attention", limits=(0.0, None), annotate="none", notes=notes
     )
 
 
-def _notes(dataset: xr.Dataset) -> list[str]:
+def _notes(dataset: xr.Dataset, chosen: list[str]) -> list[str]:
+    dataset = dataset.isel(feature=[place for place, name in enumerate(data.labels(dataset, "feature")) if name in chosen])
     even = data.values(dataset, "uniform", ("layer", "feature")) if "uniform" in dataset.variables else np.array([np.nan])
     reference = f"Uniform attention would give about {np.nanmean(even):.3f}" if np.isfinite(even).any() else ""
-    return [
-        data.source_text(dataset),
-        data.count_text(dataset, "attention"),
-        "Each cell: mean over inputs of one head; intervals are in the tables",
-        reference,
-    ]
+    return [_behind(dataset, "attention"), CELLS, reference]
+
+
+def _behind(dataset: xr.Dataset, name: str, start: str = "", chosen: list[str] | None = None) -> str:
+    """What is behind a mean: model, corpus and count, as far as the dataset says."""
+    if chosen is not None:
+        dataset = dataset.isel(feature=[place for place, feature in enumerate(data.labels(dataset, "feature")) if feature in chosen])
+    return start + ", ".join(filter(None, (data.source_text(dataset), data.count_text(dataset, name))))
 
 
 @figure(
@@ -141,7 +174,7 @@ def from_cls(dataset: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
     bar = fig.colorbar(image, ax=list(axes[: len(planes)]), fraction=0.035, pad=0.015)
     bar.set_label("weight from [CLS]")
     bar.outline.set_linewidth(0.4)
-    notes = [f"{f'{name}: ' if name else ''}{data.source_text(one)}, {data.count_text(one, 'from_cls')}" for name, one in several.items()]
+    notes = [_behind(one, "from_cls", f"{name}: " if name else "") for name, one in several.items()]
     style.annotate_figure(
         fig, "What the first token attends to in the last layer", [*notes, "Mean over inputs; intervals are in the tables"]
     )
@@ -162,7 +195,7 @@ def pair_maps(dataset: xr.Dataset) -> Figure:
     notes = [
         data.source_text(dataset),
         data.count_text(dataset, "attention"),
-        "Each cell: mean over inputs of one head; intervals are in the tables",
+        CELLS,
     ]
     return heatmap_panels(
         _panels(dataset, "attention", "pair", data.labels(dataset, "pair")),

@@ -151,11 +151,15 @@ def frame_heads(
             colours = [style.VERMILION if t in set(elements) else style.PALE for t in range(len(tokens))]
             low.bar(range(len(tokens)), plane[list(target)].max(0), color=colours)
             low.set_xticks(range(len(tokens)), tokens, rotation=60, ha="right", rotation_mode="anchor")
-            low.set_ylabel("weight from the target")
+            low.set_ylabel("weight")
             top.set_title(f"{style.head_name(layer, head)} (score {score[layer, head]:.3f})")
         style.annotate_figure(
             fig,
             "The heads that link targets to elements most",
-            ["Framed row: the target. Red bars: its elements. One sentence, so no interval"],
+            [
+                data.source_text(dataset),
+                "Above: each map, dark for no weight to bright for its own largest; framed: the target's row. Below: the weights of that row; red: its elements. "
+                "One sentence, so no interval",
+            ],
         )
         return style.finish(fig)

@@ -47,7 +47,7 @@ def heatmap(
     centre
         A value that gets the neutral colour of a diverging scale.
     sort
-        Sort the heads of each layer by value, largest first; cells then carry head numbers.
+        Sort the heads of each layer by value, largest first.
     annotate
         Print `value` or `head` in each cell, or `none`; `auto` prints values (head numbers when sorted) where they fit.
     cmap
@@ -70,8 +70,9 @@ def heatmap_panels(
     annotate: Annotate = "auto",
     cmap: str | None = None,
     notes: Iterable[str] = (),
+    across: int = 0,
 ) -> Figure:
-    """Several heat maps on one colour scale, each named; see `heatmap` for the parameters."""
+    """Several heat maps on one colour scale, each named, `across` of them side by side (0: as many as look well); see `heatmap` for the other parameters."""
     if annotate not in ("auto", "value", "head", "none"):
         raise ParameterError(f"`annotate` must be one of auto, value, head, none; it is {annotate!r}.")
     if not arrays:
@@ -79,7 +80,7 @@ def heatmap_panels(
     with style.context():
         planes = {name: _plane(name, array) for name, array in arrays.items()}
         norm = _scale(list(planes.values()), limits, centre)
-        columns, rows, width, height = _grid(list(planes.values()), wide=annotate == "value")
+        columns, rows, width, height = _grid(list(planes.values()), wide=annotate == "value", across=across)
         fig = style.new_figure(width, height)
         axes = np.atleast_1d(fig.subplots(rows, columns, squeeze=False).ravel())
         colours = cmap or (style.SEQUENTIAL if centre is None else style.DIVERGING)
@@ -97,7 +98,8 @@ def heatmap_panels(
         bar.outline.set_linewidth(0.4)
         bar.set_label(f"{label} ({unit})" if label and unit else label or unit)
         hatched = any(np.isnan(plane).any() for plane in planes.values())
-        order = "Heads sorted within each layer, largest first; cells carry head numbers" if sort else ""
+        numbered = all(_cell_text(plane, sort, annotate, cell_room) == "head" for plane in planes.values())
+        order = f"Heads sorted within each layer, largest first{'; cells carry head numbers' if numbered else ''}" if sort else ""
         style.annotate_figure(fig, title, [*notes, order, "Hatched: not defined" if hatched else ""])
         return style.finish(fig)
 
@@ -121,10 +123,10 @@ def _scale(planes: list[np.ndarray], limits: tuple[float | None, float | None], 
     return Normalize(low, high if high > low else low + 1.0)
 
 
-def _grid(planes: list[np.ndarray], wide: bool) -> tuple[int, int, float, float]:
+def _grid(planes: list[np.ndarray], wide: bool, across: int) -> tuple[int, int, float, float]:
     """Columns, rows, width and height in inches: square-ish cells, never higher than a page."""
     count, layers, heads = len(planes), max(p.shape[0] for p in planes), max(p.shape[1] for p in planes)
-    columns = 2 if count in (2, 4) else min(count, 3)
+    columns = across or (2 if count in (2, 4) else min(count, 3))
     width = style.COLUMN if count == 1 and heads <= (8 if wide else 12) else style.PAGE
     rows = -(-count // columns)
     cell = ((width - 0.8) / columns - 0.3) / heads
@@ -155,15 +157,22 @@ def _draw(
     for edges, line in ((np.arange(1, plane.shape[1]) - 0.5, ax.axvline), (np.arange(1, plane.shape[0]) - 0.5, ax.axhline)):
         for edge in edges:
             line(edge, color="white", linewidth=0.4)
-    what = ("head" if sort else "value") if annotate == "auto" else annotate
-    longest = 0.24 if what == "value" else 0.15
-    if what != "none" and (annotate != "auto" or (cell_room >= longest and plane.shape[0] <= 16)):
+    what = _cell_text(plane, sort, annotate, cell_room)
+    if what != "none":
         _write(ax, plane, names, heads, norm, cmap, what)
     ax.set_xticks(*_ticks(list(range(len(heads))) if sort else heads, cell_room))
     ax.set_yticks(*_ticks(layers, 0.2 if len(layers) <= 16 else 0.1))
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     return image
+
+
+def _cell_text(plane: np.ndarray, sort: bool, annotate: Annotate, cell_room: float) -> Annotate:
+    """What the cells of a plane carry: what was asked for, or with `auto` what fits."""
+    if annotate != "auto":
+        return annotate
+    what: Annotate = "head" if sort else "value"
+    return what if cell_room >= (0.24 if what == "value" else 0.15) and plane.shape[0] <= 16 else "none"
 
 
 def _write(ax: Axes, plane: np.ndarray, names: np.ndarray, heads: list[int], norm: Normalize, cmap: str, what: str) -> None:

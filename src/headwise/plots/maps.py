@@ -52,7 +52,7 @@ def all_maps(
         rows, columns = maps.shape[:2]
         cell = min((style.PAGE - 0.95) / columns, 1.2, (style.PAGE_HEIGHT - 1.35) / rows)
         width = min(max(columns * cell + 0.95, style.COLUMN), style.PAGE)
-        listing = _token_listing(tokens, width - 0.1)
+        listing = token_listing(tokens, width - 0.1)
         fig = style.new_figure(width, rows * cell + 0.95 + 0.115 * (listing.count("\n") + 1))
         ax = fig.subplots()
         image = ax.imshow(mosaic, cmap=cmap, norm=PowerNorm(0.5, 0, 1), aspect="equal", interpolation="auto", origin="upper")
@@ -87,7 +87,7 @@ def _mosaic(maps: np.ndarray) -> tuple[np.ma.MaskedArray, tuple[int, int], int]:
     return np.ma.masked_invalid(flat), pitch, gap
 
 
-def _token_listing(tokens: Sequence[str], width: float, lines: int = 4) -> str:
+def token_listing(tokens: Sequence[str], width: float, lines: int = 4) -> str:
     """The tokens in order, wrapped, cut after some lines with the number left out."""
     words = [token.replace("\n", "⏎").replace("\t", "⇥") or "∅" for token in tokens]
     text = style.wrap("Tokens: " + " ".join(words), width, style.SMALL)

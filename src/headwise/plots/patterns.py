@@ -106,7 +106,7 @@ def shares(dataset: xr.Dataset) -> Figure:
             left.plot(value[k], k + offset, marker, color=colour, markerfacecolor=face, markersize=4.5, label=label if k == 0 else None)
     left.set_yticks(place, PATTERNS)
     left.invert_yaxis()
-    left.set_xlim(0, None)
+    left.set_xlim(-0.02 * left.get_xlim()[1], None)  # a share of 0 is drawn whole
     left.set_xlabel("share of maps")
     left.grid(axis="x")
     left.legend(loc="lower right")
@@ -117,7 +117,8 @@ def shares(dataset: xr.Dataset) -> Figure:
     style.panel_labels([left, right], ["all heads together", "by layer"])
     count = int(np.max(dataset["overall_n"].values)) if "overall_n" in dataset else 0
     notes = [
-        f"{count} examples" if count else "",
+        data.source_text(dataset),
+        f"n = {count:,} examples" if count else "",
         "Intervals: 95 %, over examples; those of the corrected shares also over the labelled maps behind the correction",
     ]
     style.annotate_figure(fig, "The five kinds of attention map", notes, _legend(), columns=len(PATTERNS))
@@ -153,10 +154,18 @@ def heads(dataset: xr.Dataset) -> Figure:
     ax.set_xticks(range(count), [str(h) for h in data.numbers(dataset, "head")])
     ax.set_yticks(range(layers), [str(k) for k in data.numbers(dataset, "layer")])
     ax.set_xlabel("head")
-    ax.set_ylabel("layer")
+    ax.set_ylabel("layer (0 at the top)")
     grey = [Patch(facecolor="#8c8c8c" if name == "heterogeneous" else COLOURS[name], label=name) for name in PATTERNS]
     style.annotate_figure(
-        fig, "The commonest kind of map of each head", ["Numbers: per cent of the examples; paler: a smaller share"], grey, columns=3
+        fig,
+        "The commonest kind of map of each head",
+        [
+            data.source_text(dataset),
+            data.count_text(dataset, "proportion"),
+            "Numbers: per cent of the examples, as counted; paler: a smaller share; intervals are in the tables",
+        ],
+        grey,
+        columns=3,
     )
     return style.finish(fig)
 
@@ -180,9 +189,15 @@ def shares_by_corpus(results: Mapping[str, xr.Dataset], corrected: bool = False)
         values = np.stack([data.values(dataset, name, ("pattern",)) for dataset in results.values()])
         _stack(ax, values, list(results), numbers=True)
         ax.set_ylabel("share of maps")
-        what = "corrected for the classifier's confusion" if corrected else "as counted"
-        style.annotate_figure(fig, "Kinds of attention map by corpus", [what[0].upper() + what[1:]], _legend(), columns=3)
+        what = "Corrected for the classifier's confusion" if corrected else "As counted"
+        behind = [f"{corpus}: {_behind(dataset)}" for corpus, dataset in results.items() if _behind(dataset)]
+        notes = [f"{what}; intervals are in the tables. In per cent", *behind]
+        style.annotate_figure(fig, "Kinds of attention map by corpus", notes, _legend(), columns=3)
         return style.finish(fig)
+
+
+def _behind(dataset: xr.Dataset) -> str:
+    return ", ".join(filter(None, (data.source_text(dataset), data.count_text(dataset, "overall"))))
 
 
 def _stack(ax: Axes, values: np.ndarray, names: Sequence[str], numbers: bool = False) -> None:

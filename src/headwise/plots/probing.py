@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import matplotlib as mpl
 import numpy as np
 import xarray as xr
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap_panels
+from headwise.plots.points import head_points
 from headwise.plots.registry import figure
 
 _THT = ("task", "layer", "head")
@@ -22,6 +23,8 @@ _POOLINGS = {
     "top_heads": ("top heads", style.BLUE, "o"),
     "greedy_heads": ("heads chosen greedily", style.VERMILION, "s"),
 }
+
+_LEVELS: dict[str, Any] = {"best_layer": (0, (4, 2)), "last_layer": (0, (1, 1.5))}  # lines across the curves
 
 
 def _names(dataset: xr.Dataset) -> list[str]:
@@ -96,7 +99,26 @@ def one_task(dataset: xr.Dataset) -> Figure:
     if "better" in dataset:
         better = np.atleast_3d(dataset["better"].values)
         notes.append(f"Better than that at 5 %, corrected over heads: {int(better.sum())} of {better.size} heads")
+    if data.has(dataset, "random_accuracy"):
+        notes.append(f"Best head of the same model with random weights: {100 * np.nanmax(dataset['random_accuracy'].values):.1f} %")
     return heatmap_panels({"": planes[name]}, title=f"{name}: probing accuracy of each head", label=_label(dataset), sort=True, notes=notes)
+
+
+@figure(
+    "probing",
+    name="selectivity",
+    title="How much of a score is the head's and not the probe's",
+    caption="Each cell is one head: its test accuracy minus that of the same probe on a control task, where the labels were dealt out at random. Near zero, the probe "
+    "alone explains the score.",
+    paper="Jo & Myaeng 2020; control tasks after Hewitt & Liang 2019",
+    needs=("selectivity",),
+)
+def selectivity(dataset: xr.Dataset) -> Figure:
+    """`selectivity[task, layer, head]` as heat maps on one colour scale."""
+    label = "score minus score on the control task (points)"
+    return heatmap_panels(
+        _planes(dataset, "selectivity"), title="Selectivity of each head", label=label, annotate="none", notes=_notes(dataset)
+    )
 
 
 @figure(
@@ -122,6 +144,11 @@ def poolings(dataset: xr.Dataset) -> Figure:
             ax.hlines(y, 100 * bounds[0][:, j], 100 * bounds[1][:, j], color=colour, linewidth=0.9)
         ax.plot(values[:, j], y, marker, color=colour, markersize=3.6)
         handles.append(Line2D([], [], color=colour, marker=marker, linestyle="none", label=shown))
+    if data.has(dataset, "random_layer_accuracy"):
+        untrained = 100 * data.values(dataset, "random_layer_accuracy", ("task", "layer"))[:, -1]
+        mark: dict[str, Any] = {"marker": "D", "color": style.GREY, "markerfacecolor": "white", "markersize": 3.6, "linestyle": "none"}
+        ax.plot(untrained, np.arange(len(tasks)) - (len(labels) - 1) / 2 * 0.17, **mark)
+        handles.append(Line2D([], [], **mark, label="last layer, random weights"))
     if data.has(dataset, "majority"):
         level = 100 * np.atleast_1d(dataset["majority"].values)
         ax.vlines(
@@ -135,7 +162,11 @@ def poolings(dataset: xr.Dataset) -> Figure:
     ax.set_xlabel(_label(dataset))
     notes = [*_notes(dataset), "Lines: 95 % interval"]
     style.annotate_figure(
-        fig, "Sentence vectors from the last layer, the best layer and the best heads", notes, handles, columns=len(handles)
+        fig,
+        "Sentence vectors from the last layer, the best layer and the best heads",
+        notes,
+        handles,
+        columns=len(handles) if len(handles) < 6 else 3,
     )
     return style.finish(fig)
 
@@ -144,15 +175,19 @@ def poolings(dataset: xr.Dataset) -> Figure:
     "probing",
     name="curves",
     title="How many heads it takes",
-    caption="Test accuracy of the n best heads together: ranked singly on validation, or chosen one after the other so that each adds most. Dashed: the best layer.",
+    caption="Test accuracy of the n best heads together: ranked singly on validation, or "
+    "chosen one after the other so that each adds most. Dashed: the best layer; dotted: the last.",
     paper="Jo & Myaeng 2020, §3.3 and §6.1",
     needs=("curve_accuracy",),
 )
 def curves(dataset: xr.Dataset) -> Figure:
-    """`curve_accuracy[task, n_heads, selection]` with intervals, the best layer as reference."""
+    """`curve_accuracy[task, n_heads, selection]` with intervals, best and last layer as reference."""
     dims = ("task", "n_heads", "selection")
     values, bounds = 100 * data.values(dataset, "curve_accuracy", dims), data.interval(dataset, "curve_accuracy", dims)
     tasks, counts, selections = _names(dataset), np.array(data.numbers(dataset, "n_heads")), data.labels(dataset, "selection")
+    has_levels = data.has(dataset, "pooled_accuracy")
+    pooled = data.values(dataset, "pooled_accuracy", ("task", "pooling")) if has_levels else np.empty((len(tasks), 0))
+    levels = {name: dashes for name, dashes in _LEVELS.items() if has_levels and name in data.labels(dataset, "pooling")}
     columns = min(5, len(tasks)) if len(tasks) > 3 else len(tasks)
     rows = -(-len(tasks) // columns)
     fig = style.new_figure(style.PAGE if columns > 1 else style.COLUMN, 1.55 * rows + 0.95 if columns > 1 else 2.8)
@@ -163,9 +198,9 @@ def curves(dataset: xr.Dataset) -> Figure:
             if bounds is not None:
                 ax.fill_between(counts, 100 * bounds[0][i, :, k], 100 * bounds[1][i, :, k], color=colour, alpha=0.15, linewidth=0)
             ax.plot(counts, values[i, :, k], color=colour, marker=marker, markersize=2.4, linewidth=1.0)
-        if data.has(dataset, "pooled_accuracy") and "best_layer" in data.labels(dataset, "pooling"):
-            level = data.values(dataset, "pooled_accuracy", ("task", "pooling"))[i, data.labels(dataset, "pooling").index("best_layer")]
-            ax.axhline(100 * level, color=style.GREY, linewidth=0.9, linestyle=(0, (4, 2)))
+        for pooling, dashes in levels.items():
+            level = pooled[i, data.labels(dataset, "pooling").index(pooling)]
+            ax.axhline(100 * level, color=style.GREY, linewidth=0.9, linestyle=dashes)
         ax.set_xscale("log")
         ticks = [n for n in (1, 3, 12, 36, 100, 300) if counts.min() <= n <= counts.max()] or counts.tolist()
         ax.set_xticks(ticks, [str(n) for n in ticks])
@@ -188,7 +223,7 @@ def curves(dataset: xr.Dataset) -> Figure:
         )
         for s in selections
     ]
-    handles.append(Line2D([], [], color=style.GREY, linestyle=(0, (4, 2)), label="best layer"))
+    handles += [Line2D([], [], color=style.GREY, linestyle=dashes, label=_POOLINGS[name][0]) for name, dashes in levels.items()]
     notes = [*_notes(dataset), "Bands: 95 % interval"]
     style.annotate_figure(fig, "Accuracy of the n best heads together", notes, handles, columns=len(handles))
     return style.finish(fig)
@@ -206,23 +241,13 @@ def curves(dataset: xr.Dataset) -> Figure:
 def syntactic_semantic(dataset: xr.Dataset) -> Figure:
     """`syntactic_score` against `semantic_score`, one point per head, coloured by layer (Jo & Myaeng 2020, Fig 5)."""
     x, y = (100 * data.values(dataset, name, ("layer", "head")) for name in ("syntactic_score", "semantic_score"))
-    layers = data.numbers(dataset, "layer")
     fig = style.new_figure(style.COLUMN, 3.3)
     ax = fig.subplots()
-    palette = style.layer_colours(len(layers))
-    for i in range(len(layers)):
-        ax.scatter(x[i], y[i], s=13, color=palette[i], edgecolors="white", linewidths=0.3, zorder=3)
+    head_points(fig, ax, x, y, data.numbers(dataset, "layer"))
     seen = np.isfinite(x) & np.isfinite(y)
     r = np.corrcoef(x[seen], y[seen])[0, 1] if seen.sum() > 2 else np.nan
     ax.set_xlabel("syntactic score: mean accuracy (%)")
     ax.set_ylabel("semantic score: mean accuracy (%)")
-    ax.grid()
-    scale = ScalarMappable(BoundaryNorm(np.arange(len(layers) + 1) - 0.5, len(layers)), ListedColormap(palette))
-    step = max(1, -(-len(layers) // 8))
-    bar = fig.colorbar(scale, ax=ax, fraction=0.05, pad=0.02, ticks=np.arange(0, len(layers), step))
-    bar.ax.set_yticklabels([str(layer) for layer in layers[::step]])
-    bar.set_label("layer")
-    bar.outline.set_linewidth(0.4)
     notes = [data.source_text(dataset), f"Pearson correlation over heads: {r:.2f}" if np.isfinite(r) else ""]
     style.annotate_figure(fig, "Syntactic and semantic score", notes)
     return style.finish(fig)
@@ -241,7 +266,7 @@ def task_correlation(dataset: xr.Dataset) -> Figure:
     values = data.values(dataset, "task_correlation", ("task", "task_b"))
     tasks = _names(dataset)
     size = min(style.PAGE, 1.9 + 0.36 * len(tasks))
-    fig = style.new_figure(size, size * 0.95)
+    fig = style.new_figure(size, size * 0.88)
     ax = fig.subplots()
     image = ax.imshow(values, cmap=style.DIVERGING, vmin=-1, vmax=1)
     colours = mpl.colormaps[style.DIVERGING]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -61,7 +62,7 @@ class FigureSpec:
             if self.applies(part):
                 label = str(part[self.each].values[0]) if self.each in part.coords else str(index)
                 title = f"{self.title}: {label.replace('_', ' ')}"
-                drawn.append(Drawn(f"{self.name}-{label.replace('_', '-')}", title, self.caption, self.paper, self.function(part)))
+                drawn.append(Drawn(f"{self.name}-{_file_part(label)}", title, self.caption, self.paper, self.function(part)))
         return drawn
 
 
@@ -126,6 +127,11 @@ def load_all() -> None:
     package = importlib.import_module("headwise.plots")
     for module in sorted(info.name for info in pkgutil.iter_modules(package.__path__)):
         importlib.import_module(f"headwise.plots.{module}")
+
+
+def _file_part(label: str) -> str:
+    """A label as part of a file name: a hub name's slash would name a folder."""
+    return re.sub(r"[\\/\s]+", "-", label.replace("_", "-"))
 
 
 def _has_numbers(values: np.ndarray) -> bool:

@@ -71,6 +71,8 @@ def upset(dataset: xr.Dataset, roles: Sequence[str] | None = None, most: int = 2
         sizes.text(members[:, row].sum(), row, f"{members[:, row].sum()} ", ha="right", va="center", fontsize=style.SMALL)
     for column, pattern in zip(columns, patterns, strict=True):
         on = np.flatnonzero(pattern)
+        if not len(on):
+            bars.text(float(column), -0.02, "none", transform=bars.get_xaxis_transform(), ha="center", va="top", fontsize=style.SMALL)
         if len(on) > 1:
             dots.plot([column, column], [on[0], on[-1]], color=style.INK, linewidth=1.0, zorder=2)
     dots.set_ylim(len(chosen) - 0.5, -0.5)
@@ -88,9 +90,9 @@ def upset(dataset: xr.Dataset, roles: Sequence[str] | None = None, most: int = 2
         fig,
         "Which roles go together",
         [
-            *role_notes(dataset),
+            *role_notes(dataset, chosen),
             f"{len(members)} heads in all layers; no interval: these are counts of heads",
-            unseen_roles(dataset, chosen),
+            unseen_roles(dataset, roles or COARSE),
         ],
     )
     return style.finish(fig)
@@ -102,7 +104,7 @@ _PLACES = {
     "1000": (0.14, 0.42), "1001": (0.50, 0.17), "1010": (0.29, 0.30), "1011": (0.39, 0.24), "1100": (0.23, 0.59), "1101": (0.61, 0.24), "1110": (0.35, 0.50),
     "1111": (0.50, 0.38),
 }  # fmt: skip
-_NAMES = ((0.10, 0.19, "center"), (0.19, 0.90, "center"), (0.80, 0.90, "center"), (0.90, 0.19, "center"))
+_NAMES = ((0.02, 0.16), (0.19, 0.90), (0.80, 0.90), (0.98, 0.16))
 
 
 @figure(
@@ -119,13 +121,14 @@ def venn(dataset: xr.Dataset) -> Figure:
     has = data.values(dataset, "has_role", _LHR) > 0
     none = np.zeros(has.shape[:2], dtype=bool)
     members = np.stack([has[..., labels.index(role)] if role in labels else none for role in COARSE], axis=-1).reshape(-1, 4)
+    shown = shown_roles(dataset, COARSE)
     fig = style.new_figure(style.COLUMN, 3.1)
     ax = fig.subplots()
-    for (x, y, angle), role, (tx, ty, align) in zip(_ELLIPSES, COARSE, _NAMES, strict=True):
-        count = int(members[:, COARSE.index(role)].sum())
+    for (x, y, angle), role, (tx, ty) in zip(_ELLIPSES, COARSE, _NAMES, strict=True):
+        count = int(members[:, COARSE.index(role)].sum()) if role in shown else "not computed"
         ax.add_patch(Ellipse((x, y), 0.72, 0.45, angle=angle, facecolor=COARSE_COLOURS[role], alpha=0.22, linewidth=0))
         ax.add_patch(Ellipse((x, y), 0.72, 0.45, angle=angle, fill=False, edgecolor=COARSE_COLOURS[role], linewidth=1.1))
-        ax.text(tx, ty, f"{role}\n{count}", ha=align, va="center", color=COARSE_COLOURS[role], fontsize=style.NORMAL, fontweight="bold")
+        ax.text(tx, ty, f"{role}\n{count}", ha="center", va="center", color=COARSE_COLOURS[role], fontsize=style.NORMAL, fontweight="bold")
     for key, (x, y) in _PLACES.items():
         count = int((members == [c == "1" for c in key]).all(1).sum())
         ax.text(
@@ -139,13 +142,17 @@ def venn(dataset: xr.Dataset) -> Figure:
         )
     outside = int((~members.any(1)).sum())
     ax.text(0.5, 0.02, f"none of the four: {outside} of {len(members)} heads", ha="center", va="center", fontsize=style.SMALL)
-    ax.set_xlim(0, 1)
+    ax.set_xlim(-0.08, 1.08)
     ax.set_ylim(-0.02, 0.98)
     ax.set_aspect("equal")
     ax.axis("off")
     style.annotate_figure(
         fig,
         "Roles of heads",
-        [*role_notes(dataset), "Heads of all layers; areas are not to scale; no interval: counts of heads", unseen_roles(dataset, COARSE)],
+        [
+            *role_notes(dataset, COARSE),
+            "Heads of all layers; areas are not to scale; no interval: counts of heads",
+            unseen_roles(dataset, COARSE),
+        ],
     )
     return style.finish(fig)

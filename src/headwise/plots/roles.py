@@ -31,10 +31,12 @@ def shown_roles(dataset: xr.Dataset, wanted: Sequence[str]) -> list[str]:
     return [role for role in wanted if role in roles and np.isfinite(bias[..., roles.index(role)]).any()]
 
 
-def role_notes(dataset: xr.Dataset) -> list[str]:
+def role_notes(dataset: xr.Dataset, roles: Sequence[str]) -> list[str]:
+    """Model and corpus, how many inputs are behind the roles that a figure shows, and τ."""
+    kept = [place for place, role in enumerate(data.labels(dataset, "role")) if role in roles]
     return [
         data.source_text(dataset),
-        data.count_text(dataset, "bias", each="inputs"),
+        data.count_text(dataset.isel(role=kept), "bias", each="inputs"),
         f"τ = {dataset.attrs['tau']:g}" if "tau" in dataset.attrs else "",
     ]
 
@@ -116,7 +118,11 @@ def score_distributions(dataset: xr.Dataset) -> Figure:
     style.annotate_figure(
         fig,
         "Sieve bias and its tests",
-        [*role_notes(dataset), "Dashed: τ. No interval is drawn: these are distributions over inputs", unseen_roles(dataset, COARSE)],
+        [
+            *role_notes(dataset, shown),
+            f"Dashed: τ. (b) has all {len(shown_roles(dataset, roles))} roles. No interval is drawn: these are distributions over inputs",
+            unseen_roles(dataset, COARSE),
+        ],
     )
     return style.finish(fig)
 
@@ -137,7 +143,7 @@ def _score_axis(ax: Axes, dataset: xr.Dataset) -> None:
     title="The roles of every head",
     caption="One square per head, one row per layer (0 at the top), divided into nine: each small square stands for a role, always at the "
     "same place, and is coloured where the head has it. "
-    "Heads are sorted within the layer by the number of their roles; the number below a square is the head's.",
+    "Heads are sorted within the layer by the number of their roles; the number below a square is the head's; the legend lies as the small squares do.",
     paper="Pande et al. 2021, Fig 5",
     needs=("bias",),
 )
@@ -151,23 +157,28 @@ def role_grid(dataset: xr.Dataset) -> Figure:
     layers, heads = shape
     width = min(style.PAGE, 0.8 + heads * 0.44)
     cell = (width - 0.6) / heads
-    fig = style.new_figure(max(width, 3.6), min(layers * cell + 1.5, style.PAGE_HEIGHT))
+    pitch = 1.14  # rows stand further apart than columns: the head's number has its place between them
+    fig = style.new_figure(max(width, 3.6), min(layers * pitch * cell + 1.3, style.PAGE_HEIGHT))
     ax = fig.subplots()
     squares: dict[str, list[Rectangle]] = {"": [], **{role: [] for role in FINE}}
     small = 0.8 / 3
     for layer in range(layers):
         for rank, head in enumerate(order[layer]):
-            squares[""].append(Rectangle((rank - 0.42, layer - 0.42), 0.84, 0.84))
+            squares[""].append(Rectangle((rank - 0.42, layer - 0.42 / pitch), 0.84, 0.84 / pitch))
             for place, role in enumerate(FINE):
                 if fine[layer, head, place]:
                     row, column = divmod(place, 3)
                     squares[role].append(
-                        Rectangle((rank - 0.4 + column * small + 0.01, layer - 0.4 + row * small + 0.01), small - 0.02, small - 0.02)
+                        Rectangle(
+                            (rank - 0.4 + column * small + 0.01, layer + (-0.4 + row * small + 0.01) / pitch),
+                            small - 0.02,
+                            (small - 0.02) / pitch,
+                        )
                     )
             if cell >= 0.34:
                 ax.text(
                     rank,
-                    layer + 0.5,
+                    layer + 0.57 / pitch,
                     str(data.numbers(dataset, "head")[head]),
                     ha="center",
                     va="center",
@@ -177,8 +188,8 @@ def role_grid(dataset: xr.Dataset) -> Figure:
     for role, patches in squares.items():
         ax.add_collection(PatchCollection(patches, facecolor=FINE.get(role, "#e9e9e9"), edgecolor="none"))
     ax.set_xlim(-0.6, heads - 0.4)
-    ax.set_ylim(layers - 0.3, -0.6)
-    ax.set_aspect("equal")
+    ax.set_ylim(layers - 1 + 0.75 / pitch, -0.5 / pitch)
+    ax.set_aspect(pitch)
     ax.set_xticks([])
     step = max(1, -(-layers // 24))
     ax.set_yticks(range(0, layers, step), [str(n) for n in data.numbers(dataset, "layer")[::step]])
@@ -188,12 +199,15 @@ def role_grid(dataset: xr.Dataset) -> Figure:
     handles = [
         Patch(facecolor=colour, label=f"{role} ({int(fine[..., place].sum())})") for place, (role, colour) in enumerate(FINE.items())
     ]
+    handles = [
+        handles[3 * row + column] for column in range(3) for row in range(3)
+    ]  # a legend is filled column by column, a square row by row
     notes = [
-        *role_notes(dataset),
-        "Within a square, row by row: nsubj, dobj, amod / advmod, cls, sep / block, local:prev, local:next. In brackets: heads with the role. No interval: each square is a test",
+        *role_notes(dataset, list(FINE)),
+        "The legend's places are those within a square. In brackets: heads with the role. Below a square: its head. No interval: each small square is a test",
         unseen_roles(dataset, list(FINE)),
     ]
-    style.annotate_figure(fig, "What each head does", notes, handles, 5 if width > 5 else 3)
+    style.annotate_figure(fig, "What each head does", notes, handles, 3)
     return style.finish(fig)
 
 
@@ -239,7 +253,7 @@ def roles_by_layer(dataset: xr.Dataset) -> Figure:
     style.annotate_figure(
         fig,
         "How many heads of each layer have a role",
-        [*role_notes(dataset), f"{heads} heads a layer; no interval: counts of heads", unseen_roles(dataset, labels)],
+        [*role_notes(dataset, chosen), f"{heads} heads a layer; no interval: counts of heads", unseen_roles(dataset, labels)],
     )
     return style.finish(fig)
 
@@ -260,7 +274,7 @@ def bias_maps(dataset: xr.Dataset) -> Figure:
         array = dataset["bias"].sel(role=role).drop_vars(["role", "about"], errors="ignore")
         panels[role] = array.clip(min=2**-6).copy(data=np.log2(array.clip(min=2**-6).values))
     notes = [
-        *role_notes(dataset),
+        *role_notes(dataset, chosen),
         "Each cell: mean over inputs of one head, cut at 2^−6; intervals are in the tables",
         unseen_roles(dataset, COARSE),
     ]
@@ -282,7 +296,8 @@ def tau_sweep(dataset: xr.Dataset) -> Figure:
     fig = style.new_figure(style.COLUMN, 2.9)
     ax = fig.subplots()
     heads = dataset.sizes["layer"] * dataset.sizes["head"]
-    for index, role in enumerate(shown_roles(dataset, COARSE) or shown_roles(dataset, labels)[:4]):
+    shown = shown_roles(dataset, COARSE) or shown_roles(dataset, labels)[:4]
+    for index, role in enumerate(shown):
         colour = COARSE_COLOURS.get(role, style.cycle(style.OKABE_ITO, index))
         ax.plot(thresholds, counts[:, labels.index(role)] / heads, color=colour, marker=style.cycle(style.MARKERS, index), label=role)
     ax.plot(
@@ -301,7 +316,7 @@ def tau_sweep(dataset: xr.Dataset) -> Figure:
     style.annotate_figure(
         fig,
         "Roles at other thresholds, all layers",
-        [*role_notes(dataset), "No interval: shares of heads", unseen_roles(dataset, COARSE)],
+        [*role_notes(dataset, shown), "No interval: shares of heads", unseen_roles(dataset, COARSE)],
         handles,
         3,
     )

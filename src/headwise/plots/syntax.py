@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pandas as pd
 import xarray as xr
@@ -12,13 +10,9 @@ from matplotlib.lines import Line2D
 
 from headwise.errors import ParameterError, unknown
 from headwise.plots import data, style
-from headwise.plots.drawing import draw_head
 from headwise.plots.heatmap import heatmap, heatmap_panels
 from headwise.plots.registry import figure
 from headwise.plots.tables import table_of
-
-if TYPE_CHECKING:
-    from headwise.analyses.dependency_sentences import RightSentence
 
 MOST = 32  # relations a figure has room for
 ARROWS = {"dependent_to_head": "dependent → head", "head_to_dependent": "head → dependent", "": ""}
@@ -270,15 +264,6 @@ def no_op(dataset: xr.Dataset) -> Figure:
     notes = [data.source_text(dataset), data.count_text(dataset, "best_noop_without"), "Bars: 95 % interval of the mean over examples"]
     style.annotate_figure(fig, "Do heads rest when their relation does not apply?", notes, handles, 1)
     return style.finish(fig)
-
-
-def draw_relation(sentence: RightSentence) -> Figure:
-    """The drawing of a head on a sentence it gets right, words of the relation coloured (Clark et al. 2019, Fig 5)."""
-    looking = [dependent if sentence.direction == "dependent_to_head" else head for dependent, head in sentence.pairs]
-    name = style.head_name(sentence.layer, sentence.head)
-    title = f"{name}, {sentence.relation}: {ARROWS[sentence.direction]}"
-    note = "Words of the relation that look are coloured; words in place of their pieces, special tokens left out"
-    return draw_head({name: sentence.weights}, sentence.words, highlight=list(dict.fromkeys(looking)), title=title, notes=[note])
 
 
 def _fitting(dataset: xr.Dataset) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -95,6 +96,9 @@ def run_analyses(
     makers |= {e.name: partial(_perform, e, model, corpus, plan, run_folder, options, report) for e in plan.experiments}
     datasets = _make_all(makers, plan)
     for analysis in plan.analyses:
+        unmatched = analysis.unmatched(datasets[analysis.name]) if analysis.name in datasets else {}
+        if unmatched:
+            plan.dropped[analysis.name] = {**plan.dropped.get(analysis.name, {}), **unmatched}
         datasets = analysis.extend(datasets)
     return Atlas({name: _labelled(dataset, plan, name) for name, dataset in datasets.items()}, _provenance(stored, plan, facts))
 
@@ -226,6 +230,17 @@ def _perform(
     return result
 
 
+def _named_files(plan: Plan) -> dict[str, str]:
+    """Digests of the files that parameters name (a plugin's sieves, word vectors, a classifier), by analysis and parameter: a run whose files changed is another run."""
+    found = {}
+    for analysis in plan.analyses:
+        for name, value in analysis.parameters.items():
+            if isinstance(value, str | Path) and str(value) and Path(value).is_file():
+                with open(value, "rb") as file:
+                    found[f"{analysis.name}.{name}"] = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    return found
+
+
 def _identity(model: HeadModel, corpus: Corpus, plan: Plan, options: RunOptions) -> dict[str, Any]:
     return {
         "headwise": __version__,
@@ -239,6 +254,7 @@ def _identity(model: HeadModel, corpus: Corpus, plan: Plan, options: RunOptions)
         },
         "encoding": {"max_length": model.encoder.max_length, "overlong": model.encoder.overlong},
         "analyses": {a.name: describe(a.parameters) for a in plan.analyses},
+        "files": _named_files(plan),
         "limits": plan.limits,
         "seed": options.seed,
         "shard_size": plan.shard_size,

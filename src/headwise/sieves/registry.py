@@ -131,13 +131,15 @@ def forget_sieve(name: str) -> None:
 
 
 def load_sieves(plugin: str) -> None:
-    """Import the user's own sieves, once: a Python file by its path, or a module by its name. It is run as any module that is imported."""
+    """Import the user's own sieves: a Python file by its path (again when it has changed), or a module by its name. It is run as any module that is imported."""
+    _load_own()  # first: a user's sieves stand after ours, and one that takes a name of ours is refused for it
     if plugin:
-        _load_plugin(plugin)
+        file = Path(plugin)
+        _load_plugin(plugin, file.stat().st_mtime_ns if plugin.endswith(".py") and file.is_file() else 0)
 
 
 @cache
-def _load_plugin(plugin: str) -> Any:
+def _load_plugin(plugin: str, changed: int) -> Any:
     try:
         if not plugin.endswith(".py"):
             return importlib.import_module(plugin)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from headwise.analyses.probing_tasks import GLUE_FILES, glue_name, sample
 from headwise.errors import InputError, ParameterError
+from headwise.probing.tasks import GLUE_FILES, glue_name, sample
 from headwise.text import Corpus, Example, open_corpus
 
 REGRESSION = "regression"

@@ -11,10 +11,10 @@ import xarray as xr
 from torch import Tensor
 
 from headwise.analyses.base import Shape, mean_variables
-from headwise.analyses.dependency_pairs import UPOS, Settings, relation_members, upos_members
-from headwise.analyses.words import word_index
+from headwise.maps.words import word_index
 from headwise.stats.accumulators import Moments, State
 from headwise.stats.sparse import SparseSums
+from headwise.syntax.pairs import UPOS, Settings, relation_members, upos_members
 from headwise.text.encode import Batch
 
 TARGETS = ("auto", "sep", "cls", "off")

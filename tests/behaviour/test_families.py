@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from headwise.analyses.distance import Distance, distance_dataset
-from headwise.analyses.families import behaviour_scores, head_labels, with_behaviours
+from headwise.behaviour.families import behaviour_scores, head_labels, with_behaviours
 
 LAYERS, HEADS = 2, 3
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from slow_dependency import word_map
 
-from headwise.analyses.words import word_index, word_maps, word_visibility
+from headwise.maps.words import word_index, word_maps, word_visibility
 from headwise.models import HeadModel
 from headwise.models.view import Rows
 from headwise.testing import eager_maps

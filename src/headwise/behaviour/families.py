@@ -10,6 +10,7 @@ import xarray as xr
 
 POSITIONS = {-1: "previous token", 0: "same token", 1: "next token"}
 TYPES = ("cls", "sep", "punct")
+NEIGHBOURS, DELIMITERS, BROADLY, OTHER = "neighbours", "delimiters", "broad", "other"
 LEAST_SHARE = 0.5  # of its attention: what a head must put on one target to be named after it
 LEAST_MARGIN = 0.1  # over the best fixed offset: what a relation's best head must find more
 LEVEL = 0.05
@@ -29,9 +30,9 @@ def behaviour_scores(datasets: Mapping[str, xr.Dataset]) -> xr.DataArray:
         found |= {
             name: surface["position"].sel(offset=offset, drop=True) for offset, name in POSITIONS.items() if offset in surface["offset"]
         }
-        types = _labels(surface, "token_type")
+        types = labels_of(surface, "token_type")
         found |= {f"to {name}": surface["token_type"].isel(token_type=types.index(name), drop=True) for name in TYPES if name in types}
-        found["broad"] = 1 - surface["max_weight"]
+        found[BROADLY] = 1 - surface["max_weight"]
     dependency = datasets.get("dependency")
     if dependency is not None:
         better = dependency["accuracy"] - dependency["baseline_possible"]
@@ -42,7 +43,9 @@ def behaviour_scores(datasets: Mapping[str, xr.Dataset]) -> xr.DataArray:
                 found[f"relation {relation}"] = own
     roles = datasets.get("roles")
     if roles is not None:
-        found |= {f"role {name}": roles["has_role"].isel(role=i, drop=True).astype(float) for i, name in enumerate(_labels(roles, "role"))}
+        found |= {
+            f"role {name}": roles["has_role"].isel(role=i, drop=True).astype(float) for i, name in enumerate(labels_of(roles, "role"))
+        }
     if not found:
         return xr.DataArray(np.zeros((0, 0, 0)), dims=("behaviour", "layer", "head"), coords={"behaviour": np.array([], dtype=str)})
     plain = [array.reset_coords(drop=True).transpose("layer", "head") for array in found.values()]
@@ -51,17 +54,21 @@ def behaviour_scores(datasets: Mapping[str, xr.Dataset]) -> xr.DataArray:
 
 def head_labels(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> np.ndarray:
     """One word for what each head does, `[layer, head]`: the relation it is the best head of (by a margin of 0.1, significantly), else the position or token
-    type that gets more than half of its attention, else `broad` where no token gets more than a tenth, else `other`."""
-    labels = np.full((layers, heads), "other", dtype=object)
+    type that gets more than half of its attention, else `delimiters` or `neighbours` where `[CLS]`, `[SEP]` and punctuation, or the previous, same and next
+    token, do so together (the larger of the two), else `broad` where no token gets more than a tenth, else `other`."""
+    labels = np.full((layers, heads), OTHER, dtype=object)
     surface = datasets.get("surface")
     if surface is not None:
         scores = behaviour_scores({"surface": surface})
         values = scores.values
-        labels[np.nan_to_num(values[-1]) > 1 - BROAD] = "broad"
+        labels[np.nan_to_num(values[-1]) > 1 - BROAD] = BROADLY
         targets, names = np.nan_to_num(values[:-1]), scores["behaviour"].values[:-1]
-        best = targets.argmax(0)
+        near = targets[[name in POSITIONS.values() for name in names]].sum(0)
+        resting = targets[[name not in POSITIONS.values() for name in names]].sum(0)
+        labels[(near > LEAST_SHARE) & (near >= resting)] = NEIGHBOURS
+        labels[(resting > LEAST_SHARE) & (resting > near)] = DELIMITERS
         sharp = targets.max(0) > LEAST_SHARE
-        labels[sharp] = names[best][sharp]
+        labels[sharp] = names[targets.argmax(0)][sharp]
     dependency = datasets.get("dependency")
     if dependency is not None:
         order = np.argsort(np.nan_to_num(dependency["best_margin"].values, nan=-1.0), kind="stable")  # the largest margin is written last
@@ -102,7 +109,7 @@ def with_behaviours(datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]
     return out
 
 
-def _labels(dataset: xr.Dataset, dim: str) -> list[str]:
+def labels_of(dataset: xr.Dataset, dim: str) -> list[str]:
     """The labels of a dimension, which live in `DIM_name` where a variable has the dimension's own name."""
     source = dataset[f"{dim}_name"] if f"{dim}_name" in dataset.coords else dataset[dim]
     return [str(label) for label in source.values]

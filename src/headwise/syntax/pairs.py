@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.analyses.words import word_index
+from headwise.maps.words import word_index
 from headwise.text.encode import Batch
 from headwise.text.example import ROOT, Example
 

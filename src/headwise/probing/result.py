@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 from scipy import stats as scipy_stats
 
-from headwise.analyses.base import Shape, layer_head_coords
-from headwise.analyses.probing_tasks import SENTEVAL, ProbeTask
+from headwise.probing.tasks import SENTEVAL, ProbeTask
 from headwise.stats.corrections import correct
 from headwise.stats.intervals import LEVEL, mean_interval, wilson_interval
 from headwise.stats.tests import mcnemar_exact
+
+if TYPE_CHECKING:
+    from headwise.analyses.base import Shape
 
 POOLINGS = ("last_layer", "best_layer", "top_heads", "greedy_heads")
 SELECTIONS = ("top", "greedy")
@@ -207,7 +209,9 @@ class _Builder:
 
     def dataset(self) -> xr.Dataset:
         names = [task.name for task in self.tasks]
-        coords: dict[str, Any] = layer_head_coords(self.shape) | {
+        coords: dict[str, Any] = {
+            "layer": np.arange(self.shape.layers),
+            "head": np.arange(self.shape.heads),
             "task": names,
             "task_b": names,
             "pooling": list(self.poolings),

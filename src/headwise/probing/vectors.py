@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import InputError, OutputError, ParameterError
+from headwise.files import write_atomically
 from headwise.models.view import Layer, Rows
 from headwise.text.encode import Batch, batches
 from headwise.text.example import Example
@@ -210,13 +210,3 @@ _WORDS = {
     "dtype": "precision",
     "extra": "settings",
 }
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """The whole file or nothing: written beside and moved into place."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with beside.open("wb") as handle:
-        handle.write(content)
-        handle.flush()
-        os.fsync(handle.fileno())
-    beside.replace(path)

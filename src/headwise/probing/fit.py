@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.analyses.probing_tasks import ProbeTask
-from headwise.analyses.probing_vectors import Vectors, write_atomically
 from headwise.errors import ParameterError
+from headwise.files import write_atomically
 from headwise.probes import (
     ArrayFeatures,
     Features,
@@ -31,6 +30,8 @@ from headwise.probes import (
 from headwise.probes.linear import pearson
 from headwise.probes.ridge import one_hot
 from headwise.probes.settings import encode_labels, encode_targets
+from headwise.probing.tasks import ProbeTask
+from headwise.probing.vectors import Vectors
 
 PAIRS = ("joint", "features")
 CURVE = (1, 2, 3, 4, 6, 8)  # with H, 3H/2, 2H and 3H: where the curve over n is measured unless said otherwise
@@ -220,7 +221,6 @@ def cached(path: Path | None, key: Sequence[object], make: Callable[[], dict[str
     content = io.BytesIO()
     kept: dict[str, Any] = {"key": np.array(digest), **arrays}
     np.savez(content, **kept)
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, content.getvalue())
     return arrays
 

@@ -1,0 +1,1 @@
+"""What heads do, in words, from what the analyses found."""

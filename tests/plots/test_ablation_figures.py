@@ -1,0 +1,56 @@
+"""Figures of disabling say what the numbers say: rings on sure heads only, points for scores and nats for losses, roles in order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import xarray as xr
+from matplotlib.figure import Figure
+
+from headwise.plots import figures_for
+
+LAYERS, HEADS = 3, 4
+
+
+def made(metric: str = "accuracy") -> xr.Dataset:
+    random = np.random.default_rng(0)
+    difference = random.normal(scale=0.01, size=(LAYERS, HEADS))
+    p = np.full((LAYERS, HEADS), 0.6)
+    p[1, 2] = p[2, 0] = 0.01
+    both = ("layer", "head")
+    correlation = np.array([0.1, np.nan, 0.7, -0.3])
+    roles = {"": correlation, "_low": correlation - 0.1, "_high": correlation + 0.1, "_p_adjusted": np.array([1.0, np.nan, 0.001, 0.4])}
+    variables = {"difference": (both, difference), "p_adjusted": (both, p), "importance": (both, np.abs(difference))}
+    variables |= {f"role_correlation{key}": ("role", value) for key, value in roles.items()}
+    attrs = {"metric": metric, "higher_better": int(metric != "loss"), "baseline": 0.8267, "how": "uniform", "examples": 1725}
+    attrs |= {"mean_difference": -0.00124, "improving": 6, "improving_significant": 0, "harming": 6, "harming_significant": 2}
+    return xr.Dataset(variables, coords={"role": ["local", "block", "same_word", "sep"]}, attrs=attrs)
+
+
+def drawn(name: str, dataset: xr.Dataset) -> Figure:
+    [spec] = [spec for spec in figures_for("ablation") if spec.name == name]
+    return spec.draw(dataset)[0].figure
+
+
+def small_print(figure: Figure) -> str:
+    return " ".join(figure.get_supxlabel().split())
+
+
+def test_rings_stand_on_heads_that_survive_correction() -> None:
+    axis = drawn("heads", made()).axes[0]
+    assert [tuple(map(int, place)) for place in axis.collections[0].get_offsets()] == [(2, 1), (0, 2)]  # across: head, down: layer
+
+
+@pytest.mark.parametrize(("metric", "words"), [("accuracy", "−0.12 points"), ("loss", "−0.00 nats")])
+def test_notes_are_in_the_unit_of_the_scale(metric: str, words: str) -> None:
+    text = small_print(drawn("heads", made(metric)))
+    assert words in text
+    assert "1,725 examples" in text
+    assert ("82.7" if metric == "accuracy" else "0.827") in text
+
+
+def test_roles_are_in_order_of_their_correlation_and_undefined_ones_left_out() -> None:
+    axis = drawn("roles", made()).axes[0]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["same word", "local", "sep"]
+    filled = [line.get_markerfacecolor() != "white" for line in axis.lines if line.get_marker() == "o"]
+    assert filled == [True, False, False]

@@ -1,0 +1,80 @@
+"""The README and the documents say what is true: commands and options exist, links lead somewhere, the worked analysis works."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from headwise import Corpus, Example, HeadModel, make_atlas
+from headwise.analyses.base import REGISTRY, known_analyses
+from headwise.cli import app
+from headwise.testing import planted_model
+
+ROOT = Path(__file__).parents[1]
+TEXTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
+COMMAND = typer.main.get_command(app)
+
+
+def commands(text: str) -> list[str]:
+    """Every `headwise …` that is printed as code, in blocks and in lines; a comment behind it is cut off."""
+    blocks = [line for block in re.findall(r"```\w*\n(.*?)```", text, re.S) for line in block.splitlines()]
+    spans = re.findall(r"`(headwise [^`]+)`", re.sub(r"```.*?```", "", text, flags=re.S))
+    return [line.split("  #")[0].strip() for line in blocks + spans if line.startswith("headwise ")]
+
+
+def names_of(command: str) -> None:
+    """Refuse a command or option that does not exist."""
+    words = shlex.split(command)[1:]
+    known = COMMAND.commands  # type: ignore[attr-defined]
+    assert words[0] in known or words[0].startswith("--"), command
+    options = {name for parameter in known.get(words[0], COMMAND).params for name in parameter.opts} | {"--help", "-h"}
+    assert {word.partition("=")[0] for word in words if word.startswith("--")} <= options, command
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def test_commands_and_options_exist_and_links_lead_somewhere(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for command in commands(text):
+        names_of(command)
+    for target in re.findall(r"\]\((?!https?:|#)([^)\s]+)\)", text):
+        assert (path.parent / target).exists(), target
+
+
+def test_help_examples_exist() -> None:
+    found = 0
+    for command in COMMAND.commands.values():  # type: ignore[attr-defined]
+        for line in re.findall(r"^\s*(headwise \S.*)$", command.help or "", re.M):
+            names_of(line)
+            found += 1
+    assert found > 10
+
+
+def test_the_table_of_the_readme_has_every_analysis_and_every_command() -> None:
+    table = "\n".join(line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if line.startswith("|"))
+    for name in known_analyses():
+        assert f"`{name}`" in table, name
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name in COMMAND.commands:  # type: ignore[attr-defined]
+        assert re.search(rf"`(headwise )?{name}`|headwise {name}\b", text), name
+
+
+def test_the_worked_analysis_works_as_printed() -> None:
+    text = (ROOT / "docs" / "adding-an-analysis.md").read_text(encoding="utf-8")
+    (code,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "class LongestWord" in block)
+    before = known_analyses()
+    try:
+        space: dict[str, object] = {"__name__": "longest_word"}
+        exec(compile(code, "longest_word.py", "exec", dont_inherit=True), space)
+        planted = planted_model([["previous", "self"]], words=["a", "cat", "sleeps"])
+        model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
+        found = make_atlas(model, Corpus.from_examples([Example(words=("a", "cat", "sleeps"))]), ["longest_word"])["longest_word"]
+    finally:
+        REGISTRY.clear()
+        REGISTRY.update(before)
+    # [CLS] a cat sleeps [SEP]: of five rows, [SEP] alone looks back at the longest word, and that word alone at itself.
+    assert found["mass"].values.tolist() == [[pytest.approx(0.2, abs=1e-4)] * 2]
+    assert found["mass_n"].values.tolist() == [[1, 1]]

@@ -13,8 +13,8 @@ import xarray as xr
 from torch import Tensor
 
 from headwise.analyses.base import Analysis, Paper, Shape, at_least, layer_head_coords, mean_variables
-from headwise.analyses.frame_links import LinkRecords, Links, Settings, gather_links
 from headwise.errors import ParameterError
+from headwise.maps.frame_links import LinkRecords, Links, Settings, gather_links
 from headwise.maps.pairs import group_max, pick
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import Moments, State, Sums

@@ -16,12 +16,11 @@ import xarray as xr
 
 import slow_sieves
 from headwise import Corpus, HeadModel, make_atlas
-from headwise.analyses import role_tests
 from headwise.analyses.base import make_analysis
 from headwise.errors import MissingAnnotationError, ParameterError
 from headwise.run.engine import observe_batches
 from headwise.run.plan import model_shape, scan
-from headwise.sieves import known_sieves, sieve
+from headwise.sieves import known_sieves, role_tests, sieve
 from headwise.sieves.registry import forget_sieve
 from headwise.stats.accumulators import Moments
 from headwise.stats.corrections import benjamini_hochberg, holm

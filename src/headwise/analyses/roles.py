@@ -12,11 +12,10 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses import role_tests
 from headwise.analyses.base import Analysis, Paper, Shape, at_least, layer_head_coords, mean_variables, one_of
 from headwise.errors import ParameterError
 from headwise.models.view import Layer, Rows
-from headwise.sieves import Sieve, find_sieve, known_sieves, load_sieves, sieve_matrices
+from headwise.sieves import Sieve, find_sieve, known_sieves, load_sieves, role_tests, sieve_matrices
 from headwise.stats.accumulators import Moments, Records, State, Sums
 from headwise.stats.corrections import CORRECTIONS
 from headwise.text.encode import Batch

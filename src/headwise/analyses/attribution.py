@@ -63,6 +63,8 @@ class Attribution(Experiment):
         So many examples have the maps of all heads, of attention and of the input's contribution, sorted into the five patterns; 0 for none.
     tf32
         Let a GPU use tf32 for matrix products.
+    compiled
+        Let torch compile layer norms on a GPU: a tenth faster over many inputs.
     """
 
     method: str = "sketch"
@@ -72,6 +74,7 @@ class Attribution(Experiment):
     weighting: str = "examples"
     patterns: int = 6
     tf32: bool = False
+    compiled: bool = False
     seed: int = 0
 
     name: ClassVar[str] = "attribution"

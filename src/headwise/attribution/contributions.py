@@ -12,7 +12,7 @@ from torch import Tensor
 from headwise.attribution.forward import DEFAULT_MEMORY, Squares, exact_squares
 from headwise.attribution.local import local_squares
 from headwise.attribution.passage import in_single
-from headwise.attribution.precision import matrix_products
+from headwise.attribution.precision import compiled_kernels, matrix_products
 from headwise.attribution.reverse import reverse_squares
 from headwise.attribution.sketch import normalised, sketch
 from headwise.errors import ParameterError, unknown
@@ -59,6 +59,7 @@ def contributions(
     seed: int = 0,
     memory: float = DEFAULT_MEMORY,
     tf32: bool = False,
+    compiled: bool = False,
 ) -> Contributions:
     """Contributions of tokens to the outputs of all heads of all layers.
 
@@ -80,6 +81,8 @@ def contributions(
         MiB that the tangents under way may take; longer inputs are split into more parts, not refused.
     tf32
         Let a GPU multiply tangents in tf32; the model's own values stay in IEEE float32.
+    compiled
+        Let torch compile layer norms on a GPU: a tenth faster, after some seconds at the first sentence. Elsewhere it changes nothing.
 
     A model in half precision is computed in float32.
 
@@ -93,7 +96,7 @@ def contributions(
     batch = batch if isinstance(batch, Batch) else single.batch(batch)
     want_layers = layer_output and source == "input"
     try:
-        with matrix_products(tf32):
+        with matrix_products(tf32), compiled_kernels(compiled and single.device.type == "cuda"):
             if method == "sketch" and source == "input":
                 found = sketch(single, batch, error=error, tangents=tangents, seed=seed, layer_output=want_layers, memory=memory)
                 return Contributions(

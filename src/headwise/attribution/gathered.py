@@ -59,7 +59,13 @@ class Gathered:
 
     def observe(self, batch: Batch, sample: int | None) -> None:
         options = self.options
-        asked: dict[str, Any] = {"memory": options.memory, "seed": options.seed, "tf32": options.tf32, "error": options.error}
+        asked: dict[str, Any] = {
+            "memory": options.memory,
+            "seed": options.seed,
+            "tf32": options.tf32,
+            "compiled": options.compiled,
+            "error": options.error,
+        }
         trace = self.model.trace(batch, {"attention"})
         attention, visible = trace.attention.double(), trace.visible
         local = contributions(self.model, batch, "previous_layer", options.method, **asked)

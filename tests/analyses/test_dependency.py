@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-from slow_dependency import Slow, exact_p, slow_dependency
 
 from headwise.analyses.dependency import DIRECTIONS, Dependency
 from headwise.errors import ParameterError
@@ -22,6 +21,7 @@ from headwise.testing.corpora import battery_examples
 from headwise.testing.models import random_model
 from headwise.text import Corpus, batches, open_corpus
 from headwise.text.example import ROOT, Example
+from slow_dependency import Slow, exact_p, slow_dependency
 
 
 def measured(model: HeadModel, examples: list[Example], analysis: Dependency, max_tokens: int = 200) -> xr.Dataset:

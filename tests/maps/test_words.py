@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from slow_dependency import word_map
 
 from headwise.maps.words import word_index, word_maps, word_visibility
 from headwise.models import HeadModel
@@ -16,6 +15,7 @@ from headwise.testing import eager_maps
 from headwise.testing.corpora import battery_examples
 from headwise.testing.models import random_model
 from headwise.text.encode import Batch, Encoded, collate
+from slow_dependency import word_map
 
 
 @pytest.fixture

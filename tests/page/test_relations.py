@@ -16,7 +16,7 @@ from headwise.text.example import ROOT
 @pytest.fixture(scope="module")
 def planted() -> tuple[HeadModel, Corpus]:
     examples = [e for e in demo_corpus(size=120) if e.heads is not None and not e.has_pair and len(e.all_words) <= 16 and e.mentions][:30]
-    made, renamed = planted_annotations(examples, [["tree", "children"], ["uniform", "to:antecedent"]])
+    made, renamed = planted_annotations(examples, [["tree", "children"], ["uniform", "to:antecedent"], ["to:frame", "uniform"]])
     return HeadModel.open(made.model, tokenizer=made.tokenizer), Corpus.from_examples(renamed)
 
 
@@ -53,6 +53,22 @@ def test_other_direction_and_coreference(planted: tuple[HeadModel, Corpus]) -> N
     found = find_sentences(model, corpus, "coreference", (1, 1), 3)
     assert all(one.right == one.asked for one in found)
     assert found[0].asked >= found[-1].asked
+
+
+def test_frames(planted: tuple[HeadModel, Corpus]) -> None:
+    model, corpus = planted
+    with_frames = [e for e in corpus if any(link.core for link in e.frames or ()) and len(model.encode(e)) <= 24]
+    found = find_sentences(model, corpus, "frames", (2, 0), 100)
+    assert len(found) == len(with_frames) > 3  # the planted head finds the first element of every target
+    assert all(one.right == one.asked for one in found)
+    example = with_frames[0]
+    row = model.encode(example)
+    (own,) = [one for one in found if one.sample.tokens == [model.encoder.piece_text(int(i)) for i in row.ids]]
+    targets = {link.target[0] for link in example.frames if link.core}
+    assert {looking for looking, _ in own.pairs} == {tuple(t for t in range(len(row)) if row.word[t] == word) for word in targets}
+    assert sum(one.right for one in found) > sum(one.right for one in find_sentences(model, corpus, "frames", (0, 0), 100))
+    atlas = make_atlas(model, corpus, ["frames"])
+    assert "L2H0" in "".join(text.get_text() for text in draw_relation(model, corpus, "frames", count=1, atlas=atlas)[0].findobj(Text))
 
 
 def test_a_named_head_is_drawn_in_the_direction_in_which_it_finds_more(planted: tuple[HeadModel, Corpus]) -> None:

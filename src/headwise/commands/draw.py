@@ -20,7 +20,9 @@ def draw(
     pair: Annotated[str | None, typer.Option("--pair", help="A second sentence.")] = None,
     relation: Annotated[
         str | None,
-        typer.Option("--relation", help="Draw sentences of a corpus on which the head finds this dependency relation, or `coreference`."),
+        typer.Option(
+            "--relation", help="Draw sentences of a corpus on which the head finds this dependency relation, `coreference` or `frames`."
+        ),
     ] = None,
     corpus: CorpusOption = None,
     atlas: AtlasFile = None,
@@ -86,14 +88,14 @@ def _head(name: str) -> tuple[int, int]:
 def _relation_figures(
     model: Any, corpus: str | None, relation: str, chosen: list[tuple[int, int]], count: int, atlas_file: list[Path] | None
 ) -> list[Any]:
-    from headwise.page.relations import COREFERENCE, LOOKED_AT, draw_relation
+    from headwise.page.relations import LOOKED_AT, draw_relation, group_of
     from headwise.run import make_atlas
     from headwise.text import open_corpus
 
     text = open_corpus(corpus, tokenizer=model.tokenizer, limit=LOOKED_AT)
     if chosen:
         return draw_relation(model, text, relation, chosen[0], count)
-    known = load_atlas(atlas_file) or make_atlas(model, text, [COREFERENCE if relation == COREFERENCE else "dependency"])
+    known = load_atlas(atlas_file) or make_atlas(model, text, [group_of(relation)])
     return draw_relation(model, text, relation, count=count, atlas=known)
 
 

@@ -1,4 +1,4 @@
-"""Drawings of a head at its work: sentences in which it finds a relation's words, or antecedents, with those words coloured (Clark et al. 2019, Fig 5)."""
+"""Drawings of a head at its work: sentences in which it finds a relation's words, antecedents or frame elements, with those words coloured (Clark et al. 2019, Fig 5)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from headwise.text import Example
     from headwise.text.encode import Encoded
 
-COREFERENCE = "coreference"
+COREFERENCE, FRAMES = "coreference", "frames"
+# What is not a dependency relation: what is found, and what is counted.
+OTHERS = {COREFERENCE: ("antecedents", "mention"), FRAMES: ("frame elements", "target")}
 LOOKED_AT = 400  # examples among which sentences are sought
 COLOURS = (style.VERMILION, style.BLUE, style.GREEN, style.PINK)
 Direction = Literal["dependent_to_head", "head_to_dependent"]
@@ -60,9 +62,10 @@ def draw_relation(
     Parameters
     ----------
     model, corpus
-        The model, and examples with trees (or mentions).
+        The model, and examples with trees (or mentions, or frames).
     relation
-        A dependency relation (`obj`, `nmod:poss`; without a subtype it means all of them), or `coreference`.
+        A dependency relation (`obj`, `nmod:poss`; without a subtype it means all of them), `coreference`, or `frames` (right where a frame's target attends
+        most to a word of one of its core elements, Kovaleva et al. 2019, Fig 4).
     head
         `(layer, head)`; by default the best one for the relation that `atlas` knows.
     count
@@ -71,7 +74,7 @@ def draw_relation(
         `dependent_to_head`: right where a dependent attends most to its head; `head_to_dependent`: where the word that attends most to a dependent is its head.
         By default the one the atlas says the best head is best in, and for a head you name the one in which it finds more.
     atlas
-        Where the best head is looked up (groups `dependency` and `coreference`): an `Atlas`, or datasets by group.
+        Where the best head is looked up (groups `dependency`, `coreference` and `frames`): an `Atlas`, or datasets by group.
     longest
         Sentences of more tokens are not drawn.
 
@@ -89,8 +92,8 @@ def draw_relation(
     figures = []
     for one in find_sentences(model, corpus, relation, head, count, direction, longest):
         highlight = {token: style.cycle(COLOURS, place) for place, (tokens, _) in enumerate(one.pairs) for token in tokens}
-        what = "antecedents" if relation == COREFERENCE else f"{relation}, {one.direction.replace('_', ' ')}"
-        found = f"{one.right} of {one.asked} {'mention' if relation == COREFERENCE else 'word'}{'s' if one.asked > 1 else ''} right"
+        what, unit = OTHERS.get(relation, (f"{relation}, {one.direction.replace('_', ' ')}", "word"))
+        found = f"{one.right} of {one.asked} {unit}{'s' if one.asked > 1 else ''} right"
         side: Literal["from", "to"] = "to" if one.direction == "head_to_dependent" else "from"
         weights = {name: one.sample.head(*head)}
         figures.append(draw_head(weights, one.sample.tokens, highlight=highlight, side=side, title=f"{what}: {name}", notes=[found]))
@@ -108,8 +111,8 @@ def find_sentences(
 ) -> list[Shown]:
     """The sentences `draw_relation` draws; refuses a relation that does not occur (naming those that do) and a corpus with no fitting sentence."""
     wanted: tuple[Direction, ...] = DIRECTIONS if direction is None else (direction,)
-    if relation == COREFERENCE:
-        wanted = DIRECTIONS[:1]  # a mention looks back
+    if relation in OTHERS:
+        wanted = DIRECTIONS[:1]  # a mention looks back, a target at its elements
     found: dict[Direction, list[tuple[float, int, float, int, Shown]]] = {one: [] for one in wanted}
     seen: set[str] = set()
     for index, example in enumerate(islice(corpus, LOOKED_AT)):
@@ -132,7 +135,7 @@ def find_sentences(
     best = max(wanted, key=lambda one: sum(right for _, right, *_ in found[one]))
     if not found[best]:
         labels = sorted({label_of(name, "fold") for name in seen} | seen)
-        if relation != COREFERENCE and relation not in labels:
+        if relation not in OTHERS and relation not in labels:
             raise ParameterError(unknown("relation in these examples", relation, [name for name in labels if name]))
         raise InputError(
             f"No sentence of at most {longest} tokens was found where {head_name(*head)} is right on {relation}; allow longer ones or name another head."
@@ -153,7 +156,7 @@ def _answered(
 
 
 def _asked(row: Encoded, relation: str, direction: Direction, causal: bool) -> list[tuple[int, set[int], list[int]]]:
-    """For each dependent (or mention): which words are right, and which may be chosen."""
+    """For each dependent (or mention, or frame's target): which words are right, and which may be chosen."""
     example = row.example
     words = range(row.word_count)
     out: list[tuple[int, set[int], list[int]]] = []
@@ -165,6 +168,14 @@ def _asked(row: Encoded, relation: str, direction: Direction, causal: bool) -> l
             wanted = {e.head for e in earlier if e.entity == mention.entity} & set(options)
             if wanted:
                 out.append((mention.head, wanted, options))
+        return out
+    if relation == FRAMES:
+        links = [link for link in example.frames or () if link.core]
+        for first, end in sorted({link.target for link in links}):
+            options = [w for w in words if not first <= w < end and (not causal or w < first)]
+            wanted = {w for link in links if link.target == (first, end) for w in range(*link.span)} & set(options)
+            if wanted:
+                out.append((first, wanted, options))
         return out
     if example.heads is None or example.relations is None:
         return []
@@ -187,14 +198,25 @@ def _tokens(row: Encoded, words: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(t) for t in np.flatnonzero(np.isin(row.word, list(words))))
 
 
+def group_of(relation: str) -> str:
+    """The analysis that knows the best head for a relation."""
+    return relation if relation in OTHERS else "dependency"
+
+
 def _best(atlas: Mapping[str, xr.Dataset] | None, relation: str) -> tuple[tuple[int, int], Direction]:
     """The best head for a relation by an atlas, and the direction it is best in."""
-    group = COREFERENCE if relation == COREFERENCE else "dependency"
+    group = group_of(relation)
     if atlas is None or group not in atlas:
         raise ParameterError(
             f"Name the head to draw, or give an atlas with the group {group}, where the best one for {relation} can be looked up."
         )
     dataset = atlas[group]
+    if group == FRAMES:
+        scores = dataset["score"].transpose("layer", "head")
+        if not np.isfinite(scores).any():
+            raise ParameterError("The atlas has no head that could be scored on frames; name a relation or a head.")
+        layer, head = np.unravel_index(int(np.nanargmax(scores.values)), scores.shape)
+        return (int(layer), int(head)), DIRECTIONS[0]
     if group == COREFERENCE:
         own = dataset.sel(mention_type="all")
     else:

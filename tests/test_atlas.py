@@ -85,6 +85,7 @@ def test_a_head_card_has_everything_with_ranks() -> None:
     assert "histogram" not in set(card.table["variable"])  # a curve is no line of a table
     assert repr(atlas.head("L1H2")) == repr(card)
     assert "<table" in card._repr_html_()
+    assert "7.000" not in repr(card)  # counts and ranks are whole numbers
     assert card.does["does"] == atlas.describe().set_index("name").loc["L1H2", "does"]
     assert f"does: {card.does['does']}" in repr(card)
     for wrong in ((2, 0), (0, 3), (-1, 0)):

@@ -222,14 +222,15 @@ class HeadCard:
 
     def __repr__(self) -> str:
         told = [f"{name}: {text}" for name, text in self.does.items()]
-        return "\n".join([f"<headwise head {self.name}>", *told, self.table.to_string(index=False, float_format="{:.3f}".format)])
+        return "\n".join([f"<headwise head {self.name}>", *told, self.table.to_string(index=False, **_SHOWN)])
 
     def _repr_html_(self) -> str:
         from headwise.page.repr import html_card
 
-        return html_card(f"Head {self.name}", list(self.does.items())) + self.table.to_html(index=False, float_format="{:.3f}".format)
+        return html_card(f"Head {self.name}", list(self.does.items())) + self.table.to_html(index=False, **_SHOWN)
 
 
+_SHOWN: dict[str, Any] = {"float_format": "{:.3f}".format, "formatters": dict.fromkeys(("n", "rank"), "{:,.0f}".format)}
 CURVE = 40  # a measure with more labels than this is a curve, which a table of measures cannot show
 
 

@@ -137,7 +137,10 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="No head is named"):
         prune(source, [], tmp_path / "out", device="cpu")
     with pytest.raises(OutputError, match="--overwrite"):
-        prune(source, [(0, 0)], source, device="cpu")
+        prune(source, [(0, 0)], tmp_path / "plain", device="cpu")
+    with pytest.raises(OutputError, match="is the model itself"):  # before and after could not be told apart
+        prune(source, [(0, 0)], source, device="cpu", mode="zero", overwrite=True)
+    assert plain_logits(source).isfinite().all()
 
 
 @pytest.mark.real

@@ -256,6 +256,9 @@ def test_what_separators_really_give(tmp_path: Path) -> None:
     by_name = {spec.name: spec.function(found) for spec in tables_for("attribution")}  # what a user finds on the page and as CSV
     heads = by_name["special-heads"]
     assert list(heads["head"][heads["token type"] == "sep"])[:4] == list(table["head"])
+    bare = found.assign(share=found["share"].where(found["token_type"] != "sep", 0.0))  # a model without separators
+    [table] = [spec.function(bare) for spec in tables_for("attribution") if spec.name == "special-heads"]
+    assert set(table["token type"]) == set(heads["token type"]) - {"sep"}
     layers = by_name["special-layers"].set_index(["layer", "receiver", "reading"])
     np.testing.assert_allclose(layers.sum(axis=1), 1, atol=1e-5)
     expected = found["share"].sel(source="input", receiver="cls", token_type="sep", layer=1).mean()

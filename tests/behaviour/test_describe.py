@@ -60,6 +60,12 @@ def test_where_a_head_looks(surface: xr.Dataset) -> None:
     assert not found["best"].any()
 
 
+def test_the_largest_share_comes_first_where_a_model_cannot_look_ahead(surface: xr.Dataset) -> None:
+    surface["position"][0, 3] = [0.25, 0.21, np.nan]
+    surface["token_type"][0, 3, :2] = [0.33, 0.0]
+    assert describe_heads({"surface": surface}, 1, 6)["attention"][3] == "cls 0.33, previous token 0.25, same token 0.21, punct 0.10"
+
+
 def test_what_a_head_finds_comes_first_and_only_if_certain_and_large(surface: xr.Dataset) -> None:
     trees = dependency(
         {(0, 1, 1): 0.9, (1, 2, 1): 0.7, (0, 3, 2): 0.55, (0, 0, 2): 0.95, (0, 4, 0): 0.99},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from headwise.compare import compare
 from headwise.compare.result import paired_means, third_of
 from headwise.errors import ModelError, ParameterError
 from headwise.models import HeadModel
+from headwise.plots import figures_for
 from headwise.probing.tasks import read_tasks
 from headwise.run import make_atlas
 from headwise.testing.models import random_model
@@ -132,6 +134,23 @@ def test_probing_is_compared_example_by_example() -> None:
     np.testing.assert_allclose(found["accuracy"].sel(model_all="b").values, alone["accuracy"].values, atol=1e-6)
     assert float(found["majority"][0]) == pytest.approx(float(alone["majority"][0]))
     assert int(found["accuracy_n"][0]) == len(task.split.test)
+
+
+def test_a_regression_is_not_drawn_as_an_accuracy() -> None:
+    graded = [replace(example, label=float(place % 7)) for place, example in enumerate(toy_examples(60))]
+    tasks = {"graded": Corpus.from_examples(graded), "toy": Corpus.from_examples(toy_examples(60))}
+    found = compare([model(0), model(1)], tasks["toy"], names=["a", "b"], analyses=[], probing=tasks, limit=4)["change_probing"]
+    said = {
+        drawn.name: drawn.figure.axes[-1].get_ylabel()
+        for spec in figures_for("change_probing")
+        for drawn in spec.draw(found)  # the last axis is the colour bar's
+    }
+    assert said == {
+        "states-graded": "Pearson's r × 100",
+        "states-toy": "test accuracy (%)",
+        "heads-graded": "change of Pearson's r × 100",
+        "heads-toy": "points",
+    }
 
 
 def test_the_result_is_an_atlas_file(change: Atlas, tmp_path: Path) -> None:

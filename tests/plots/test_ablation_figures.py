@@ -49,6 +49,13 @@ def test_notes_are_in_the_unit_of_the_scale(metric: str, words: str) -> None:
     assert ("82.7" if metric == "accuracy" else "0.827") in text
 
 
+def test_a_mean_over_some_heads_is_not_called_that_of_a_random_head() -> None:
+    assert "Mean over the heads (a random head) −0.12" in small_print(drawn("heads", made().assign_attrs(heads_disabled=LAYERS * HEADS)))
+    some = small_print(drawn("heads", made().assign_attrs(heads_disabled=5)))
+    assert "Mean over the 5 heads disabled −0.12" in some
+    assert "random" not in some
+
+
 def test_roles_are_in_order_of_their_correlation_and_undefined_ones_left_out() -> None:
     axis = drawn("roles", made()).axes[0]
     assert [label.get_text() for label in axis.get_yticklabels()] == ["same word", "local", "sep"]

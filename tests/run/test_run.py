@@ -93,6 +93,14 @@ def test_a_run_with_an_edited_plugin_is_another_run(model: HeadModel, corpus: Co
         run_analyses(model, corpus, [roles], tmp_path / "run", options())
 
 
+def test_a_parameter_longer_than_a_file_name_is_a_text(model: HeadModel, tmp_path: Path) -> None:
+    words = "|".join(["cat", *(f"word{n}" for n in range(60))])  # more than the 255 characters that a file's name may have
+    features = make_analysis("features", {"features": "felines", "extra": f"felines: form={words}"})
+    words_only = Corpus.from_examples([Example(words=("the", "cat", "saw", "a", "dog"))], name="toy")
+    found = run_analyses(model, words_only, [features], tmp_path, options())
+    assert found.provenance["files"] == {}
+
+
 def test_shard_size_and_batch_size_do_not_change_the_result(model: HeadModel, corpus: Corpus, tmp_path: Path) -> None:
     one = run_analyses(model, corpus, analyses(), tmp_path / "one", RunOptions(shard_size=1, batch_tokens=8))
     many = run_analyses(model, corpus, analyses(), tmp_path / "many", RunOptions(shard_size=100, batch_tokens=4096))

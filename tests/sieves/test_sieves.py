@@ -257,10 +257,16 @@ def test_a_sieve_of_ones_own_from_a_file(tmp_path: Path) -> None:
         os.utime(file, ns=(1, file.stat().st_mtime_ns + 10**9))
         load_sieves(str(file))
         assert sieve_matrix(find_sieve("cats"), row)[0].nonzero()[0].tolist() == [3]
+        file.write_text(file.read_text().replace("'cats', 'cats'", "'seers', 'by another name'"))
+        os.utime(file, ns=(1, file.stat().st_mtime_ns + 2 * 10**9))
+        load_sieves(str(file))
+        assert list(known_sieves())[-1] == "seers"
+        assert "cats" not in known_sieves()  # no role of a later run
         with pytest.raises(ParameterError, match="Two sieves are called 'local'"):
             sieve("local", "")(lambda i, j: i)
     finally:
         forget_sieve("cats")
+        forget_sieve("seers")
     (tmp_path / "taken.py").write_text("from headwise.sieves import sieve\n@sieve('local', 'mine')\ndef local(i, j):\n    return j.cls\n")
     with pytest.raises(ParameterError, match="Two sieves are called 'local'"):
         load_sieves(str(tmp_path / "taken.py"))

@@ -76,10 +76,11 @@ def prune(
     (of the largest output where that is above 1); otherwise nothing stays written.
     """
     one_of("mode", mode, MODES)
-    target = Path(out)
+    target, source = Path(out), _source(folder)
+    if target.exists() and Path(source).exists() and target.samefile(source):
+        raise OutputError(f"{target} is the model itself, which the new one is compared with; choose another place with --out.")
     if target.exists() and any(target.iterdir()) and not overwrite:
         raise OutputError(f"{target} exists; give --overwrite to replace it, or choose another place with --out.")
-    source = _source(folder)
     model = HeadModel.open(source, device=device, dtype=torch.float32)
     chosen = checked_heads(list(heads), model.layers, model.heads)
     if not chosen:

@@ -126,7 +126,8 @@ def _attention(surface: xr.Dataset | None, layers: int, heads: int) -> list[list
     names = [str(name) for name in scores["behaviour"].values]
     for layer, head in np.ndindex(layers, heads):
         shares = [(float(scores.values[place, layer, head]), wanted[name]) for place, name in enumerate(names) if name in wanted]
-        out[layer][head] = [f"{name} {share:.2f}" for share, name in sorted(shares, reverse=True) if share >= SHOWN_SHARE]
+        shown = [one for one in shares if one[0] >= SHOWN_SHARE]  # before they are sorted: a share that is not defined has no place
+        out[layer][head] = [f"{name} {share:.2f}" for share, name in sorted(shown, reverse=True)]
     return out
 
 

@@ -72,6 +72,7 @@ def probing_change(
         "model_all": list(names),
         "model": list(names[1:]),
         "task": [task.name for task in found],
+        "kind": ("task", [task.kind for task in found]),
         "layer": np.arange(size[0]),
         "head": np.arange(size[1]),
     }

@@ -24,7 +24,9 @@ def _notes(dataset: xr.Dataset, over_heads: bool = False) -> list[str]:
         notes.append(f"Disabled as: {facts['how']}")
     if over_heads and "mean_difference" in facts:
         change = f"{scale * facts['mean_difference']:+.2f}".replace("-", "−")
-        notes.append(f"Mean over the heads (a random head) {change} {unit}")
+        disabled, every = facts.get("heads_disabled"), dataset.sizes["layer"] * dataset.sizes["head"]
+        which = "heads (a random head)" if disabled in (None, every) else f"{disabled} heads disabled"
+        notes.append(f"Mean over the {which} {change} {unit}")
         notes.append(f"Better without {facts['improving']} heads, {facts['improving_significant']} after correction")
         notes.append(f"Worse without {facts['harming']}, {facts['harming_significant']} after correction")
     return notes
@@ -40,7 +42,7 @@ def _points(dataset: xr.Dataset) -> tuple[float, str]:
     name="heads",
     title="What disabling one head does to the score",
     caption="Each cell is one head: the score without it minus the score of the whole model. "
-    "Below: the mean over all heads, and how many the model is better and worse without; a ring marks a change that survives correction.",
+    "Below: the mean over the heads, and how many the model is better and worse without; a ring marks a change that survives correction.",
     paper="Kovaleva et al. 2019, Fig 8",
     needs=("difference",),
 )
@@ -131,7 +133,7 @@ def importance(dataset: xr.Dataset) -> Figure:
     caption="Spearman's correlation over heads between the harm of disabling a head and its bias to each role, with 95 % intervals; filled where it survives correction "
     "over roles. To the right: heads that lean more to the role are missed more.",
     paper="Kovaleva et al. 2019, §4.6 and §5",
-    needs=("role_correlation",),
+    needs=("role_correlation", "role_correlation_p_adjusted"),
 )
 def roles(dataset: xr.Dataset) -> Figure:
     """`role_correlation[role]` with intervals, largest first."""

@@ -57,10 +57,11 @@ def special_heads(dataset: xr.Dataset) -> pd.DataFrame:
     parts = []
     for kind in LOOKED_AT:
         table = special_table(dataset, kind, TOP)
+        if not len(table) or not table[f"attention on {kind}"].any():
+            continue  # the model has no such token
         table.columns = [str(name).replace(f"on {kind}", "on it").replace(f"from {kind}", "from it") for name in table.columns]
-        if len(table):
-            table.insert(0, "token type", kind)
-            parts.append(table)
+        table.insert(0, "token type", kind)
+        parts.append(table)
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 

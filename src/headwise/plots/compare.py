@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap_panels
+from headwise.plots.probing import score_label
 from headwise.plots.registry import figure
 
 MARKS = ("initial", "middle", "final")
@@ -164,7 +165,7 @@ def probing(dataset: xr.Dataset) -> Figure:
         notes.append(f"The most frequent label alone: {100 * float(dataset['majority'].values[0]):.1f} %")
     planes = _planes(dataset.isel(task=0), "accuracy", "model_all", 100.0)
     return heatmap_panels(
-        planes, title=f"{task}: probing accuracy in every model", label="test accuracy (%)", sort=True, annotate="none", notes=notes
+        planes, title=f"{task}: probing accuracy in every model", label=score_label(dataset), sort=True, annotate="none", notes=notes
     )
 
 
@@ -172,7 +173,7 @@ def probing(dataset: xr.Dataset) -> Figure:
     "change_probing",
     name="heads",
     title="Change of probing accuracy, head by head",
-    caption="Each cell is one head: test accuracy minus that of the same head in the first model, one panel for each other model, all on one colour scale.",
+    caption="Each cell is one head: its test score minus that of the same head in the first model, one panel for each other model, all on one colour scale.",
     paper="Jo & Myaeng 2020, Fig 4",
     needs=("accuracy_change",),
     each="task",
@@ -181,6 +182,8 @@ def probing_heads(dataset: xr.Dataset) -> Figure:
     """`accuracy_change[model, task, layer, head]` of one task around zero."""
     task = str(dataset["task"].values[0])
     planes = _planes(dataset.isel(task=0), "accuracy_change", "model", 100.0)
+    scores = score_label(dataset)
+    label = "points" if scores.endswith("(%)") else f"change of {scores}"
     return heatmap_panels(
-        planes, title=f"{task}: change of probing accuracy", label="points", centre=0.0, annotate="none", notes=[_against(dataset)]
+        planes, title=f"{task}: change of probing accuracy", label=label, centre=0.0, annotate="none", notes=[_against(dataset)]
     )

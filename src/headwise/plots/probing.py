@@ -43,7 +43,8 @@ def _notes(dataset: xr.Dataset) -> list[str]:
     return [data.source_text(dataset), data.count_text(dataset, "accuracy", each="test examples")]
 
 
-def _label(dataset: xr.Dataset) -> str:
+def score_label(dataset: xr.Dataset) -> str:
+    """What the scores of the tasks are, for an axis."""
     kinds = {str(kind) for kind in np.atleast_1d(dataset["kind"].values)} if "kind" in dataset.coords else set()
     return {frozenset({"regression"}): "Pearson's r × 100", frozenset({"classification"}): "test accuracy (%)"}.get(
         frozenset(kinds), "test accuracy (%), or Pearson's r × 100"
@@ -62,7 +63,7 @@ def _label(dataset: xr.Dataset) -> str:
 def heads(dataset: xr.Dataset) -> Figure:
     """`accuracy[task, layer, head]` as heat maps on one colour scale, heads in their own order (Jo & Myaeng 2020, Fig 7)."""
     return heatmap_panels(
-        _planes(dataset), title="Probing accuracy of each head", label=_label(dataset), annotate="none", notes=_notes(dataset)
+        _planes(dataset), title="Probing accuracy of each head", label=score_label(dataset), annotate="none", notes=_notes(dataset)
     )
 
 
@@ -77,7 +78,7 @@ def heads(dataset: xr.Dataset) -> Figure:
 def heads_sorted(dataset: xr.Dataset) -> Figure:
     """`accuracy[task, layer, head]` as heat maps on one colour scale, heads sorted within their layer (Jo & Myaeng 2020, Fig 3, 6)."""
     title = "Probing accuracy of each head, sorted within its layer"
-    return heatmap_panels(_planes(dataset), title=title, label=_label(dataset), sort=True, notes=_notes(dataset))
+    return heatmap_panels(_planes(dataset), title=title, label=score_label(dataset), sort=True, notes=_notes(dataset))
 
 
 @figure(
@@ -101,7 +102,9 @@ def one_task(dataset: xr.Dataset) -> Figure:
         notes.append(f"Better than that at 5 %, corrected over heads: {int(better.sum())} of {better.size} heads")
     if data.has(dataset, "random_accuracy"):
         notes.append(f"Best head of the same model with random weights: {100 * np.nanmax(dataset['random_accuracy'].values):.1f} %")
-    return heatmap_panels({"": planes[name]}, title=f"{name}: probing accuracy of each head", label=_label(dataset), sort=True, notes=notes)
+    return heatmap_panels(
+        {"": planes[name]}, title=f"{name}: probing accuracy of each head", label=score_label(dataset), sort=True, notes=notes
+    )
 
 
 @figure(
@@ -159,7 +162,7 @@ def poolings(dataset: xr.Dataset) -> Figure:
         ax.axhline(edge, color="#e6e6e6", linewidth=0.5)
     ax.set_yticks(np.arange(len(tasks)), tasks)
     ax.set_ylim(len(tasks) - 0.5, -0.5)
-    ax.set_xlabel(_label(dataset))
+    ax.set_xlabel(score_label(dataset))
     notes = [*_notes(dataset), "Lines: 95 % interval"]
     style.annotate_figure(
         fig,

@@ -235,10 +235,21 @@ def _named_files(plan: Plan) -> dict[str, str]:
     found = {}
     for analysis in plan.analyses:
         for name, value in analysis.parameters.items():
-            if isinstance(value, str | Path) and str(value) and Path(value).is_file():
-                with open(value, "rb") as file:
-                    found[f"{analysis.name}.{name}"] = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+            digest = _digest(Path(value)) if isinstance(value, str | Path) and str(value) else ""
+            if digest:
+                found[f"{analysis.name}.{name}"] = digest
     return found
+
+
+def _digest(path: Path) -> str:
+    """A file's digest; nothing where there is none (a text may be too long for a file's name), or none that can be read, which the analysis itself refuses."""
+    try:
+        if not path.is_file():
+            return ""
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    except OSError:
+        return ""
 
 
 def _identity(model: HeadModel, corpus: Corpus, plan: Plan, options: RunOptions) -> dict[str, Any]:

@@ -60,6 +60,7 @@ class Sieve:
 
 
 _SIEVES: dict[str, Sieve] = {}
+_OF_FILE: dict[str, set[str]] = {}  # the sieves of each file of a user
 
 
 def sieve(
@@ -148,7 +149,11 @@ def _load_plugin(plugin: str, changed: int) -> Any:
         if found is None or found.loader is None:
             raise ParameterError(f"There is no file '{plugin}' with sieves; check `plugin`.")
         module = importlib.util.module_from_spec(found)
+        for name in _OF_FILE.pop(plugin, ()):  # one that an edited file no longer has is no sieve any more
+            forget_sieve(name)
+        others = set(_SIEVES)
         found.loader.exec_module(module)
+        _OF_FILE[plugin] = set(_SIEVES) - others
         return module
     except ParameterError:
         raise

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from headwise import plots
@@ -94,6 +95,24 @@ def test_medians_and_points_are_the_numbers() -> None:
     assert "5.0 % (total variation)" in texts(figure)
     with pytest.raises(ParameterError, match="has a correlation"):
         correlation(dataset, sources=["attention"])
+
+
+def test_no_point_lies_below_its_panel() -> None:
+    dataset = made()
+    dataset["pearson"].loc[{"source": "input", "layer": 2, "head": 1}] = -0.6  # in a panel that is not the last
+    dataset["pearson_low"].loc[{"source": "input", "layer": 2, "head": 1}] = -0.7
+    for ax in correlation(dataset).axes:
+        assert ax.get_ylim()[0] < -0.7
+
+
+def test_a_legend_is_no_wider_than_its_figure() -> None:
+    figure = style.new_figure(style.COLUMN, 2.0)
+    figure.subplots()
+    handles = [Line2D([], [], label=f"the series of number {i}") for i in range(4)]
+    style.annotate_figure(figure, "Title", ["A note"], handles, columns=4)
+    (legend,) = figure.legends
+    assert legend.get_window_extent().width <= figure.bbox.width
+    assert [text.get_text() for text in legend.get_texts()] == [handle.get_label() for handle in handles]
 
 
 def test_maps_stand_above_each_other() -> None:

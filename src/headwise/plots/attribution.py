@@ -40,7 +40,7 @@ def correlation(dataset: xr.Dataset, *, sources: Sequence[str] = ("previous_laye
         )
     fig = style.new_figure(style.PAGE, 1.0 + 1.35 * len(shown))
     axes = fig.subplots(len(shown), 2, sharey=True, sharex=True, squeeze=False)
-    titles = []
+    titles, lowest = [], -0.05
     for row, source in zip(axes, shown, strict=True):
         words, colour, marker = READINGS.get(source, (source, style.BLACK, "o"))
         for ax, name in zip(row, ("pearson", "spearman"), strict=True):
@@ -50,11 +50,12 @@ def correlation(dataset: xr.Dataset, *, sources: Sequence[str] = ("previous_laye
             scatter_by_layer(ax, [Series(words, values, ends, colour, marker)], mean_line=False)
             _medians(ax, values)
             ax.axhline(0, color=style.GREY, linewidth=0.6, linestyle=(0, (4, 2)), zorder=1)
-            ax.set_ylim(max(-1.0, min(-0.1, np.nanmin(values) - 0.05)), 1.02)
+            lowest = min(lowest, float(np.nanmin(values if ends is None else np.fmin(values, ends[0]))))
             last = source == shown[-1]
             style.layer_axis(ax, data.numbers(dataset, "layer"), "layer (0 = first)" if last else "")
             titles.append(f"{name.capitalize()}, {words}")
         row[0].set_ylabel("correlation")
+    axes[0, 0].set_ylim(max(-1.02, lowest - 0.05), 1.02)  # shared by all panels
     style.panel_labels(list(axes.ravel()), titles)
     bars = data.interval_text(data.has(dataset, "pearson_low"))
     median = Line2D([], [], color=style.BLACK, linewidth=1.6, label="median of the heads of a layer")

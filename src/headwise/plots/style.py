@@ -185,7 +185,11 @@ def annotate_figure(
         font = {"size": LARGE, "weight": "bold"}
         heading = wrap(title, width, LARGE)
         place: dict[str, Any] = {"loc": "outside upper left", "alignment": "left", "borderpad": 0.1}
-        figure.legend(handles=list(legend), ncols=columns, title=heading, title_fontproperties=font, **place)
+        for number in range(columns, 0, -1):  # as many columns as the figure's width holds
+            drawn = figure.legend(handles=list(legend), ncols=number, title=heading, title_fontproperties=font, **place)
+            if number == 1 or drawn.get_window_extent().width <= figure.bbox.width:
+                break
+            drawn.remove()
     elif title:
         figure.suptitle(wrap(title, width, LARGE), x=margin, ha="left", fontsize=LARGE, fontweight="bold", linespacing=1.15)
     note = " ".join(part if part.endswith((".", "?")) else part + "." for part in notes if part)

@@ -15,12 +15,12 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from common import report_ratio
-from headwise.ablate import TaskSubject, evaluate, single_heads
-from headwise.finetune import open_classifier
-from headwise.finetune.classifier import OwnClassifier
-from headwise.tasks import Task
+from headwise.experiments.ablation import TaskSubject, evaluate, single_heads
+from headwise.experiments.finetuning import open_classifier
+from headwise.experiments.finetuning.classifier import OwnClassifier
 from headwise.testing.models import random_model
 from headwise.text import Example
+from headwise.text.tasks import Task
 
 WANTED = 1.5
 

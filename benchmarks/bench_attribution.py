@@ -15,10 +15,10 @@ import time
 import torch
 
 from common import demo_rows, report_ratio
-from headwise.attribution.forward import exact_squares
-from headwise.attribution.push import way
-from headwise.attribution.reverse import block_squares, reverse_graph
-from headwise.attribution.sketch import sketch
+from headwise.analyses.attribution.forward import exact_squares
+from headwise.analyses.attribution.push import way
+from headwise.analyses.attribution.reverse import block_squares, reverse_graph
+from headwise.analyses.attribution.sketch import sketch
 from headwise.models import HeadModel
 
 

@@ -16,11 +16,11 @@ import torch
 
 from common import best_time, report_ratio
 from headwise import HeadModel
-from headwise.analyses.base import Shape
-from headwise.analyses.dependency import DIRECTIONS, Dependency, gathered
-from headwise.maps.words import word_index
+from headwise.analyses.contract import Shape
+from headwise.analyses.dependency.analysis import DIRECTIONS, Dependency, gathered
 from headwise.models.demo import demo_model_path
 from headwise.models.view import Layer, Rows
+from headwise.models.words import word_index
 from headwise.stats.accumulators import State
 from headwise.testing import eager_maps
 from headwise.text import open_corpus

@@ -10,8 +10,8 @@ import argparse
 import torch
 
 from common import best_time, report_ratio
-from headwise.patterns import classify_maps, shipped_classifier
-from headwise.patterns.maps import map_images
+from headwise.analyses.patterns import classify_maps, shipped_classifier
+from headwise.analyses.patterns.maps import map_images
 
 
 def main() -> None:

@@ -17,8 +17,8 @@ import torch
 from scipy.stats import entropy
 
 from common import best_time, report_ratio
-from headwise.analyses.roles import Shares
-from headwise.sieves import find_sieve, sieve_matrices
+from headwise.analyses.roles.analysis import Shares
+from headwise.analyses.roles.sieves import find_sieve, sieve_matrices
 from headwise.text.encode import NO_WORD, Batch, Encoded, collate
 from headwise.text.example import Example
 

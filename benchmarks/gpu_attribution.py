@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertModel
 
-from headwise.attribution.forward import exact_squares, tangents_at_once
-from headwise.attribution.precision import compiled_kernels, matrix_products
-from headwise.attribution.push import push, way
-from headwise.attribution.reverse import block_squares, reverse_graph
-from headwise.attribution.sketch import sketch
+from headwise.analyses.attribution.forward import exact_squares, tangents_at_once
+from headwise.analyses.attribution.precision import compiled_kernels, matrix_products
+from headwise.analyses.attribution.push import push, way
+from headwise.analyses.attribution.reverse import block_squares, reverse_graph
+from headwise.analyses.attribution.sketch import sketch
 from headwise.models import HeadModel
 from headwise.text.encode import Batch, Encoded, collate
 from headwise.text.example import Example

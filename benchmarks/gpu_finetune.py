@@ -4,7 +4,7 @@
     PYTHONPATH=src python benchmarks/gpu_finetune.py --unpack OUT/MRPC.delta.safetensors.gz --base FOLDER/models/wiki-bert --to MODEL
 
 FOLDER holds `models/wiki-bert` and `data/glue`. A small model leaves a GPU waiting for the processor, so several processes train at once; each training is one call of
-`headwise.finetune.finetune`, so the numbers are those of the command line. Packed models are the difference to the base model, int8 rows with a scale, compressed.
+`headwise.experiments.finetuning.finetune`, so the numbers are those of the command line. Packed models are the difference to the base model, int8 rows with a scale, compressed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def jobs(args: argparse.Namespace, chosen: dict[str, dict[str, Any]], ready: boo
 
 def perform(job: dict[str, Any], shared: str, out: str, device: str, limit: int | None, half: bool) -> dict[str, Any]:
     """One training in a process of its own folder."""
-    from headwise.finetune import finetune
+    from headwise.experiments.finetuning import finetune
 
     torch.set_num_threads(2)
     began = time.perf_counter()
@@ -152,11 +152,11 @@ def unpack_model(packed: Path, base: Path, target: Path) -> None:
 
 def score_packed(packed: Path, base: Path, folder: Path, task: str, data: Path, device: str, limit: int | None) -> dict[str, float]:
     """The dev scores of the packed model, to see what packing costs."""
-    from headwise.finetune import open_classifier
-    from headwise.finetune.data import encode_rows
-    from headwise.finetune.run import MAX_LENGTH
-    from headwise.finetune.train import predict
-    from headwise.tasks import read_task, score
+    from headwise.experiments.finetuning import open_classifier
+    from headwise.experiments.finetuning.data import encode_rows
+    from headwise.experiments.finetuning.run import MAX_LENGTH
+    from headwise.experiments.finetuning.train import predict
+    from headwise.text.tasks import read_task, score
 
     unpack_model(packed, base, folder)
     model, tokenizer = open_classifier(folder, device)
@@ -170,9 +170,9 @@ def score_packed(packed: Path, base: Path, folder: Path, task: str, data: Path, 
 
 def rank(shared: Path, device: str, limit: int | None) -> dict[str, dict[str, Any]]:
     """Best layer and twelve best heads for each task, by probes on its training part."""
-    from headwise.finetune.rank import rank_heads
+    from headwise.experiments.finetuning.rank import rank_heads
     from headwise.models import HeadModel
-    from headwise.tasks import read_task
+    from headwise.text.tasks import read_task
 
     chosen = {}
     with HeadModel.open(shared / "models" / MODEL, device=device) as model:
@@ -213,7 +213,7 @@ def main() -> None:
     began, records, chosen = time.perf_counter(), [], {}
 
     def keep(record: dict[str, Any]) -> None:
-        from headwise.finetune.results import Record, summary
+        from headwise.experiments.finetuning.results import Record, summary
 
         records.append(record)
         scores = " ".join(f"{name} {100 * value:.1f}" for name, value in record["metrics"].items())
@@ -248,7 +248,7 @@ def main() -> None:
                 keep(future.result())
             except Exception as error:  # one training that fails must not cost the others
                 print(f"failed: {type(error).__name__}: {error}", flush=True)
-    from headwise.finetune.results import table
+    from headwise.experiments.finetuning.results import table
 
     content = json.loads((args.out / "results.json").read_text())
     for row in table(content["summary"]):

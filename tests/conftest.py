@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+sys.path.insert(0, str(Path(__file__).parent))  # what several folders of tests share lies beside this file
 torch.set_num_threads(1)  # two test processes share two cores
 
 

@@ -10,7 +10,7 @@ import pytest
 import typer.main
 
 from headwise import Corpus, Example, HeadModel, make_atlas
-from headwise.analyses.base import REGISTRY, known_analyses
+from headwise.analyses.contract import REGISTRY, known_analyses
 from headwise.cli import app
 from headwise.testing import planted_model
 

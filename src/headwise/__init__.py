@@ -5,11 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from headwise._version import __version__
-from headwise.errors import HeadwiseError
+from headwise.core.errors import HeadwiseError
+from headwise.core.version import __version__
 
 if TYPE_CHECKING:
-    from headwise.analyses.base import Analysis, known_analyses, make_analysis
+    from headwise.analyses.contract import Analysis, known_analyses, make_analysis
     from headwise.atlas import Atlas
     from headwise.models import HeadModel
     from headwise.run import RunOptions, make_atlas
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 # Names are imported when first used, so that `import headwise` and `headwise --help` take milliseconds, not the seconds that torch and transformers take.
 _HOMES = {
-    "Analysis": "headwise.analyses.base",
+    "Analysis": "headwise.analyses.contract",
     "Atlas": "headwise.atlas",
     "Corpus": "headwise.text",
     "Example": "headwise.text",
     "HeadModel": "headwise.models",
     "RunOptions": "headwise.run",
-    "known_analyses": "headwise.analyses.base",
-    "make_analysis": "headwise.analyses.base",
+    "known_analyses": "headwise.analyses.contract",
+    "make_analysis": "headwise.analyses.contract",
     "make_atlas": "headwise.run",
     "open_corpus": "headwise.text",
 }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from headwise.analyses.base import known_analyses, make_analysis
+from headwise.analyses.contract import known_analyses, make_analysis
 from headwise.testing.battery import CHECKS, STREAM_CHECKS, Bed
 
 # Smaller parameters where the defaults are for real corpora.

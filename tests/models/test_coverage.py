@@ -10,7 +10,7 @@ import torch
 from tiny_models import REFUSED, SEQ2SEQ, SERVED, build, ids_batch
 from torch import Tensor
 
-from headwise.errors import ModelError
+from headwise.core.errors import ModelError
 from headwise.models import HeadModel, Layer, Rows
 from headwise.text.encode import Batch
 

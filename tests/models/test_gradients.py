@@ -10,7 +10,7 @@ import torch
 from tiny_models import SERVED, build, ids_batch
 from torch import Tensor
 
-from headwise.errors import ModelError, ParameterError
+from headwise.core.errors import ModelError, ParameterError
 from headwise.models import HeadModel, Patch
 from headwise.text.encode import Batch
 

@@ -11,7 +11,7 @@ import torch
 from tiny_models import SERVED, build, ids_batch
 from torch import Tensor
 
-from headwise.errors import ParameterError
+from headwise.core.errors import ParameterError
 from headwise.models import HeadModel, Mean, Patch
 from headwise.text.encode import Batch
 

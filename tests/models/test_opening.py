@@ -13,7 +13,7 @@ from tiny_models import SEQ2SEQ, SERVED, build, ids_batch, word_tokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from headwise.errors import InputError, ModelError, ParameterError
+from headwise.core.errors import InputError, ModelError, ParameterError
 from headwise.models import HeadModel
 from headwise.text.example import Example
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tiny_models import SERVED, build, ids_batch
 
-from headwise.errors import ModelError, ParameterError
+from headwise.core.errors import ModelError, ParameterError
 from headwise.models import HeadModel, Layer, Rows
 from headwise.models.masks import RowMask
 from headwise.models.tap import SESSION, attention

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headwise.errors import OutputError, ParameterError
+from headwise.core.errors import OutputError, ParameterError
 from headwise.page import HeadGrid, PageFigure, PageHead, PageTable, Section, html_card, render_page, write_page
 from headwise.page.write import _cell
 

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.text import Text
 
 from headwise import Corpus, HeadModel, make_atlas
-from headwise.errors import InputError, ParameterError
+from headwise.core.errors import InputError, ParameterError
 from headwise.page.relations import draw_relation, find_sentences
 from headwise.testing import planted_annotations
 from headwise.text.demo import demo_corpus

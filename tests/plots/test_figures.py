@@ -10,14 +10,16 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import pytest
-import synthetic
 import xarray as xr
 from matplotlib.collections import LineCollection, PathCollection, PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+import synthetic
 from headwise import plots
-from headwise.errors import OutputError, ParameterError
+from headwise.analyses.offsets import figures as offset_figures
+from headwise.analyses.surface import figures as surface_figures
+from headwise.core.errors import OutputError, ParameterError
 from headwise.plots import style
 
 SHAPES = [
@@ -85,7 +87,7 @@ def points(figure: Figure, axes: int = 0) -> list[np.ndarray]:
 
 def test_every_head_is_one_point_at_its_layer_and_value() -> None:
     dataset = synthetic.surface(5, 4)
-    figure = plots.token_types(dataset)
+    figure = surface_figures.token_types(dataset)
     assert len(figure.axes) == 3
     for axes, variable in enumerate(("token_type", "token_type_from_sep", "token_type_from_other")):
         values = dataset.variables[variable].values
@@ -98,7 +100,7 @@ def test_the_line_is_the_mean_over_heads_and_the_bars_are_the_interval() -> None
     dataset = synthetic.surface(5, 4)
     dataset["max_weight"][2, 1] = np.nan
     dataset["max_weight"][4] = np.nan
-    axes = plots.max_weight(dataset).axes[0]
+    axes = surface_figures.max_weight(dataset).axes[0]
     line = axes.lines[-1].get_ydata()
     values = dataset["max_weight"].values
     assert line[:4] == pytest.approx([np.mean([v for v in row if not np.isnan(v)]) for row in values[:4]])
@@ -114,19 +116,19 @@ def test_the_best_head_of_each_position_is_named() -> None:
     dataset["position"][:] = 0.1
     dataset["position"][3, 5, 0] = 0.9
     dataset["position"][1, 2, 2] = 0.8
-    said = texts(plots.positions(dataset))
+    said = texts(surface_figures.positions(dataset))
     assert "L3H5" in said
     assert "L1H2" in said
 
 
 def test_entropy_draws_the_uniform_reference_from_variable_or_attribute() -> None:
     dataset = synthetic.surface(3, 4)
-    assert "uniform attention: 4.72 nats" in texts(plots.entropy(dataset))
+    assert "uniform attention: 4.72 nats" in texts(surface_figures.entropy(dataset))
     bare = dataset.drop_vars("entropy_uniform")
-    assert "uniform attention:" not in texts(plots.entropy(bare))
-    assert "uniform attention: 3.10 nats" in texts(plots.entropy(bare.assign_attrs(entropy_uniform=3.1)))
+    assert "uniform attention:" not in texts(surface_figures.entropy(bare))
+    assert "uniform attention: 3.10 nats" in texts(surface_figures.entropy(bare.assign_attrs(entropy_uniform=3.1)))
     layered = bare.assign(entropy_uniform=("layer", [4.0, 3.0, 2.0]))
-    figure = plots.entropy(layered)
+    figure = surface_figures.entropy(layered)
     assert "uniform attention: by layer" in texts(figure)
     stairs = next(patch for patch in figure.axes[0].patches if hasattr(patch, "get_data"))
     assert list(stairs.get_data().values) == [4.0, 3.0, 2.0]
@@ -134,15 +136,15 @@ def test_entropy_draws_the_uniform_reference_from_variable_or_attribute() -> Non
 
 def test_what_a_decoder_lacks_is_left_out_and_said() -> None:
     dataset = synthetic.surface(3, 4, causal=True)
-    figure = plots.entropy(dataset)
+    figure = surface_figures.entropy(dataset)
     assert len(figure.axes) == 1
     assert "not defined for this model" in texts(figure)
-    figure = plots.token_types(dataset)
+    figure = surface_figures.token_types(dataset)
     assert len(figure.axes) == 1
     assert "sep: separator" not in texts(figure)
     assert "no sep token" in texts(figure)
-    assert "to sep tokens" in texts(plots.heads(dataset)).split("Not drawn")[1]
-    assert "after the token" not in texts(plots.histogram_grid(synthetic.offsets(3, 4, causal=True)))
+    assert "to sep tokens" in texts(surface_figures.heads(dataset)).split("Not drawn")[1]
+    assert "after the token" not in texts(offset_figures.histogram_grid(synthetic.offsets(3, 4, causal=True)))
 
 
 def test_a_figure_without_numbers_is_not_drawn() -> None:
@@ -158,14 +160,14 @@ def test_one_histogram_figure_per_source_that_has_numbers() -> None:
     assert "attention" in texts(drawn[0].figure)
     assert "contribution of the previous layer" in texts(drawn[1].figure)
     with pytest.raises(ParameterError, match="attention, previous_layer"):
-        plots.histogram_grid(synthetic.offsets(2, 3, sources=2), source="input")
+        offset_figures.histogram_grid(synthetic.offsets(2, 3, sources=2), source="input")
 
 
 def test_histogram_bars_stand_in_their_cell_at_their_offset() -> None:
     dataset = synthetic.offsets(3, 4, sources=1)
     dataset["histogram"][:] = 0.0
     dataset["histogram"].loc[{"layer": 1, "head": 2, "offset": -3}] = 0.5
-    figure = plots.histogram_grid(dataset, window=5)
+    figure = offset_figures.histogram_grid(dataset, window=5)
     before = next(c for c in figure.axes[0].collections if isinstance(c, PolyCollection))
     raised = [path.vertices for path in before.get_paths() if np.ptp(path.vertices[:, 1]) > 0.1]
     assert len(raised) == 1
@@ -181,7 +183,7 @@ def test_histogram_bars_stand_in_their_cell_at_their_offset() -> None:
 
 def test_centre_of_several_models_side_by_side_on_one_scale() -> None:
     made = {"English": synthetic.offsets(3, 4, seed=1, n=10), "Arabic": synthetic.offsets(6, 2, seed=2, n=20)}
-    figure = plots.centre_of_mass(made)
+    figure = offset_figures.centre_of_mass(made)
     assert len(figure.axes) == 2
     assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
     said = texts(figure)
@@ -191,7 +193,7 @@ def test_centre_of_several_models_side_by_side_on_one_scale() -> None:
         values = dataset["centre"].values[0]
         assert points(figure, axes)[0][:, 1] == pytest.approx(values[np.isfinite(values)])
     with pytest.raises(ParameterError, match="empty"):
-        plots.centre_of_mass({})
+        offset_figures.centre_of_mass({})
 
 
 @pytest.mark.parametrize(("group", "name"), [("surface", "positions"), ("offsets", "histogram")])
@@ -213,22 +215,22 @@ def test_saving_gives_three_formats_and_the_same_bytes(group: str, name: str, tm
 
 def test_bytes_do_not_depend_on_the_process(tmp_path: Path) -> None:
     code = (
-        "import sys, hashlib; sys.path.insert(0, sys.argv[1]); import synthetic; from headwise import plots;"
-        "f = plots.entropy(synthetic.surface(2, 3));"
+        "import sys, hashlib; sys.path.insert(0, sys.argv[1]); import synthetic; from headwise import plots; from headwise.analyses.surface import figures as surface_figures;"
+        "f = surface_figures.entropy(synthetic.surface(2, 3));"
         "print([hashlib.sha256(plots.figure_bytes(f, k)).hexdigest() for k in ('svg', 'pdf', 'png')])"
     )
     source = str(Path(plots.__file__).parents[2])
     found = set()
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": source}
-        command = [sys.executable, "-c", code, str(Path(__file__).parent)]
+        command = [sys.executable, "-c", code, str(Path(__file__).parents[1])]
         found.add(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
     assert len(found) == 1
 
 
 def test_settings_outside_stay_as_they_were() -> None:
     before = dict(matplotlib.rcParams)
-    plots.max_weight(synthetic.surface(2, 2))
+    surface_figures.max_weight(synthetic.surface(2, 2))
     assert dict(matplotlib.rcParams) == before
     assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
 
@@ -264,4 +266,4 @@ def test_a_new_figure_is_found_by_its_group_and_its_name_is_its_own() -> None:
 
 def test_missing_variables_are_named() -> None:
     with pytest.raises(ParameterError, match=r"no variable 'max_weight'.*entropy"):
-        plots.max_weight(synthetic.surface(2, 2).drop_vars("max_weight"))
+        surface_figures.max_weight(synthetic.surface(2, 2).drop_vars("max_weight"))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import synthetic
 import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
+import synthetic
 from headwise import plots
-from headwise.errors import ParameterError
+from headwise.analyses.surface import figures as surface_figures
+from headwise.core.errors import ParameterError
 from headwise.plots.heatmap import short
 
 
@@ -129,7 +130,7 @@ def test_numbers_are_short(value: float, text: str) -> None:
 
 def test_the_heads_figure_puts_each_measure_in_its_panel() -> None:
     dataset = synthetic.surface(3, 4)
-    figure = plots.heads(dataset)
+    figure = surface_figures.heads(dataset)
     titles = [axes.get_title("left") for axes in figure.axes[:6]]
     assert titles[0] == "(a) to the previous token"
     assert titles[4] == "(e) to sep tokens"

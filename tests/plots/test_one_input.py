@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
 from headwise import plots
-from headwise.errors import ParameterError
+from headwise.core.errors import ParameterError
 from headwise.plots import style
 
 TOKENS = ["[CLS]", "costs", "$5", "$6", "[SEP]"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge
 
-from headwise.errors import ParameterError
+from headwise.core.errors import ParameterError
 from headwise.probes import ArrayFeatures, greedy_heads
 
 

@@ -11,7 +11,7 @@ import torch
 from scipy.stats import pearsonr, spearmanr
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from headwise.errors import InputError, ParameterError
+from headwise.core.errors import InputError, ParameterError
 from headwise.probes import ArrayFeatures, JoinedFeatures, PairFeatures, ProbeSettings, Split, fit_probes, fit_regressions
 from headwise.probes.linear import pick
 from headwise.probes.settings import make_folds

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from headwise.errors import InputError
+from headwise.core.errors import InputError
 from headwise.probes.tree import (
     AttentionProbe,
     AttentionWordsProbe,

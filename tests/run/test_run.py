@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from headwise import Atlas, Corpus, HeadModel, RunOptions, make_analysis, make_atlas
-from headwise.analyses.base import Analysis
-from headwise.errors import InputError, MissingAnnotationError, OutputError
-from headwise.files import write_atomically
+from headwise.analyses.contract import Analysis
+from headwise.core.errors import InputError, MissingAnnotationError, OutputError
+from headwise.core.files import write_atomically
 from headwise.run import run_analyses
 from headwise.run import runner as runner_module
 from headwise.run.plan import make_plan

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from headwise.errors import ParameterError
+from headwise.core.errors import ParameterError
 from headwise.stats.corrections import benjamini_hochberg, correct, holm
 
 p_values = st.lists(st.floats(0, 1), min_size=1, max_size=30)

@@ -10,7 +10,7 @@ import pytest
 import torch
 import xarray as xr
 
-from headwise.analyses.base import REGISTRY, Analysis, Paper, known_analyses, layer_head_coords, mean_variables
+from headwise.analyses.contract import REGISTRY, Analysis, Paper, known_analyses, layer_head_coords, mean_variables
 from headwise.stats.accumulators import Moments, State
 from headwise.testing import permute_heads, random_model
 from headwise.testing.battery import CHECKS, Bed, assert_same, check_analysis, permuted

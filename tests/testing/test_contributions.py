@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from headwise.errors import ParameterError
+from headwise.core.errors import ParameterError
 from headwise.testing import contributions, planted_model
 from headwise.text.example import Example
 

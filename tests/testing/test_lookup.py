@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headwise.errors import MissingAnnotationError
+from headwise.core.errors import MissingAnnotationError
 from headwise.testing import eager_maps, planted_annotations
 from headwise.text.example import ROOT, Example, FrameLink, Mention
 

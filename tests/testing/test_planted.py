@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from headwise.errors import ParameterError
+from headwise.core.errors import ParameterError
 from headwise.testing import RULES, eager_hidden, eager_maps, planted_model
 from headwise.text.encode import collate
 from headwise.text.example import Example

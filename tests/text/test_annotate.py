@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from headwise.errors import InputError, MissingExtraError, ParameterError
+from headwise.core.errors import InputError, MissingExtraError, ParameterError
 from headwise.text import Corpus, Encoder, Example, annotate
 from headwise.text.annotate import cache_folder
 

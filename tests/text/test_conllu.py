@@ -5,7 +5,7 @@ from __future__ import annotations
 import conllu
 import pytest
 
-from headwise.errors import InputError
+from headwise.core.errors import InputError
 from headwise.text import open_corpus
 
 TREE = """# newdoc id = first

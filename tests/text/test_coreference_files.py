@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from headwise.errors import InputError
+from headwise.core.errors import InputError
 from headwise.text import Mention, open_corpus
 from headwise.text.attach import attach_trees, document_name
 from headwise.text.readers.entities import bracketed

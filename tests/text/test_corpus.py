@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from headwise.errors import InputError, ParameterError
+from headwise.core.errors import InputError, ParameterError
 from headwise.text import Corpus, Example
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headwise.errors import ParameterError
+from headwise.core.errors import ParameterError
 from headwise.text.demo import demo_corpus, demo_examples, demo_prose, prose_paragraphs
 from headwise.text.demo_tasks import TASKS, demo_probing, main_tense
 from headwise.text.entities import Dice

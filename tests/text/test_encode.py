@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_tokenizers import ALL, bert_like, gpt2_like, llama_like
 
-from headwise.errors import InputError, ModelError, ParameterError
+from headwise.core.errors import InputError, ModelError, ParameterError
 from headwise.text import Encoder, Example, batches, collate
 from headwise.text.encode import NO_SEGMENT, NO_WORD
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from headwise.errors import InputError, ParameterError
+from headwise.core.errors import InputError, ParameterError
 from headwise.text import FrameLink, open_corpus
 
 FRAMES = {"Copying": {"fe": {"Copier": "Core", "Goal": "Peripheral", "Hidden": "Core-Unexpressed"}}}

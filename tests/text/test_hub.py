@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from headwise.errors import InputError, MissingExtraError, ParameterError
+from headwise.core.errors import InputError, MissingExtraError, ParameterError
 from headwise.text import open_corpus
 from headwise.text.readers.hub import parse_hub
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from headwise.errors import InputError
+from headwise.core.errors import InputError
 from headwise.text import Example, FrameLink, Mention, open_corpus
 
 

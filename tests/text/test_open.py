@@ -10,7 +10,7 @@ import tarfile
 
 import pytest
 
-from headwise.errors import InputError, ParameterError
+from headwise.core.errors import InputError, ParameterError
 from headwise.text import Corpus, open_corpus
 from headwise.text.readers import FORMATS
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_tokenizers import ALL, bert_like
 
-from headwise.errors import InputError, ParameterError
+from headwise.core.errors import InputError, ParameterError
 from headwise.text import open_corpus
 from headwise.text.readers.paragraphs import paragraph_pairs, share
 

@@ -6,7 +6,7 @@ import csv
 
 import pytest
 
-from headwise.errors import InputError, ParameterError
+from headwise.core.errors import InputError, ParameterError
 from headwise.text import open_corpus
 
 

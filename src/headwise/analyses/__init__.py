@@ -1,1 +1,1 @@
-"""One module per question a paper asks, and `base`, the contract they keep; a new file is a new analysis (see `base.known_analyses`)."""
+"""One folder per question a paper asks, and `contract`, what they keep; a new folder is a new analysis (see `contract.known_analyses`)."""

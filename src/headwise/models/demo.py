@@ -14,8 +14,8 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from headwise.cache import VARIABLE, cache_dir
-from headwise.errors import HeadwiseError, MissingExtraError, ModelError, OutputError
+from headwise.core.cache import VARIABLE, cache_dir
+from headwise.core.errors import HeadwiseError, MissingExtraError, ModelError, OutputError
 
 PACKED = "model.int8.safetensors"
 UNPACKED = "model.safetensors"

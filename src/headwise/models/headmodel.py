@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headwise.errors import InputError, ModelError, ParameterError, unknown
+from headwise.core.errors import InputError, ModelError, ParameterError, unknown
 from headwise.models import opening
 from headwise.models.calling import call_part, evaluating
 from headwise.models.fallbacks import lead_to_tap

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.errors import ParameterError, unknown
+from headwise.core.errors import ParameterError, unknown
 
 NAMED = ("uniform", "zero", "mean")
 

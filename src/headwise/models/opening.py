@@ -19,7 +19,7 @@ from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 from transformers.models.auto import modeling_auto as auto
 
-from headwise.errors import ModelError, ParameterError
+from headwise.core.errors import ModelError, ParameterError
 
 TASKS = ("lm", "classification")
 HALF = (torch.float16, torch.bfloat16)

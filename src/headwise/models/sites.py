@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import ModelError
+from headwise.core.errors import ModelError
 from headwise.models.tap import SESSION, Call
 
 KINDS = ("encoder", "decoder", "cross")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
-from headwise.errors import ModelError
+from headwise.core.errors import ModelError
 from headwise.models.masks import row_mask, rows_of
 
 NAME = "headwise"

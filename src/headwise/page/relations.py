@@ -11,14 +11,14 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
+from headwise.analyses.coreference.baselines import candidates_of
+from headwise.analyses.coreference.mentions import expressions_of
+from headwise.analyses.dependency.pairs import label_of
 from headwise.atlas import head_name
-from headwise.coreference.baselines import candidates_of
-from headwise.coreference.mentions import expressions_of
-from headwise.errors import InputError, ParameterError, unknown
+from headwise.core.errors import InputError, ParameterError, unknown
 from headwise.page.sample import Sample, sample_of
 from headwise.plots import style
 from headwise.plots.drawing import draw_head
-from headwise.syntax.pairs import label_of
 from headwise.text.example import ROOT
 
 if TYPE_CHECKING:

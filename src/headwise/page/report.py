@@ -11,8 +11,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from headwise.atlas import Atlas, head_name, measures
-from headwise.behaviour.describe import KINDS, OTHER, SHORT
-from headwise.errors import OutputError
+from headwise.atlas.describe import KINDS, OTHER, SHORT
+from headwise.core.errors import OutputError
 from headwise.page.sample import Sample, draw_all_maps, draw_heads, telling_heads
 from headwise.page.write import HeadGrid, PageFigure, PageHead, PageTable, Section, write_page
 from headwise.plots import figures_for, save_figure

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from headwise.atlas import Atlas, head_name
-from headwise.errors import ParameterError
+from headwise.core.errors import ParameterError
 from headwise.plots import all_maps, draw_head
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from urllib.parse import quote, urlsplit
 import jinja2
 from markupsafe import Markup, escape
 
-from headwise._version import __version__
-from headwise.errors import OutputError, ParameterError
+from headwise.core.errors import OutputError, ParameterError
+from headwise.core.version import __version__
 
 _MANY_ROWS = 400  # a page shows no more rows of a table; the CSV has them all
 

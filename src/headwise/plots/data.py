@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from headwise.errors import ParameterError, unknown
+from headwise.core.errors import ParameterError, unknown
 
 TOKEN_TYPES = ("cls", "sep", "punct", "other")
 

@@ -12,7 +12,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from headwise.errors import ParameterError
+from headwise.core.errors import ParameterError
 from headwise.plots import style
 
 Highlight = Sequence[int] | Mapping[int, str]

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
-from headwise.errors import ParameterError
+from headwise.core.errors import ParameterError
 from headwise.plots import data, style
 
 Annotate = Literal["auto", "value", "head", "none"]

@@ -9,7 +9,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from headwise.errors import ParameterError
+from headwise.core.errors import ParameterError
 from headwise.plots import style
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from headwise.errors import ParameterError
+from headwise.core.errors import ParameterError
 from headwise.plots import style
 
 Drawing = TypeVar("Drawing", bound=Callable[..., Figure])
@@ -121,12 +121,17 @@ def figure_groups() -> list[str]:
     return sorted({group for group, _ in _FIGURES})
 
 
+HOMES = ("headwise.analyses", "headwise.experiments")  # packages of one folder per question, with its figures in it
+
+
 @functools.cache
 def load_all() -> None:
-    """Import every module of this package once, so that adding a file is all it takes to add a figure."""
-    package = importlib.import_module("headwise.plots")
-    for module in sorted(info.name for info in pkgutil.iter_modules(package.__path__)):
-        importlib.import_module(f"headwise.plots.{module}")
+    """Import every question's figures once, so that adding a file is all it takes to add a figure."""
+    for home in HOMES:
+        for folder in pkgutil.iter_modules(importlib.import_module(home).__path__):
+            modules = pkgutil.iter_modules(importlib.import_module(f"{home}.{folder.name}").__path__) if folder.ispkg else ()
+            for module in sorted(info.name for info in modules if info.name.endswith(("figures", "tables"))):
+                importlib.import_module(f"{home}.{folder.name}.{module}")
 
 
 def _file_part(label: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from headwise.errors import OutputError, ParameterError
+from headwise.core.errors import OutputError, ParameterError
 from headwise.plots import style
 
 # Dates and program versions are left out: they are all that would differ between two runs.

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.errors import InputError, ParameterError
+from headwise.core.errors import InputError, ParameterError
 
 
 class Features(Protocol):

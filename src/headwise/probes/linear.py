@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.errors import ParameterError
+from headwise.core.errors import ParameterError
 from headwise.probes.features import ArrayFeatures, Features, Scaler, load, with_ones
 from headwise.probes.lbfgs import fit_lbfgs
 from headwise.probes.ridge import fit_ridge, one_hot

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.errors import ParameterError
+from headwise.core.errors import ParameterError
 from headwise.probes.features import Features, Scaler, gram_matrix, load
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from headwise.errors import InputError, ParameterError
+from headwise.core.errors import InputError, ParameterError
 
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 SOLVERS = ("senteval", "lbfgs", "ridge")

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import OutputError
+from headwise.core.errors import OutputError
 
 NEVER = -1e9
 LEAST_STEPS = 20  # of the optimizer in an epoch

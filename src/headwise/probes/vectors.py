@@ -11,7 +11,7 @@ from typing import Any, TextIO
 import numpy as np
 import torch
 
-from headwise.errors import InputError
+from headwise.core.errors import InputError
 from headwise.text.encode import Encoded
 
 MODEL = "model"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from headwise.analyses.base import Analysis
+from headwise.analyses.contract import Analysis
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import State
 from headwise.text.encode import Batch

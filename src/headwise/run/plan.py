@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headwise.analyses.base import Analysis, Experiment, Shape
-from headwise.errors import InputError, MissingAnnotationError
+from headwise.analyses.contract import Analysis, Experiment, Shape
+from headwise.core.errors import InputError, MissingAnnotationError
 from headwise.text.encode import Encoder
 
 if TYPE_CHECKING:

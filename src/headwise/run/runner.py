@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import xarray as xr
 
-from headwise._version import __version__
-from headwise.analyses.base import Analysis, Experiment, Shape
+from headwise.analyses.contract import Analysis, Experiment, Shape
 from headwise.atlas import Atlas
-from headwise.errors import HeadwiseError, MissingAnnotationError, ModelError
-from headwise.papers import reference
+from headwise.core.errors import HeadwiseError, MissingAnnotationError, ModelError
+from headwise.core.papers import reference
+from headwise.core.version import __version__
 from headwise.run.engine import observe_batch
 from headwise.run.plan import Plan, describe, make_plan
 from headwise.run.shards import RunFolder

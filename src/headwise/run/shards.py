@@ -13,8 +13,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from headwise.errors import OutputError
-from headwise.files import write_atomically
+from headwise.core.errors import OutputError
+from headwise.core.files import write_atomically
 
 
 class RunFolder:

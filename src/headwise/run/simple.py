@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwise.analyses.base import Analysis, known_analyses, make_analysis
+from headwise.analyses.contract import Analysis, known_analyses, make_analysis
 from headwise.atlas import Atlas
 from headwise.run.runner import RunOptions, run_analyses
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from headwise.errors import ParameterError
+from headwise.core.errors import ParameterError
 
 
 def holm(p: np.ndarray) -> np.ndarray:

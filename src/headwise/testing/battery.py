@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from headwise.analyses.base import Analysis, Experiment, Shape, make_analysis
-from headwise.errors import ParameterError
+from headwise.analyses.contract import Analysis, Experiment, Shape, make_analysis
+from headwise.core.errors import ParameterError
 from headwise.models import HeadModel
 from headwise.run.engine import observe_batches
 from headwise.run.plan import describe, model_shape, scan

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headwise.errors import ParameterError, unknown
+from headwise.core.errors import ParameterError, unknown
 from headwise.testing.vocabulary import KINDS, Vocabulary
 
 RULES: dict[str, str] = {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headwise.errors import ParameterError
+from headwise.core.errors import ParameterError
 from headwise.testing.planted import Planted
 from headwise.text.encode import Encoded
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from headwise.errors import MissingAnnotationError
+from headwise.core.errors import MissingAnnotationError
 from headwise.testing.planted import Planted, planted_model
 from headwise.testing.vocabulary import PIECE_BREAK
 from headwise.text.example import ROOT, Example

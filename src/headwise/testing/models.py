@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from headwise.errors import ModelError
+from headwise.core.errors import ModelError
 from headwise.testing.vocabulary import make_vocabulary
 
 

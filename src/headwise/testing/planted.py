@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from headwise.errors import ParameterError
+from headwise.core.errors import ParameterError
 from headwise.testing.behaviours import GAP, RULES, Behaviour, expected_weights, parse_behaviour, terms
 from headwise.testing.vocabulary import KINDS, Vocabulary, make_vocabulary
 from headwise.text.encode import Encoded, Encoder

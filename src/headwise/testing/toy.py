@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from headwise.models.opening import _quiet
-from headwise.tasks import Task
 from headwise.testing.models import random_model
 from headwise.text.example import Example
+from headwise.text.tasks import Task
 
 WORDS = ("good", "bad", "film", "the", "a", "was", "very", "book", "plot", "actor")
 TELLING = {"0": "bad", "1": "good"}

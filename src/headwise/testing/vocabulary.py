@@ -9,7 +9,7 @@ from typing import TypeVar
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from headwise.errors import ParameterError
+from headwise.core.errors import ParameterError
 from headwise.text.example import Example
 
 BIDIRECTIONAL_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

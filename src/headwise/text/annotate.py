@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import IO, Any
 
-from headwise.errors import InputError, MissingExtraError, ParameterError
+from headwise.core.errors import InputError, MissingExtraError, ParameterError
 from headwise.text.corpus import Corpus, Notes
 from headwise.text.example import ROOT, Example
 from headwise.text.readers.files import on_disk

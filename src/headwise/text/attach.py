@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from headwise.errors import InputError
+from headwise.core.errors import InputError
 from headwise.text.corpus import Corpus, Notes
 from headwise.text.example import Example, Mention
 from headwise.text.readers.entities import tree_head

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeAlias
 
-from headwise.errors import InputError, ParameterError
+from headwise.core.errors import InputError, ParameterError
 from headwise.text.example import Example
 
 Notes: TypeAlias = Counter[str]  # what a reader left out or took on trust, and how often

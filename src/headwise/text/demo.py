@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib import resources
 
-from headwise.errors import ParameterError
+from headwise.core.errors import ParameterError
 from headwise.text.corpus import Corpus
 from headwise.text.example import Example
 from headwise.text.grammar import KINDS, Grammar

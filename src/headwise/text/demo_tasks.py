@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from headwise.errors import ParameterError, unknown
+from headwise.core.errors import ParameterError, unknown
 from headwise.text.entities import Dice
 from headwise.text.example import ROOT, Example
 from headwise.text.grammar import KINDS, Grammar, read_off

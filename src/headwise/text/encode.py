@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.errors import InputError, ModelError, ParameterError
+from headwise.core.errors import InputError, ModelError, ParameterError
 from headwise.text.example import Example
 
 NO_WORD = -1

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from headwise.errors import InputError
+from headwise.core.errors import InputError
 
 ROOT = -1  # the head of a word that has none
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from headwise.errors import InputError, ParameterError, unknown
+from headwise.core.errors import InputError, ParameterError, unknown
 from headwise.text.corpus import Corpus, Notes
 from headwise.text.example import Example
 from headwise.text.readers import BY_ENDING, FORMATS, Format

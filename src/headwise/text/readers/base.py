@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headwise.errors import ParameterError, unknown
+from headwise.core.errors import ParameterError, unknown
 from headwise.text.example import Example
 
 

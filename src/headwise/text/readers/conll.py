@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from headwise.errors import InputError
+from headwise.core.errors import InputError
 from headwise.text.corpus import Notes
 from headwise.text.example import Example, Mention
 from headwise.text.readers.entities import bracketed

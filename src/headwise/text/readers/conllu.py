@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from headwise.errors import InputError
+from headwise.core.errors import InputError
 from headwise.text.corpus import Notes
 from headwise.text.example import ROOT, Example
 from headwise.text.readers.entities import EntityMarks

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from headwise.errors import InputError
+from headwise.core.errors import InputError
 from headwise.text.corpus import Notes
 from headwise.text.example import Mention
 

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from headwise.errors import InputError
+from headwise.core.errors import InputError
 
 COMPRESSIONS: dict[str, tuple[str, Callable[..., Any]]] = {
     ".gz": ("gzip", gzip.open),

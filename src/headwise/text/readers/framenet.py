@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from headwise.errors import InputError, ParameterError
+from headwise.core.errors import InputError, ParameterError
 from headwise.text.corpus import Notes
 from headwise.text.example import Example, FrameLink
 from headwise.text.readers.files import Files, on_disk

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from headwise.errors import HeadwiseError, InputError, MissingExtraError, ParameterError
+from headwise.core.errors import HeadwiseError, InputError, MissingExtraError, ParameterError
 from headwise.text.corpus import Corpus, Notes
 from headwise.text.example import Example
 from headwise.text.readers.rows import example_of_row

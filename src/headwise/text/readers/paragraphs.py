@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
-from headwise.errors import InputError, ParameterError
+from headwise.core.errors import InputError, ParameterError
 from headwise.text.corpus import Notes
 from headwise.text.example import Example
 from headwise.text.readers.files import TextFile

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from headwise.errors import InputError
+from headwise.core.errors import InputError
 from headwise.text.example import ROOT, Example, FrameLink, Mention
 from headwise.text.readers.files import TextFile
 

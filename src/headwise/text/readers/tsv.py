@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from headwise.errors import InputError, ParameterError, unknown
+from headwise.core.errors import InputError, ParameterError, unknown
 from headwise.text.corpus import Notes
 from headwise.text.example import Example
 from headwise.text.readers.files import TextFile

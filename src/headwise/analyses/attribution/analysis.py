@@ -1,0 +1,187 @@
+"""What of each token is really in a head's output: hidden token attribution beside attention (Pascual et al. 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import xarray as xr
+
+from headwise.analyses.attribution.contributions import METHODS, check_options
+from headwise.analyses.attribution.forward import DEFAULT_MEMORY
+from headwise.analyses.attribution.gathered import READINGS, Gathered, attribution_dataset, widen_offsets
+from headwise.analyses.attribution.passage import check_served, in_single
+from headwise.analyses.contract import WEIGHTINGS, Bench, Experiment, Paper, Shape, at_least, one_of
+from headwise.core.errors import InputError, ModelError, ParameterError
+from headwise.text.encode import Encoded, batches
+
+BATCH_TOKENS = 256
+SAMPLE_TOKENS = 24  # the longest input whose maps are kept whole, for the figures
+ADDED = ("previous_layer", "input")
+
+
+@dataclass(frozen=True)
+class Attribution(Experiment):
+    """How much each token contributes to each head's output, from the layer below and from the input, and how far attention tells it (Pascual et al. 2021, §4-9).
+
+    The contribution of token i to token j at a head is `‖∂O[l,h,j]/∂x_i‖ / Σ_k ‖∂O[l,h,j]/∂x_k‖` (Frobenius norms of Jacobian blocks), x being what enters the head's own layer
+    (`previous_layer`) or the model (`input`). Beside them stand two other readings of mixing: `rollout` (attention traced back to the input, Abnar & Zuidema
+    2020) and `norm` (attention times the
+    norm of the projected value, Kobayashi et al. 2020). With `source` one of `attention`, `previous_layer`, `input`, `rollout`, `norm`:
+
+    - `pearson`, `spearman[source, layer, head]`: correlation of attention with that reading, row by row over the tokens a row may see, then over rows and
+      examples (Fig 1, 6); rows of fewer than
+      three tokens and rows where one side is constant are left out and counted in `rows_left_out`; NaN for `attention` itself;
+    - `agreement[source, layer, head]`: Spearman's correlation of that reading with the contribution of the input;
+    - `histogram[source, layer, head, offset]`, `centre[source, layer, head]` and what else `offsets` gives, on these examples (Fig 2-5); `previous_layer` and
+      `input` are added to the group `offsets`
+      of the same atlas;
+    - `share[source, layer, head, receiver, token_type]`: what tokens of each type contribute to receiving tokens of each kind (`all`, `cls`, `sep`, `other`):
+      what heads that look at separators
+      really gather (§9.1); `own[source, layer, head]`: what a token contributes to itself;
+    - `layer_own`, `layer_own_largest[layer]`: how much of a token is still in its own hidden state after each layer, and how often it is the largest part (the
+      original form, on the layer's output);
+    - `pattern_share[source, layer, pattern]`, for `attention` and `input`: the share of heads whose map shows each of the five patterns (§9.1: which persist globally);
+    - `sample_*[layer, head, token, source_token]`: the maps of one input, for figures 7 and 12-23.
+
+    Parameters
+    ----------
+    method
+        `sketch` (random tangents: fast, with a stated error), `exact` (forward mode) or `reverse` (autograd, very slow).
+    error
+        For `sketch`: the wanted median total variation between estimated and true rows.
+    length
+        Longest input in tokens: `d_head` (default: there attention is identifiable), `all`, or a number. Longer inputs are left out and counted.
+    memory
+        MiB that tangents may take.
+    weighting
+        `examples` or `tokens` (the paper's): what weighs alike in means.
+    patterns
+        So many examples have the maps of all heads, of attention and of the input's contribution, sorted into the five patterns; 0 for none.
+    tf32
+        Let a GPU use tf32 for matrix products.
+    compiled
+        Let torch compile layer norms on a GPU: a tenth faster over many inputs.
+    """
+
+    method: str = "sketch"
+    error: float = 0.08
+    length: int | str = "d_head"
+    memory: float = DEFAULT_MEMORY
+    weighting: str = "examples"
+    patterns: int = 6
+    tf32: bool = False
+    compiled: bool = False
+    seed: int = 0
+
+    name: ClassVar[str] = "attribution"
+    title: ClassVar[str] = "What heads gather: contributions of tokens, from the layer below and from the input"
+    paper: ClassVar[Paper] = Paper("pascual2021", "§4-9, Fig 1-7")
+    budget: ClassVar[int | None] = 12
+
+    def __post_init__(self) -> None:
+        one_of("method", self.method, METHODS)
+        one_of("weighting", self.weighting, WEIGHTINGS)
+        check_options("input", self.method, self.error, None, self.memory)
+        at_least("patterns", self.patterns, 0)
+        number = isinstance(self.length, int) and not isinstance(self.length, bool)
+        if self.length not in ("d_head", "all") and not (number and int(self.length) >= 2):
+            raise ParameterError(f"`length` must be d_head, all, or a number of tokens from 2 on; it is {self.length!r}.")
+
+    def limit(self, shape: Shape) -> int:
+        """The longest input that is taken, in tokens."""
+        longest = {"d_head": shape.d_head, "all": shape.max_length}.get(str(self.length))
+        return int(self.length) if longest is None else longest
+
+    def perform(self, bench: Bench) -> xr.Dataset:
+        rows, left_out = self._choose(bench)
+        if not rows:
+            longest = self.limit(bench.shape)
+            raise InputError(
+                f"None of the {sum(left_out.values())} inputs has from 2 to {longest} tokens; set attribution.length to `all` or a larger number."
+            )
+        try:
+            model = in_single(bench.model)
+            check_served(model)
+        except ModelError as error:
+            raise ModelError(f"attribution: {error}") from error
+        try:
+            gathered = Gathered(model, bench.shape, self, self.limit(bench.shape), rows)
+            groups = batches(rows, BATCH_TOKENS, model.pad_id, model.device)
+            done = gathered.resume(bench.folder)
+            sample = self._sample(rows)
+            for number, batch in enumerate(groups):
+                if number >= done:
+                    gathered.observe(batch, sample)
+                    gathered.save(bench.folder, number + 1)
+                bench.progress("attribution", sum(len(g) for g in groups[: number + 1]), len(rows))
+            dataset = attribution_dataset(gathered, bench.shape)
+        finally:
+            if model is not bench.model:
+                model.close()
+        return dataset.assign_attrs(dataset.attrs | self._attributes(bench, gathered, len(rows), left_out))
+
+    def _choose(self, bench: Bench) -> tuple[list[Encoded], dict[str, int]]:
+        """The first examples short enough, as many as the budget allows; and how many were passed over."""
+        longest = self.limit(bench.shape)
+        rows: list[Encoded] = []
+        left_out = {"longer": 0, "one_token": 0}
+        for index, example in enumerate(bench.corpus):
+            if bench.limit is not None and len(rows) >= bench.limit:
+                break
+            row = bench.model.encoder.encode(example, index)
+            if row is None or len(row) > longest:
+                left_out["longer"] += 1
+            elif len(row) < 2:
+                left_out["one_token"] += 1
+            else:
+                rows.append(row)
+        return rows, left_out
+
+    def _sample(self, rows: list[Encoded]) -> int | None:
+        """The example that is drawn whole: the longest that is readable on a page, pairs before single texts."""
+        fitting = [row for row in rows if len(row) <= SAMPLE_TOKENS]
+        return max(fitting, key=lambda row: (row.example.has_pair, len(row), -row.index)).index if fitting else None
+
+    def _attributes(self, bench: Bench, gathered: Gathered, examples: int, left_out: Mapping[str, int]) -> dict[str, Any]:
+        longest = self.limit(bench.shape)
+        why = {"d_head": " (d_head, where attention is identifiable; set `length` to lift it)", "all": " (no rule)"}.get(
+            str(self.length), ""
+        )
+        half = torch.finfo(bench.model.dtype).bits < 32
+        facts = {
+            "examples": examples,
+            "length_rule": f"inputs of at most {longest} tokens{why}",
+            "left_out_longer": left_out["longer"],
+            "left_out_one_token": left_out["one_token"],
+            "computed_in": "float32, from weights in half precision" if half else str(bench.model.dtype).removeprefix("torch."),
+            "method": self.method,
+        }
+        if self.method == "sketch":
+            facts["tangents_per_token"] = float(np.round(gathered.tangents, 2))
+            facts["total_variation"] = float(np.round(gathered.variation, 4))
+        return facts | gathered.notes
+
+    def unmatched(self, dataset: xr.Dataset) -> dict[str, str]:
+        """The inputs that were passed over, counted and with the reason: the length rule is said on the screen and the page too."""
+        longer, single = (int(dataset.attrs.get(f"left_out_{why}", 0)) for why in ("longer", "one_token"))
+        rule = str(dataset.attrs.get("length_rule", ""))
+        found = {f"{_inputs(longer)} too long": f"it takes {rule}"} if longer else {}
+        return found | ({f"{_inputs(single)} of one token": "all of it comes from that token"} if single else {})
+
+    def extend(self, datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
+        """Give the group `offsets` its sources `previous_layer` and `input`."""
+        found = dict(datasets)
+        if "offsets" in found and self.name in found:
+            found["offsets"] = widen_offsets(found["offsets"], found[self.name].sel(source=list(ADDED)))
+        return found
+
+
+def _inputs(count: int) -> str:
+    return "1 input" if count == 1 else f"{count:,} inputs"
+
+
+assert set(ADDED) <= set(READINGS)

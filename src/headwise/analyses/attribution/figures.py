@@ -1,0 +1,192 @@
+"""Figures of hidden token attribution: how far attention tells what heads gather, and what they do gather (Pascual et al. 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from headwise.analyses.offsets.figures import EVERY_OFFSET, READINGS, by_layer
+from headwise.core.errors import ParameterError
+from headwise.plots import data, style
+from headwise.plots.registry import figure
+from headwise.plots.scatter import Series, legend_handles, scatter_by_layer
+
+LIFTING = "; set `length` to lift it"
+PATTERN_COLOURS = (style.BLUE, style.VERMILION, style.PINK, style.GREEN, style.PALE)
+
+
+@figure(
+    "attribution",
+    name="correlation",
+    title="How far attention tells what a head gathers, by layer",
+    caption="One point per head: the correlation of its attention with what tokens really contribute to its output, from the layer below and from the input, and "
+    "with two other readings of mixing. Bars across are medians over the heads of a layer. High for the layer below and falling for the input: attention says "
+    "what a head does locally, not what reaches it from the words.",
+    paper="Pascual et al. 2021, Fig 1 and 6",
+    needs=("pearson", "spearman"),
+)
+def correlation(dataset: xr.Dataset, *, sources: Sequence[str] = ("previous_layer", "input", "rollout", "norm")) -> Figure:
+    """Pearson's and Spearman's correlation of attention with each reading, `[source, layer, head]`, one column of panels each, with medians (Pascual et al. 2021, Fig 1 and 6)."""
+    shown = [source for source in sources if source in data.labels(dataset, "source") and data.has(dataset.sel(source=source), "pearson")]
+    if not shown:
+        raise ParameterError(
+            f"`sources` must name one of {', '.join(data.labels(dataset, 'source'))} that has a correlation; it is {', '.join(sources)}."
+        )
+    fig = style.new_figure(style.PAGE, 1.0 + 1.35 * len(shown))
+    axes = fig.subplots(len(shown), 2, sharey=True, sharex=True, squeeze=False)
+    titles, lowest = [], -0.05
+    for row, source in zip(axes, shown, strict=True):
+        words, colour, marker = READINGS.get(source, (source, style.BLACK, "o"))
+        for ax, name in zip(row, ("pearson", "spearman"), strict=True):
+            one = dataset.sel(source=source)
+            values = data.values(one, name, ("layer", "head"))
+            ends = data.interval(one, name, ("layer", "head"))
+            scatter_by_layer(ax, [Series(words, values, ends, colour, marker)], mean_line=False)
+            _medians(ax, values)
+            ax.axhline(0, color=style.GREY, linewidth=0.6, linestyle=(0, (4, 2)), zorder=1)
+            lowest = min(lowest, float(np.nanmin(values if ends is None else np.fmin(values, ends[0]))))
+            last = source == shown[-1]
+            style.layer_axis(ax, data.numbers(dataset, "layer"), "layer (0 = first)" if last else "")
+            titles.append(f"{name.capitalize()}, {words}")
+        row[0].set_ylabel("correlation")
+    axes[0, 0].set_ylim(max(-1.02, lowest - 0.05), 1.02)  # shared by all panels
+    style.panel_labels(list(axes.ravel()), titles)
+    bars = data.interval_text(data.has(dataset, "pearson_low"))
+    median = Line2D([], [], color=style.BLACK, linewidth=1.6, label="median of the heads of a layer")
+    notes = [
+        data.source_text(dataset),
+        data.count_text(dataset, "pearson"),
+        _rule_text(dataset),
+        _error_text(dataset),
+        bars,
+    ]
+    style.annotate_figure(fig, "Correlation of attention with what tokens contribute", notes, [median])
+    return style.finish(fig)
+
+
+@figure(
+    "attribution",
+    name="centre",
+    title="Where heads look and what they gather: centres of mass by layer",
+    caption="Each point is one head: the mean relative position of its attention, and of what contributes to its output, on the same examples. "
+    "Lines are means over the heads of a layer.",
+    paper="Pascual et al. 2021, Fig 4 and 5",
+    needs=("centre",),
+)
+def contribution_centre(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
+    """Centres of mass of attention and of contributions by layer (Pascual et al. 2021, Fig 4, 5).
+
+    Several datasets (a mapping of label to dataset: models, each on its own language) stand side by side on one scale.
+    """
+    named = {"": datasets} if isinstance(datasets, xr.Dataset) else dict(datasets)
+    wanted = ("attention", "previous_layer", "input")
+    chosen = {which: one.sel(source=[s for s in data.labels(one, "source") if s in wanted]) for which, one in named.items()}
+    lines = f"One point per head; lines: mean over the heads of a layer; dashed: no direction. {EVERY_OFFSET}"
+    label = "centre of mass (tokens)\n← before      after →"
+    given = chosen[""] if list(chosen) == [""] else chosen
+    return by_layer(given, "centre", "Centre of mass: attention and contributions", label, lines)
+
+
+@figure(
+    "attribution",
+    name="special",
+    title="What heads that look at separators gather",
+    caption="For each layer: the share of attention on, and of contributions from, tokens of each type, means over the heads. Where attention goes to "
+    "separators but the input's contribution does not come from them, the separators only carry what they gathered from elsewhere.",
+    paper="after Pascual et al. 2021, §9.1",
+    needs=("share",),
+)
+def special_tokens(dataset: xr.Dataset) -> Figure:
+    """Shares by token type, `share[source, layer, head, receiver, token_type]` for all receiving tokens, means over the heads of a layer."""
+    dims = ("source", "layer", "head", "receiver", "token_type")
+    values = data.values(dataset, "share", dims)[:, :, :, data.labels(dataset, "receiver").index("all")]
+    types = data.labels(dataset, "token_type")
+    sources = [
+        (i, s)
+        for i, s in enumerate(data.labels(dataset, "source"))
+        if s in ("attention", "previous_layer", "input") and np.isfinite(values[i]).any()
+    ]
+    fig = style.new_figure(style.PAGE, 2.6)
+    axes = fig.subplots(1, len(sources), sharey=True, squeeze=False)[0]
+    series: list[Series] = []
+    for ax, (index, _) in zip(axes, sources, strict=True):
+        series = [
+            Series(kind, values[index][..., t], None, style.TYPE_COLOURS.get(kind, style.GREY), style.cycle(style.MARKERS, t))
+            for t, kind in enumerate(types)
+            if np.isfinite(values[index][..., t]).any()
+        ]
+        scatter_by_layer(ax, series)
+        ax.set_ylim(0, 1)
+        style.layer_axis(ax, data.numbers(dataset, "layer"))
+    axes[0].set_ylabel("share of 1")
+    style.panel_labels(list(axes), [READINGS[s][0] for _, s in sources])
+    notes = [
+        data.source_text(dataset),
+        data.count_text(dataset, "share"),
+        _error_text(dataset),
+        "One point per head; lines: mean over the heads of a layer. No interval drawn; intervals are in the tables",
+    ]
+    style.annotate_figure(fig, "What is looked at, and what is gathered, by type of token", notes, legend_handles(series), 4)
+    return style.finish(fig)
+
+
+@figure(
+    "attribution",
+    name="patterns",
+    title="Which patterns persist: attention maps and contribution maps",
+    caption="Share of the heads of each layer whose map shows each of the five patterns, in attention and in what the input contributes.",
+    paper="Pascual et al. 2021, §9.1 and Fig 7",
+    needs=("pattern_share",),
+)
+def persisting_patterns(dataset: xr.Dataset) -> Figure:
+    """Stacked shares of the five patterns by layer, `pattern_share[source, layer, pattern]`, of attention and of the input's contribution."""
+    values = data.values(dataset, "pattern_share", ("source", "layer", "pattern"))
+    names = data.labels(dataset, "pattern")
+    sources = [(i, s) for i, s in enumerate(data.labels(dataset, "source")) if np.isfinite(values[i]).any()]
+    fig = style.new_figure(style.PAGE, 2.7)
+    axes = fig.subplots(1, len(sources), sharey=True, squeeze=False)[0]
+    for ax, (index, _) in zip(axes, sources, strict=True):
+        base = np.zeros(values.shape[1])
+        for p, _name in enumerate(names):
+            part = np.nan_to_num(values[index][:, p])
+            ax.bar(np.arange(len(part)), part, 0.86, base, color=style.cycle(PATTERN_COLOURS, p), linewidth=0)
+            base = base + part
+        style.layer_axis(ax, data.numbers(dataset, "layer"))
+        ax.set_ylim(0, 1)
+    handles = [Patch(color=style.cycle(PATTERN_COLOURS, p), label=name) for p, name in enumerate(names)]
+    axes[0].set_ylabel("share of heads")
+    style.panel_labels(list(axes), [READINGS.get(s, (s,))[0] for _, s in sources])
+    notes = [
+        data.source_text(dataset),
+        data.count_text(dataset, "pattern_share"),
+        "Patterns as the network of `patterns` names them, not corrected for its errors; the interval over examples is in the tables",
+    ]
+    style.annotate_figure(fig, "Patterns of attention maps and of contribution maps", notes, handles, 5)
+    return style.finish(fig)
+
+
+def _medians(ax: Axes, values: np.ndarray) -> None:
+    for layer, row in enumerate(values):
+        if np.isfinite(row).any():
+            ax.plot([layer - 0.4, layer + 0.4], [np.nanmedian(row)] * 2, color=style.BLACK, linewidth=1.6, zorder=5, solid_capstyle="butt")
+
+
+def _rule_text(dataset: xr.Dataset) -> str:
+    """Which inputs were taken, and how many were not; how to lift the rule is in the result and needs no room here."""
+    rule = str(dataset.attrs.get("length_rule", "")).replace(LIFTING, "")
+    longer = int(dataset.attrs.get("left_out_longer", 0))
+    return rule[:1].upper() + rule[1:] + (f"; {longer:,} longer ones left out" if longer else "")
+
+
+def _error_text(dataset: xr.Dataset) -> str:
+    if dataset.attrs.get("method") == "sketch" and "total_variation" in dataset.attrs:
+        return (
+            f"Input contributions by sketch, median error of a row {100 * float(dataset.attrs['total_variation']):.1f} % (total variation)"
+        )
+    return ""

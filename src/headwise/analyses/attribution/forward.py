@@ -1,0 +1,129 @@
+"""Exact input contributions by forward mode: one tangent for each token and input dimension gives every head of every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from headwise.analyses.attribution.passage import check_served
+from headwise.analyses.attribution.push import push, way
+from headwise.core.errors import ModelError
+from headwise.text.encode import Batch
+
+if TYPE_CHECKING:
+    from headwise.models import HeadModel
+
+DEFAULT_MEMORY = 512  # MiB of tangents in flight
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Squares:
+    """Squared Frobenius norms of Jacobian blocks: `heads[example, layer, head, receiving, source]`, and `layers[example, layer, receiving, source]` of what leaves a layer."""
+
+    heads: Tensor
+    layers: Tensor | None = None
+
+
+def exact_squares(model: HeadModel, batch: Batch, *, layer_output: bool = False, memory: float = DEFAULT_MEMORY) -> Squares:
+    """`‖∂O[l,h,j] / ∂E[0,i]‖²` (and `‖∂E[l+1,j] / ∂E[0,i]‖²`) for all layers, heads and tokens of a batch (Pascual et al. 2021, §4).
+
+    One tangent per token and dimension of the input, all layers and heads read off on its way; the squares of a token's tangents add up to the squared norm of its block.
+    `memory` (MiB) bounds how many tangents travel together, whatever the length of the input.
+    """
+    check_served(model)
+    tokens, width = int(batch.lengths.max()), model.hidden
+    sums = Sums(model, batch, layer_output)
+
+    def some(start: int, stop: int) -> None:
+        places = torch.arange(start, stop, device=model.device)
+        tangents = torch.zeros(stop - start, len(batch), batch.ids.shape[1], width, device=model.device)
+        # The same direction in every example at once: examples do not see each other.
+        tangents[places - start, :, places // width, places % width] = 1
+        sums.push(tangents, places // width)
+
+    in_chunks(some, tokens * width, tangents_at_once(model, batch, memory), model)
+    return sums.squares()
+
+
+class Sums:
+    """Sums over tangents of the squared tangents of head outputs, by the token each tangent stands on."""
+
+    def __init__(self, model: HeadModel, batch: Batch, layer_output: bool, moments: int = 1) -> None:
+        self.model, self.batch, self.moments = model, batch, moments
+        n, examples = batch.ids.shape[1], len(batch)
+        # Source token first: rows of tangents are added there. Float64, so that the order of chunks does not matter.
+        self.heads = torch.zeros(moments, n, model.layers, examples, model.heads, n, dtype=torch.float64, device=model.device)
+        self.layers = torch.zeros(moments, n, model.layers, examples, n, dtype=torch.float64, device=model.device) if layer_output else None
+
+    def push(self, tangents: Tensor, tokens: Tensor) -> None:
+        """Push tangents, the t-th of which stands on token `tokens[t]`, and add up what arrives."""
+        heads: list[tuple[int, Tensor]] = []
+        layers: list[tuple[int, Tensor]] = []
+
+        def add_heads(layer: int, moved: Tensor) -> None:
+            heads.append((layer, squared_norm(moved)))
+
+        def add_layers(layer: int, moved: Tensor) -> None:
+            layers.append((layer, squared_norm(moved)))
+
+        push(self.model, self.batch, tangents, add_heads, add_layers if self.layers is not None else None)
+        # Added only now, so that a chunk that runs out of memory on its way leaves nothing behind.
+        # A product with who stands where adds up in a fixed order, on a GPU too.
+        places = torch.nn.functional.one_hot(tokens, self.heads.shape[1]).double().T
+        for total, found in ((self.heads, heads), (self.layers, layers)):
+            for layer, squares in found:
+                assert total is not None
+                for power in range(self.moments):
+                    total[power, :, layer] += (places @ (squares.double() ** (power + 1)).flatten(1)).unflatten(1, squares.shape[1:])
+
+    def squares(self, power: int = 0) -> Squares:
+        """`[example, layer, head, receiving, source]`, zero for padding on either side."""
+        real = self.batch.real
+        pairs = (real[:, :, None] & real[:, None, :]).double()
+        heads = self.heads[power].permute(2, 1, 3, 4, 0) * pairs[:, None, None]
+        layers = None if self.layers is None else self.layers[power].permute(2, 1, 3, 0) * pairs[:, None]
+        return Squares(heads, layers)
+
+
+def squared_norm(moved: Tensor) -> Tensor:
+    """Sum of squares over the last dimension, without a copy of the squares."""
+    return torch.linalg.vector_norm(moved, dim=-1).square_()
+
+
+def tangents_at_once(model: HeadModel, batch: Batch, memory: float) -> int:
+    """How many tangents fit into `memory` MiB: at most eight hidden states, three inner states of the feed-forward part and five maps are alive at once for each."""
+    widest = max((max(p.shape) for entry in model.sites.entries for p in entry.parameters() if p.ndim == 2), default=model.hidden)
+    examples, tokens = batch.ids.shape
+    inner = model.heads * model.d_head
+    values = examples * tokens * (8 * max(model.hidden, inner) + 3 * widest + 5 * model.heads * tokens)
+    if way(model, batch) == "dual":
+        values *= 3  # the primal is there once for each tangent, and intermediate results of both
+    return max(1, int(memory * MIB / (values * max(4, torch.finfo(model.dtype).bits // 8))))
+
+
+def in_chunks(some: Callable[[int, int], None], total: int, at_once: int, model: HeadModel) -> None:
+    """Call `some(start, stop)` over `total` tangents; where memory does not suffice after all, in smaller and smaller chunks."""
+    start = 0
+    while start < total:
+        stop = min(start + at_once, total)
+        try:
+            some(start, stop)
+            start = stop
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            if at_once == 1:
+                raise ModelError("One tangent of this input does not fit into memory; shorten the input or use a smaller batch.") from error
+            at_once = max(1, at_once // 2)
+            if model.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+
+def out_of_memory(error: BaseException) -> bool:
+    text = str(error)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "not enough memory" in text or "can't allocate memory" in text

@@ -1,0 +1,219 @@
+"""Figures of one input: attention over contribution for every head, five heads of five patterns, one word layer by layer (Pascual et al. 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import xarray as xr
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from headwise.core.errors import ParameterError
+from headwise.plots import data, style
+from headwise.plots.maps import token_listing
+from headwise.plots.registry import figure
+
+
+@figure(
+    "attribution",
+    name="maps",
+    title="Attention over contribution, all heads of one input",
+    caption="For every head two maps: above what it attends to, below what of the input is in its output. Row: the receiving token; column: the source.",
+    paper="Pascual et al. 2021, Fig 12 to 23",
+    needs=("sample_input",),
+)
+def sample_pairs(dataset: xr.Dataset) -> Figure:
+    """The pairs of maps of the input that the analysis kept."""
+    maps = ("layer", "head", "token", "source_token")
+    return map_pairs(
+        data.values(dataset, "sample_attention", maps),
+        data.values(dataset, "sample_input", maps),
+        _texts(dataset),
+        notes=_sample_notes(dataset),
+    )
+
+
+@figure(
+    "attribution",
+    name="five",
+    title="Five heads, one of each pattern: attention over contribution",
+    caption="The head whose attention map is most clearly of each pattern (as far as each occurs), and below it what of the input is in its output.",
+    paper="Pascual et al. 2021, Fig 7",
+    needs=("sample_input",),
+)
+def five_patterns(dataset: xr.Dataset) -> Figure:
+    """Five heads of the kept input, one for each map pattern, attention above and the input's contribution below (Pascual et al. 2021, Fig 7)."""
+    import torch
+
+    from headwise.analyses.patterns import PATTERNS, classify_maps
+
+    dims = ("layer", "head", "token", "source_token")
+    attention, deep = data.values(dataset, "sample_attention", dims), data.values(dataset, "sample_input", dims)
+    causal = bool((np.triu(np.ones(attention.shape[-2:]), 1) * attention).sum() == 0)
+    sure = classify_maps(torch.from_numpy(np.clip(attention, 0, None)), causal).numpy()
+    chosen: list[tuple[int, int]] = []
+    for kind in range(len(PATTERNS)):
+        order = np.argsort(-sure[..., kind], axis=None, kind="stable")
+        places = [(int(i // sure.shape[1]), int(i % sure.shape[1])) for i in order]
+        chosen.append(next((place for place in places if place not in chosen), places[0]))
+    fig = style.new_figure(style.PAGE, 3.55)
+    axes = fig.subplots(2, len(chosen), squeeze=False)
+    shade = PowerNorm(0.5, 0, 1)
+    image = None
+    for column, (place, pattern) in enumerate(zip(chosen, PATTERNS, strict=True)):
+        probability = sure[place][list(PATTERNS).index(pattern)]
+        for ax, maps in zip(axes[:, column], (attention, deep), strict=True):
+            image = ax.imshow(maps[place], cmap=style.SEQUENTIAL, norm=shade, aspect="equal", interpolation="nearest")
+            ax.set_xticks([])
+            ax.set_yticks([])
+        axes[0, column].set_title(f"{pattern}\n{style.head_name(*place)}, p = {probability:.2f}", loc="center", fontsize=style.SMALL)
+    axes[0, 0].set_ylabel("attention")
+    axes[1, 0].set_ylabel("contribution of the input")
+    if image is not None:
+        fig.colorbar(image, ax=list(axes.ravel()), fraction=0.02, pad=0.01, label="share of 1 (square-root scale)")
+    how = "Rows: receiving token; columns: source; layers and heads counted from 0; p: the classifier's probability of the pattern"
+    listing = token_listing(_texts(dataset), style.PAGE - 0.1, lines=2)
+    style.annotate_figure(fig, "Five heads, one of each pattern", [*_sample_notes(dataset), how], below=listing)
+    return style.finish(fig)
+
+
+@figure(
+    "attribution",
+    name="word",
+    title="How much of each input word is in one word, layer by layer",
+    caption="One token of one input: what share of its hidden state after each layer comes from each token of the input.",
+    paper="after Brunner et al. 2020, in Pascual et al. 2021, §4",
+    needs=("sample_layer",),
+)
+def sample_word(dataset: xr.Dataset) -> Figure:
+    """One word of the kept input: the one nearest to its middle that is a word."""
+    texts = _texts(dataset)
+    layers = data.values(dataset, "sample_layer", ("layer", "token", "source_token"))
+    middle = len(texts) // 2
+    words = [i for i, text in enumerate(texts) if text.isalpha() and len(text) > 2] or [middle]
+    return word_mix(layers, texts, min(words, key=lambda i: (abs(i - middle), i)), notes=_sample_notes(dataset))
+
+
+def word_mix(layers: ArrayLike, tokens: Sequence[str], token: int, *, notes: Sequence[str] = ()) -> Figure:
+    """How much of each input token is in one token's hidden state, layer by layer.
+
+    Parameters
+    ----------
+    layers
+        `[layer, receiving, source]`, as `contributions(..., layer_output=True).layers` gives for one example.
+    tokens
+        The tokens of the input.
+    token
+        The position of the token that is looked at.
+    """
+    mixed = np.asarray(layers, dtype=float)
+    if mixed.ndim != 3 or mixed.shape[1:] != (len(tokens), len(tokens)):
+        raise ParameterError(f"`layers` must be [layer, receiving, source] for {len(tokens)} tokens; its shape is {mixed.shape}.")
+    if not 0 <= token < len(tokens):
+        raise ParameterError(f"`token` must be a position from 0 to {len(tokens) - 1}; it is {token}.")
+    with style.context():
+        part = mixed[:, token]
+        count = len(part)
+        fig = style.new_figure(style.PAGE, min(1.9 + 0.2 * count, style.PAGE_HEIGHT))
+        ax = fig.subplots()
+        shade = PowerNorm(0.5, 0, max(float(part.max()), 1e-9))
+        image = ax.imshow(part, cmap=style.SEQUENTIAL, norm=shade, aspect="auto", interpolation="nearest")
+        ax.set_xticks(range(len(tokens)), list(tokens), rotation=60, ha="right", rotation_mode="anchor")
+        ax.get_xticklabels()[token].set_fontweight("bold")
+        step = 1 if count <= 24 else 2
+        ax.set_yticks(range(0, count, step), [str(i) for i in range(0, count, step)])
+        ax.set_ylabel("after layer (0 = first)")
+        if count * len(tokens) <= 420:
+            for (layer, source), share in np.ndenumerate(part):
+                if share >= 0.095:
+                    ax.text(
+                        source,
+                        layer,
+                        f"{share:.2f}"[1:] if share < 1 else "1",
+                        ha="center",
+                        va="center",
+                        fontsize=style.SMALL,
+                        color="white" if shade(share) < 0.6 else "black",
+                    )
+        bar = fig.colorbar(image, ax=ax, fraction=0.025, pad=0.01)
+        bar.set_label("share of the hidden state\n(square-root scale)")
+        how = f"Token {token}, “{tokens[token]}” (bold): shares of its hidden state that come from each input token; rows sum to 1; from .10 on they are printed"
+        style.annotate_figure(fig, f"What “{tokens[token]}” is made of, layer by layer", [*notes, how])
+        return style.finish(fig)
+
+
+def map_pairs(
+    attention: ArrayLike,
+    contribution: ArrayLike,
+    tokens: Sequence[str],
+    *,
+    layers: Sequence[int] | None = None,
+    title: str = "Attention (above) and contribution of the input (below), every head",
+    notes: Sequence[str] = (),
+) -> Figure:
+    """Attention over contribution for every head of one input on a page (Pascual et al. 2021, Fig 12-23).
+
+    Parameters
+    ----------
+    attention, contribution
+        `[layer, head, receiving, source]` of the same input.
+    tokens
+        Its tokens, printed below.
+    layers
+        Draw only these layers, larger; by default all of them on one page.
+
+    Both maps of a head share one scale from 0 to 1, spread as the square root.
+    """
+    above, below = np.asarray(attention, dtype=float), np.asarray(contribution, dtype=float)
+    if above.shape != below.shape or above.ndim != 4 or above.shape[-1] != len(tokens):
+        raise ParameterError(
+            f"`attention` and `contribution` must both be [layer, head, receiving, source] for {len(tokens)} tokens; they are {above.shape} and {below.shape}."
+        )
+    numbers = list(range(above.shape[0])) if layers is None else [int(n) for n in layers]
+    if any(not 0 <= n < above.shape[0] for n in numbers) or not numbers:
+        raise ParameterError(f"`layers` must name layers from 0 to {above.shape[0] - 1}; it is {list(numbers)}.")
+    above, below = above[numbers], below[numbers]
+    count, heads, n, _ = above.shape
+    gap = max(1, round(n * 0.1))
+    pitch_row, pitch_column = 2 * n + 3 * gap, n + gap
+    mosaic = np.full((count * pitch_row, heads * pitch_column), np.nan)
+    for layer in range(count):
+        for head in range(heads):
+            top, left = layer * pitch_row, head * pitch_column
+            mosaic[top : top + n, left : left + n] = above[layer, head]
+            mosaic[top + n + gap : top + 2 * n + gap, left : left + n] = below[layer, head]
+    mosaic = mosaic[: -2 * gap, :-gap]
+    with style.context():
+        cell = min((style.PAGE - 0.95) / heads, 1.2, (style.PAGE_HEIGHT - 1.35) / (count * pitch_row / pitch_column))
+        width = min(max(heads * cell + 0.95, style.COLUMN), style.PAGE)
+        listing = token_listing(tokens, width - 0.1, lines=3)
+        fig = style.new_figure(width, count * cell * pitch_row / pitch_column + 0.95 + 0.115 * (listing.count("\n") + 1))
+        ax = fig.subplots()
+        image = ax.imshow(
+            np.ma.masked_invalid(mosaic), cmap=style.SEQUENTIAL, norm=PowerNorm(0.5, 0, 1), aspect="equal", interpolation="auto"
+        )
+        ax.set_xticks((n - 1) / 2 + np.arange(heads) * pitch_column, [str(h) for h in range(heads)])
+        ax.set_yticks(n + gap / 2 + np.arange(count) * pitch_row, [str(name) for name in numbers])
+        ax.tick_params(length=0)
+        ax.xaxis.set_ticks_position("top")
+        ax.xaxis.set_label_position("top")
+        ax.set_xlabel("head")
+        ax.set_ylabel("layer (0 at the top): attention above, contribution below")
+        ax.spines[:].set_visible(False)
+        long = max(12.0, 0.8 * count * cell * pitch_row / pitch_column / 0.11)
+        bar = fig.colorbar(image, ax=ax, fraction=0.03, pad=0.01, aspect=long, ticks=[0, 0.01, 0.05, 0.1, 0.25, 0.5, 1])
+        bar.ax.set_yticklabels(["0", ".01", ".05", ".1", ".25", ".5", "1"])
+        bar.set_label("share of 1 (square-root scale)")
+        how = "Within a map: rows receive, columns give, first token top left"
+        style.annotate_figure(fig, title, [*notes, how], below=listing)
+        return style.finish(fig)
+
+
+def _texts(dataset: xr.Dataset) -> list[str]:
+    return data.labels(dataset, "token")
+
+
+def _sample_notes(dataset: xr.Dataset) -> list[str]:
+    return [data.source_text(dataset), f"One input of {dataset.sizes['token']} tokens", "No interval: one input"]

@@ -1,0 +1,173 @@
+"""One pass through a model with derivatives put on what enters its layers, and read off at every head."""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.core.errors import ModelError
+from headwise.models.sites import hidden_input, hidden_output
+from headwise.models.tap import SESSION, Call
+from headwise.text.encode import Batch
+
+if TYPE_CHECKING:
+    from headwise.models import HeadModel
+
+
+class Finished(Exception):
+    """Raised inside a model once everything asked for was seen: the rest of the pass would be for nothing."""
+
+
+class _UntilFinished:
+    """Ends a `with` block at `Finished`, and lets go at once of what the model had under way.
+
+    The frames that the exception came through hold the last layer's tangents. Should anything keep the exception (a wrapper around a layer that noted it, a cycle
+    that only the garbage collector ends), they would pile up from chunk to chunk, beyond what the memory parameter allows.
+    """
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if not isinstance(error, Finished):
+            return False
+        traceback.clear_frames(trace)
+        error.__traceback__ = None
+        return True
+
+
+class Passage:
+    """Watches and changes one pass. Methods are for subclasses to fill in; both layer and head numbers are those of the tap.
+
+    Parameters
+    ----------
+    model
+        Whose pass it is.
+    rows
+        How many times each example of the batch stands in the pass, one copy after the other (for dual numbers, whose tangents are batch rows).
+    """
+
+    def __init__(self, model: HeadModel, rows: int = 1) -> None:
+        self.model, self.sites, self.rows = model, model.sites, rows
+        self._calls: Counter[nn.Module] = Counter()
+        self._entered = 0
+
+    def enters(self, layer: int, hidden: Tensor) -> Tensor | None:
+        """E[l] as `[example, token, width]`; what is returned takes its place."""
+        return None
+
+    def attends(self, layer: int, call: Call, output: Tensor) -> None:
+        """Each head's output, `[example, head, token, d_head]`."""
+
+    def leaves(self, hidden: Tensor) -> None:
+        """What leaves the last layer."""
+
+    # --- the session of the tap ---------------------------------------------------------------------------------------
+
+    def by_rows(self, batch_size: int, queries: int, keys: int) -> bool:
+        return False
+
+    def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
+        site = self.sites.of(call.module)
+        if site is None:
+            return call.plain()
+        layer = site.layers[self._calls[call.module] % len(site.layers)]
+        self._calls[call.module] += 1
+        return self.attend_layer(layer, call)
+
+    def attend_layer(self, layer: int, call: Call) -> tuple[Tensor, Tensor | None]:
+        key, value = call.repeated()
+        weights, _ = call.weights(key, 0, call.sizes[2])
+        output = weights.to(value.dtype) @ value
+        self.attends(layer, call, output)
+        return output.transpose(1, 2).contiguous(), weights
+
+    def run(self, batch: Batch) -> None:
+        """Run the model until nothing more is to be seen."""
+        ids, real, types = (x.repeat(self.rows, 1) if self.rows > 1 else x for x in (batch.ids, batch.real, batch.types))
+        with self.running():
+            self.model.run(ids, real, types)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(self.model.evaluating())
+            stack.enter_context(differentiable(self.model.module))
+            for entry in {id(e): e for e in self.sites.entries}.values():
+                stack.callback(entry.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
+                stack.callback(entry.register_forward_hook(self._leave).remove)
+            token = SESSION.set(self)
+            stack.callback(SESSION.reset, token)
+            stack.enter_context(_UntilFinished())
+            yield
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        if SESSION.get() is not self:
+            return None
+        hidden = hidden_input(args, kwargs)
+        layer, self._entered = self._entered, self._entered + 1
+        self.calls(layer, module, args, kwargs)
+        given = self.enters(layer, self._turned(hidden))
+        return None if given is None else replaced(args, kwargs, hidden, self._turned(given))
+
+    def calls(self, layer: int, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """The call of a layer as the model makes it, before anything is put in its place."""
+
+    def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if SESSION.get() is self and self._entered == self.sites.layers:
+            self.leaves(self._turned(hidden_output(output)))
+
+    def _turned(self, hidden: Tensor) -> Tensor:
+        return hidden.transpose(0, 1) if self.sites.tokens_first else hidden
+
+
+@contextmanager
+def differentiable(module: nn.Module) -> Iterator[None]:
+    """For the time of a pass: the eager computation of experts, and of BLOOM's activation, in place of kernels that have no forward derivative."""
+    configs = {id(c): c for c in (getattr(m, "config", None) for m in module.modules()) if hasattr(c, "_experts_implementation_internal")}
+    before = [(config, config._experts_implementation_internal) for config in configs.values()]  # type: ignore[union-attr]
+    gelus = [m for m in module.modules() if type(m).__name__ == "BloomGelu"]
+    try:
+        for config, _ in before:
+            config._experts_implementation_internal = "eager"  # type: ignore[union-attr]
+        for gelu in gelus:
+            gelu.forward = partial(nn.functional.gelu, approximate="tanh")
+        yield
+    finally:
+        for config, name in before:
+            config._experts_implementation_internal = name  # type: ignore[union-attr]
+        for gelu in gelus:
+            del gelu.forward
+
+
+def replaced(args: tuple[Any, ...], kwargs: Mapping[str, Any], old: Tensor, new: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call with one tensor replaced."""
+    return tuple(new if a is old else a for a in args), {key: new if value is old else value for key, value in kwargs.items()}
+
+
+def check_served(model: HeadModel) -> None:
+    """Refuse models whose layers' inputs cannot be reached, or do not stand for tokens of the text."""
+    if model.stack == "cross":
+        raise ModelError(
+            "Contributions to cross-attention are not defined here: its tokens are not those it looks at; open the encoder or the decoder stack."
+        )
+    if not model.hidden or not model.sites.entries:
+        raise ModelError(f"The layers of {model.name} pass on no hidden states of the usual shape, so nothing can be attributed to them.")
+    if len(set(model.sites.d_heads)) > 1:
+        raise ModelError(f"The heads of {model.name} have different sizes in different layers; attribution is not served.")
+
+
+def in_single(model: HeadModel) -> HeadModel:
+    """The model itself in float32 or better; a copy in float32 for one in half precision, whose derivatives would drown in rounding."""
+    return model if torch.finfo(model.dtype).bits >= 32 else model.in_precision(torch.float32)
+
+
+Take = Callable[[int, Tensor], None]  # layer, tangents [tangent, example, ...]

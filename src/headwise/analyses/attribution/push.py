@@ -1,0 +1,122 @@
+"""Pushes tangents from the model's input to every head of every layer: by bundles, or by plain dual numbers where a model's code does not take them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch import Tensor
+
+import headwise.analyses.attribution.rules  # noqa: F401  (registers the rules)
+from headwise.analyses.attribution.bundle import Bundle, NotServed
+from headwise.analyses.attribution.passage import Finished, Passage, Take
+from headwise.analyses.attribution.precision import matrix_products
+from headwise.models.tap import Call
+from headwise.text.encode import Batch
+
+if TYPE_CHECKING:
+    from headwise.models import HeadModel
+
+AGREEMENT = 1e-3  # largest relative difference between the two ways on the first batch of a model
+_WAYS: WeakKeyDictionary[HeadModel, str] = WeakKeyDictionary()
+
+
+class _Push(Passage):
+    """Puts tangents on E[0] and hands on those of head outputs (and of hidden states, where asked for)."""
+
+    def __init__(self, model: HeadModel, tangents: Tensor, heads: Take, layers: Take | None, rows: int) -> None:
+        super().__init__(model, rows)
+        self.tangents, self.heads, self.layers = tangents, heads, layers
+
+    def dual(self, hidden: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def tangent(self, value: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def enters(self, layer: int, hidden: Tensor) -> Tensor | None:
+        if layer == 0:
+            return self.dual(hidden)
+        if self.layers is not None:
+            self.layers(layer - 1, self.tangent(hidden))
+        return None
+
+    def attends(self, layer: int, call: Call, output: Tensor) -> None:
+        self.heads(layer, self.tangent(output))
+        if layer == self.sites.layers - 1 and self.layers is None:
+            raise Finished
+
+    def leaves(self, hidden: Tensor) -> None:
+        if self.layers is not None:
+            self.layers(self.sites.layers - 1, self.tangent(hidden))
+            raise Finished
+
+
+class BundlePush(_Push):
+    def dual(self, hidden: Tensor) -> Tensor:
+        return Bundle(hidden, self.tangents.to(hidden.dtype))
+
+    def tangent(self, value: Tensor) -> Tensor:
+        return value.tangent if isinstance(value, Bundle) else value.new_zeros(len(self.tangents), *value.shape)
+
+
+class DualPush(_Push):
+    def dual(self, hidden: Tensor) -> Tensor:
+        return forward_ad.make_dual(hidden.contiguous(), self.tangents.flatten(0, 1).to(hidden.dtype))
+
+    def tangent(self, value: Tensor) -> Tensor:
+        moved = forward_ad.unpack_dual(value).tangent
+        moved = torch.zeros_like(value) if moved is None else moved
+        return moved.unflatten(0, (len(self.tangents), -1))
+
+
+def push(model: HeadModel, batch: Batch, tangents: Tensor, heads: Take, layers: Take | None = None) -> None:
+    """Push `tangents[tangent, example, token, width]` on E[0] through the model.
+
+    `heads(layer, [tangent, example, head, token, d_head])` is called for every layer, `layers(layer, [tangent, example, token, width])` for what leaves it.
+    """
+    if way(model, batch) == "bundle":
+        with torch.no_grad():
+            BundlePush(model, tangents, heads, layers, 1).run(batch)
+    else:
+        push_dual(model, batch, tangents, heads, layers)
+
+
+def push_dual(model: HeadModel, batch: Batch, tangents: Tensor, heads: Take, layers: Take | None = None) -> None:
+    """The same by dual numbers, every tangent as further rows of the batch."""
+    with torch.no_grad(), forward_ad.dual_level():
+        DualPush(model, tangents, heads, layers, len(tangents)).run(batch)
+
+
+def way(model: HeadModel, batch: Batch) -> str:
+    """`bundle` where it gives the tangents that dual numbers give on two tokens of this batch, else `dual`; found once for each opened model."""
+    if model not in _WAYS:
+        _WAYS[model] = "bundle" if _bundles_agree(model, batch) else "dual"
+    return _WAYS[model]
+
+
+def _bundles_agree(model: HeadModel, batch: Batch) -> bool:
+    first = batch.select([int(batch.lengths.argmax())])
+    tokens = first.ids.shape[1]
+    generator = torch.Generator().manual_seed(0)
+    tangents = torch.zeros(2, 1, tokens, model.hidden)
+    for row, token in enumerate((0, int(first.lengths[0]) - 1)):
+        tangents[row, 0, token] = torch.randn(model.hidden, generator=generator)
+    tangents = tangents.to(model.device)
+    seen: list[dict[int, Tensor]] = [{}, {}]
+
+    def keep(into: dict[int, Tensor]) -> Take:
+        return lambda layer, tangent: into.__setitem__(layer, tangent[..., : int(first.lengths[0]), :].clone())
+
+    with matrix_products(tf32=False):
+        push_dual(model, first, tangents, keep(seen[1]))
+        try:
+            with torch.no_grad():
+                BundlePush(model, tangents, keep(seen[0]), None, 1).run(first)
+        except NotServed:
+            return False
+    if seen[0].keys() != seen[1].keys():
+        return False
+    return all((seen[0][k] - seen[1][k]).abs().max() <= AGREEMENT * seen[1][k].abs().max().clamp(min=1e-30) for k in seen[1])

@@ -1,0 +1,98 @@
+"""The slow reference: Jacobian blocks by reverse mode, one gradient for each dimension of each output, as plain autograd gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from headwise.analyses.attribution.forward import Squares
+from headwise.analyses.attribution.passage import Passage, check_served
+from headwise.models.tap import Call
+from headwise.text.encode import Batch
+
+if TYPE_CHECKING:
+    from headwise.models import HeadModel
+
+AT_ONCE = 64
+
+
+class _Graph(Passage):
+    """One pass with gradients: leaves at the input (or at every layer), outputs of heads and layers kept."""
+
+    def __init__(self, model: HeadModel, every_layer: bool) -> None:
+        super().__init__(model)
+        self.every_layer = every_layer
+        self.leaves_in: list[Tensor] = []
+        self.outputs: list[Tensor] = []
+        self.hidden: list[Tensor] = []
+
+    def enters(self, layer: int, hidden: Tensor) -> Tensor | None:
+        if layer:
+            self.hidden.append(hidden)
+        if layer and not self.every_layer:
+            return None
+        leaf = hidden.detach().clone().requires_grad_()
+        self.leaves_in.append(leaf)
+        return leaf
+
+    def attends(self, layer: int, call: Call, output: Tensor) -> None:
+        self.outputs.append(output)
+
+    def leaves(self, hidden: Tensor) -> None:
+        self.hidden.append(hidden)
+
+
+def reverse_graph(model: HeadModel, batch: Batch, source: str = "input") -> _Graph:
+    """Run the model once with a graph from E[0] (or from each E[l], for `previous_layer`) to all head outputs."""
+    check_served(model)
+    graph = _Graph(model, source == "previous_layer")
+    frozen = [p for p in model.module.parameters() if p.requires_grad]
+    try:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        with torch.enable_grad():
+            graph.run(batch)
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+    return graph
+
+
+def reverse_squares(model: HeadModel, batch: Batch, *, source: str = "input", layer_output: bool = False) -> Squares:
+    """What `exact_squares` gives (and, with `source="previous_layer"`, the norms with respect to E[l]), by one gradient for each output number."""
+    graph = reverse_graph(model, batch, source)
+    examples, n = batch.ids.shape
+    heads = torch.zeros(examples, model.layers, model.heads, n, n, dtype=torch.float64, device=model.device)
+    layers = torch.zeros(examples, model.layers, n, n, dtype=torch.float64, device=model.device) if layer_output else None
+    for layer in range(model.layers):
+        leaf = graph.leaves_in[layer if source == "previous_layer" else 0]
+        for head in range(model.heads):
+            for token in range(n):
+                heads[:, layer, head, token] = block_squares(graph.outputs[layer][:, head, token], leaf)
+        if layers is not None:
+            for token in range(n):
+                layers[:, layer, token] = block_squares(graph.hidden[layer][:, token], leaf)
+    real = batch.real
+    pairs = (real[:, :, None] & real[:, None, :]).double()
+    return Squares(heads * pairs[:, None, None], None if layers is None else layers * pairs[:, None])
+
+
+def block_squares(output: Tensor, leaf: Tensor) -> Tensor:
+    """`[example, source]` from one token's vectors `[example, size]`: the gradient of each of its numbers with respect to every token of the leaf."""
+    total = output.new_zeros(leaf.shape[:2], dtype=torch.float64)
+    for chunk in torch.eye(output.shape[-1], dtype=output.dtype, device=output.device).split(AT_ONCE):
+        total += gradients(output, chunk[:, None, :].expand(-1, *output.shape), leaf).double().square().sum((0, -1))
+    return total
+
+
+def gradients(output: Tensor, directions: Tensor, leaf: Tensor) -> Tensor:
+    """Gradients of `Σ direction · output`, many directions at once where torch can, else one after the other: `[direction, *leaf]`."""
+    try:
+        (found,) = torch.autograd.grad(output, leaf, directions, retain_graph=True, is_grads_batched=True, allow_unused=True)
+    except (RuntimeError, NotImplementedError):
+        each: Iterable[Tensor | None] = (torch.autograd.grad(output, leaf, d, retain_graph=True, allow_unused=True)[0] for d in directions)
+        return torch.stack([torch.zeros_like(leaf) if g is None else g for g in each])
+    return leaf.new_zeros(len(directions), *leaf.shape) if found is None else found

@@ -1,0 +1,309 @@
+"""Fast derivatives of the functions that transformers are made of; imported for its effect on `bundle.RULES`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.analyses.attribution.bundle import RULES, Bundle, Rule, linear_map, primal_of
+from headwise.analyses.attribution.precision import of_tangents, use_compiled
+
+# Linear in their first argument, whatever the others are.
+LINEAR = (
+    *("chunk", "split", "split_with_sizes", "unbind", "type", "type_as", "repeat", "repeat_interleave", "swapaxes", "swapdims", "movedim"),
+    *("narrow", "select", "index_select", "gather", "roll", "neg", "__neg__", "sum", "mean", "diagonal", "tril", "triu", "flip"),
+)
+# Functions of each element alone.
+ELEMENTWISE = (
+    *("gelu", "silu", "relu", "tanh", "sigmoid", "exp", "sqrt", "rsqrt", "reciprocal", "softplus", "log", "log1p", "erf", "square"),
+    *("sin", "cos", "elu", "leaky_relu", "mish", "hardswish"),
+)
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    def register(function: Rule) -> Rule:
+        for name in names:
+            RULES[name] = function
+        return function
+
+    return register
+
+
+for _name in LINEAR:
+    RULES[_name] = linear_map
+
+
+@rule("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as")
+def _reshaped(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    x = args[0]
+    if not isinstance(x, Bundle) or any(isinstance(other, Bundle) and i for i, other in enumerate(args)):
+        return NotImplemented
+    primal = func(x.primal, *args[1:], **kwargs)
+    return Bundle(primal, x.tangent.reshape(len(x.tangent), *primal.shape)) if primal.dtype == x.dtype else NotImplemented
+
+
+@rule("transpose", "permute", "t")
+def _turned(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    x = args[0]
+    if not isinstance(x, Bundle) or kwargs:
+        return NotImplemented
+    dims = (0, 1) if len(args) == 1 else args[1] if isinstance(args[1], list | tuple) else args[1:]
+    own = [d + 1 if d >= 0 else d + x.ndim + 1 for d in dims]
+    tangent = x.tangent.permute(0, *own) if func.__name__ == "permute" else x.tangent.transpose(*own)
+    return Bundle(func(x.primal, *args[1:]), tangent)
+
+
+@rule("to", "float", "double", "contiguous", "clone")
+def _copied(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    x = args[0]
+    if not isinstance(x, Bundle):
+        return NotImplemented
+    primal = func(x.primal, *(primal_of(a) for a in args[1:]), **kwargs)
+    # Tangents are never written to, so a copy may share them; in what order they lie in memory is nobody's business.
+    return Bundle(primal, x.tangent.to(primal.device, primal.dtype)) if primal.is_floating_point() else primal
+
+
+@rule("expand", "expand_as", "broadcast_to")
+def _expanded(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    x = args[0]
+    if not isinstance(x, Bundle) or kwargs:
+        return NotImplemented
+    primal = func(x.primal, *(primal_of(a) for a in args[1:]))
+    return Bundle(primal, _whole(lifted(x, primal.ndim), primal))
+
+
+@rule("__getitem__")
+def _getitem(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    value, index = args
+    if not isinstance(value, Bundle):
+        return NotImplemented
+    parts = index if isinstance(index, tuple) else (index,)
+    if all(part is None or part is Ellipsis or isinstance(part, int | slice) for part in parts) and not any(
+        isinstance(part, bool) for part in parts
+    ):
+        return Bundle(value.primal[index], value.tangent[(slice(None), *parts)])
+    return linear_map(func, args, kwargs)
+
+
+@rule("dropout", "alpha_dropout")
+def _dropout(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    training = kwargs.get("training", args[2] if len(args) > 2 else True)
+    probability = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
+    return args[0] if args and (not training or probability == 0) else NotImplemented
+
+
+@rule(*ELEMENTWISE)
+def _elementwise(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if not args or not isinstance(args[0], Bundle) or any(isinstance(x, Tensor) for x in (*args[1:], *kwargs.values())):
+        return NotImplemented
+    kwargs = kwargs | ({"inplace": False} if "inplace" in kwargs else {})
+    x = args[0].primal
+    found: tuple[Any, ...] = torch.func.jvp(lambda y: func(y, *args[1:], **kwargs), (x,), (torch.ones_like(x),))
+    value, slope = found
+    return Bundle(value, args[0].tangent * slope)
+
+
+@rule("pow", "__pow__")
+def _pow(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 2 or not isinstance(args[0], Bundle) or isinstance(args[1], Tensor):
+        return NotImplemented
+    x, power = args[0], args[1]
+    return Bundle(x.primal**power, x.tangent * (power * x.primal ** (power - 1)))
+
+
+def lifted(value: Bundle, ndim: int) -> Tensor:
+    """Tangents with as many dimensions after the first as the result has, for broadcasting."""
+    tangent = value.tangent
+    return tangent if tangent.ndim == ndim + 1 else tangent.view(len(tangent), *(1,) * (ndim + 1 - tangent.ndim), *tangent.shape[1:])
+
+
+def _whole(tangent: Tensor, primal: Tensor) -> Tensor:
+    return tangent if tangent.shape[1:] == primal.shape else tangent.expand(len(tangent), *primal.shape)
+
+
+@rule("add", "__add__", "__radd__")
+def _add(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return _sum(func, args, kwargs, 1, 1)
+
+
+@rule("sub", "__sub__")
+def _sub(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return _sum(func, args, kwargs, 1, -1)
+
+
+@rule("__rsub__", "rsub")
+def _rsub(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return _sum(func, args, kwargs, -1, 1)
+
+
+def _sum(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], first: int, second: int) -> Any:
+    if len(args) != 2 or kwargs:
+        return NotImplemented
+    a, b = args
+    primal = func(primal_of(a), primal_of(b))
+    signed = [(x, sign) for x, sign in ((a, first), (b, second)) if isinstance(x, Bundle)]
+    (x, sign), *rest = signed
+    tangent = lifted(x, primal.ndim)
+    if rest:
+        y, other = rest[0]
+        tangent = torch.add(tangent, lifted(y, primal.ndim), alpha=sign * other)
+    tangent = -tangent if sign < 0 else tangent
+    return Bundle(primal, _whole(tangent, primal))
+
+
+@rule("mul", "__mul__", "__rmul__", "multiply")
+def _mul(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 2 or kwargs:
+        return NotImplemented
+    a, b = args
+    primal = func(primal_of(a), primal_of(b))
+    if isinstance(a, Bundle) and isinstance(b, Bundle):
+        # The second product goes into the first: three tensors of tangents at once would set the peak of a composed activation.
+        tangent = (lifted(a, primal.ndim) * b.primal).addcmul_(a.primal, lifted(b, primal.ndim))
+    else:
+        moving, fixed = (a, b) if isinstance(a, Bundle) else (b, a)
+        tangent = lifted(moving, primal.ndim) * fixed
+    return Bundle(primal, _whole(tangent, primal))
+
+
+@rule("div", "__truediv__", "true_divide")
+def _div(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 2 or kwargs or not isinstance(args[0], Bundle) or isinstance(args[1], Bundle):
+        return NotImplemented
+    primal = args[0].primal / args[1]
+    return Bundle(primal, _whole(lifted(args[0], primal.ndim) / args[1], primal))
+
+
+@rule("masked_fill")
+def _masked_fill(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 3 or not isinstance(args[0], Bundle) or isinstance(args[2], Bundle):
+        return NotImplemented
+    primal = args[0].primal.masked_fill(args[1], args[2])
+    return Bundle(primal, _whole(lifted(args[0], primal.ndim).masked_fill(args[1], 0), primal))
+
+
+@rule("cat", "concat", "concatenate")
+def _cat(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    parts = args[0] if args else kwargs.get("tensors")
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else 0)
+    if not isinstance(parts, list | tuple) or not isinstance(dim, int) or "out" in kwargs:
+        return NotImplemented
+    count = len(next(p for p in parts if isinstance(p, Bundle)).tangent)
+    parts = [p for p in parts if isinstance(p, Bundle) or p.numel() or p.ndim > 1]  # torch lets an empty vector stand among anything
+    primal = torch.cat([primal_of(p) for p in parts], dim)
+    tangents = [p.tangent if isinstance(p, Bundle) else p.new_zeros(1).expand(count, *p.shape) for p in parts]
+    return Bundle(primal, torch.cat(tangents, dim + 1 if dim >= 0 else dim))
+
+
+@rule("linear")
+def _linear(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    x, weight, bias = _named(args, kwargs, ("input", "weight", "bias"))
+    if not isinstance(x, Bundle) or isinstance(weight, Bundle) or isinstance(bias, Bundle):
+        return NotImplemented
+    return Bundle(func(x.primal, weight, bias), of_tangents(func, x.tangent, weight))
+
+
+@rule("addmm")
+def _addmm(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if kwargs or len(args) != 3 or not isinstance(args[1], Bundle) or isinstance(args[0], Bundle) or isinstance(args[2], Bundle):
+        return NotImplemented
+    bias, x, weight = args
+    return Bundle(torch.addmm(bias, x.primal, weight), of_tangents(torch.matmul, x.tangent, weight))
+
+
+@rule("layer_norm")
+def _layer_norm(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    x, shape, weight, bias, epsilon = _named(args, kwargs, ("input", "normalized_shape", "weight", "bias", "eps"))
+    if not isinstance(x, Bundle) or len(shape) != 1:
+        return NotImplemented
+    epsilon = 1e-5 if epsilon is None else epsilon
+    value = x.primal
+    primal = torch.nn.functional.layer_norm(value, shape, weight, bias, epsilon)
+    centred = value - value.mean(-1, keepdim=True)
+    scale = (centred.square().mean(-1, keepdim=True) + epsilon).rsqrt()
+    return Bundle(primal, norm_tangent(x.tangent, centred * scale, scale if weight is None else scale * weight))
+
+
+def norm_tangent(tangent: Tensor, normed: Tensor, scale: Tensor) -> Tensor:
+    """`scale · (t − mean t − x̂ · mean(t·x̂))`: the derivative of a layer norm at x̂ along t."""
+    if use_compiled():
+        return _compiled_norm()(tangent, normed, scale)
+    # Both means at once, as products with the two vectors (1, x̂)/d of each token: one reading of the tangents instead of three.
+    width = normed.shape[-1]
+    rows = tangent.flatten(1, -2).transpose(0, 1)  # token, tangent, width
+    flat = normed.reshape(-1, width)
+    means = torch.bmm(rows, torch.stack([torch.ones_like(flat), flat], dim=-1)).div_(width)  # token, tangent, 2
+    means = means.transpose(0, 1).reshape(*tangent.shape[:-1], 2)
+    out = tangent - means[..., :1]
+    return out.addcmul_(normed, means[..., 1:], value=-1).mul_(scale)
+
+
+def _plain_norm(tangent: Tensor, normed: Tensor, scale: Tensor) -> Tensor:
+    return scale * (tangent - tangent.mean(-1, keepdim=True) - normed * (tangent * normed).mean(-1, keepdim=True))
+
+
+@cache
+def _compiled_norm() -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """The same in one kernel that reads each tangent once."""
+    return torch.compile(_plain_norm, dynamic=True)
+
+
+@rule("softmax")
+def _softmax(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    x = args[0] if args else None
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    if not isinstance(x, Bundle) or dim is None:
+        return NotImplemented
+    weights = func(x.primal, *args[1:], **kwargs)
+    dim = dim if dim < 0 else dim - x.primal.ndim
+    moved = x.tangent.to(weights.dtype) * weights
+    return Bundle(weights, moved.addcmul_(weights, moved.sum(dim, keepdim=True), value=-1))
+
+
+@rule("matmul", "__matmul__", "bmm")
+def _matmul(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 2 or kwargs or any(x.ndim < 2 for x in args):
+        return NotImplemented
+    a, b = args
+    primal = func(primal_of(a), primal_of(b))
+    if not isinstance(b, Bundle):
+        return Bundle(primal, by_left(a.tangent, b))
+    if not isinstance(a, Bundle):
+        return Bundle(primal, by_right(a, b.tangent))
+    left, right = by_left(a.tangent, b.primal), by_right(a.primal, b.tangent)
+    if primal.ndim != 4:
+        return Bundle(primal, left + right)
+    # Written token by token, [tangent, example, query, head, ...], as the layers around attention want it.
+    tangents, examples, heads, queries, size = left.shape
+    out = left.new_empty(tangents, examples, queries, heads, size).transpose(2, 3)
+    return Bundle(primal, torch.add(left, right, out=out))
+
+
+def by_left(tangent: Tensor, matrix: Tensor) -> Tensor:
+    """`tangent[t, ..., n, c] @ matrix[..., c, k]`, with the tangents among the rows of one large product per matrix where shapes allow."""
+    if matrix.ndim == 2 or tangent.shape[1:-2] != matrix.shape[:-2]:
+        return of_tangents(torch.matmul, tangent, matrix)
+    count, rows = tangent.shape[0], tangent.shape[-2]
+    batch = matrix.shape[:-2]
+    order = (*range(1, tangent.ndim - 2), 0, tangent.ndim - 2, tangent.ndim - 1)
+    merged = tangent.permute(order).reshape(-1, count * rows, tangent.shape[-1])
+    out = of_tangents(torch.bmm, merged, matrix.reshape(-1, *matrix.shape[-2:]))
+    out = out.view(*batch, count, rows, matrix.shape[-1])
+    last = len(batch)
+    return out.permute(last, *range(last), last + 1, last + 2)
+
+
+def by_right(matrix: Tensor, tangent: Tensor) -> Tensor:
+    """`matrix[..., n, c] @ tangent[t, ..., c, k]`."""
+    if tangent.shape[1:-2] != matrix.shape[:-2]:
+        return of_tangents(torch.matmul, matrix, tangent)
+    return by_left(tangent.transpose(-1, -2), matrix.transpose(-1, -2)).transpose(-1, -2)
+
+
+def _named(args: tuple[Any, ...], kwargs: dict[str, Any], names: tuple[str, ...]) -> tuple[Any, ...]:
+    given = dict(zip(names, args, strict=False)) | kwargs
+    return tuple(given.get(name) for name in names)

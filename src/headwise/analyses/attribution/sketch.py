@@ -1,0 +1,197 @@
+"""Input contributions from a few random tangents per token: unbiased for the squared norms, with the standard error of each contribution."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from scipy import special
+from torch import Tensor
+
+from headwise.analyses.attribution.forward import DEFAULT_MEMORY, Squares, Sums, exact_squares, in_chunks, tangents_at_once
+from headwise.analyses.attribution.passage import check_served
+from headwise.text.encode import Batch
+
+if TYPE_CHECKING:
+    from headwise.models import HeadModel
+
+PILOT = 4  # tangents per token from which the error of more is foretold
+ROUNDS = 4  # times that the error is looked at again, and more tangents are drawn where it is still too large
+PRIOR = 4  # the row's mean relative variance counts as so many further observations of each token's
+MARGIN = 1.1  # a foretold error is taken for this much larger: a variance from few tangents tends to come out small
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sketch:
+    """Estimated contributions `[example, layer, head, receiving, source]` with standard errors and 95 % intervals; `layers` those to what leaves each layer.
+
+    `tangents[example]` random tangents were used for each token; `total_variation[example]` is the foretold median over rows of `½ Σ_i |estimate − truth|`.
+    `exact[example]`: so many tangents were needed that the exact computation was cheaper, and done.
+    """
+
+    shares: Tensor
+    errors: Tensor
+    low: Tensor
+    high: Tensor
+    tangents: Tensor
+    total_variation: Tensor
+    exact: Tensor
+    layers: Tensor | None = None
+
+
+def sketch(
+    model: HeadModel,
+    batch: Batch,
+    *,
+    error: float = 0.05,
+    tangents: int | None = None,
+    seed: int = 0,
+    layer_output: bool = False,
+    memory: float = DEFAULT_MEMORY,
+) -> Sketch:
+    """Contributions of the input to every head's output by k random tangents per token.
+
+    With u of independent signs, `E ‖J u‖² = ‖J‖²`; the mean s over k of them estimates the squared norm of a block, its square root the norm, and those of a row, divided by
+    their sum, the contributions. Their errors follow from the spread of the k values: `log s` varies about as the logarithm of a χ² with `2k/r` degrees of
+    freedom, r being the relative
+    variance of one value (a token's own, drawn towards the mean of its row). The interval is one of the logit of the contribution, with Student's t (Welch).
+
+    Parameters
+    ----------
+    error
+        Wanted median over rows of the total variation `½ Σ_i |estimate − truth|`: k is chosen for it, example by example.
+    tangents
+        k, instead of choosing it.
+    seed
+        The tangents of an example depend on this and on its position in the corpus, not on what it is batched with.
+    """
+    check_served(model)
+    moments = _Moments(model, batch, layer_output, seed, memory)
+    if tangents is not None:
+        moments.draw(list(range(len(batch))), tangents)
+        return moments.result({})
+    moments.draw(list(range(len(batch))), min(PILOT, model.hidden))
+    instead: dict[int, Squares] = {}
+    for _ in range(ROUNDS):
+        wanted = _wanted(moments, error, instead)
+        if not wanted:
+            break
+        for more in sorted(set(wanted.values())):
+            examples = [e for e, own in wanted.items() if own == more]
+            if int(moments.count[examples[0]]) + more >= model.hidden:
+                instead |= {e: exact_squares(model, batch.select([e]), layer_output=layer_output, memory=memory) for e in examples}
+            else:
+                moments.draw(examples, more)
+    return moments.result(instead)
+
+
+def _wanted(moments: _Moments, error: float, done: Mapping[int, Squares]) -> dict[int, int]:
+    """How many more tangents each example needs that has not reached the error, from what those so far say of its median total variation."""
+    foretold, count = moments.result({}).total_variation.tolist(), moments.count.tolist()
+    need = {e: count[e] * (MARGIN * tv / error) ** 2 for e, tv in enumerate(foretold) if MARGIN * tv > error and e not in done}
+    return {e: math.ceil(k) - int(count[e]) for e, k in need.items() if math.ceil(k) > count[e]}
+
+
+class _Moments:
+    """Sums of `‖J u‖²` and of its square over the tangents drawn so far, for each example."""
+
+    def __init__(self, model: HeadModel, batch: Batch, layer_output: bool, seed: int, memory: float) -> None:
+        self.model, self.batch, self.layer_output, self.seed, self.memory = model, batch, layer_output, seed, memory
+        self.generators = [torch.Generator().manual_seed(_seed(seed, row.index)) for row in batch.rows]
+        examples, n = batch.ids.shape
+        self.heads = torch.zeros(2, examples, model.layers, model.heads, n, n, dtype=torch.float64, device=model.device)
+        self.layers = torch.zeros(examples, model.layers, n, n, dtype=torch.float64, device=model.device)
+        self.count = torch.zeros(examples, dtype=torch.float64, device=model.device)
+
+    def draw(self, examples: list[int], k: int) -> None:
+        """Push k more tangents for each token of these examples."""
+        part = self.batch.select(examples)
+        n, width = int(part.lengths.max()), self.model.hidden
+        signs = torch.zeros(len(examples), k, n, width)
+        for place, e in enumerate(examples):
+            length = len(self.batch.rows[e])
+            signs[place, :, :length] = torch.randint(0, 2, (k, length, width), generator=self.generators[e]).float() * 2 - 1
+        sums = Sums(self.model, part, self.layer_output, moments=2)
+
+        def some(start: int, stop: int) -> None:
+            places = torch.arange(start, stop)
+            sample, token = places // n, places % n
+            tangents = torch.zeros(stop - start, len(examples), part.ids.shape[1], width, device=self.model.device)
+            tangents[places - start, :, token] = signs[:, sample, token].transpose(0, 1).to(self.model.device)
+            sums.push(tangents, token.to(self.model.device))
+
+        in_chunks(some, k * n, tangents_at_once(self.model, part, self.memory), self.model)
+        chosen = torch.as_tensor(examples, device=self.model.device)
+        for power in range(2):
+            self.heads[power].index_add_(0, chosen, sums.squares(power).heads)
+        layers = sums.squares().layers
+        if layers is not None:
+            self.layers.index_add_(0, chosen, layers)
+        self.count[chosen] += k
+
+    def result(self, instead: dict[int, Squares]) -> Sketch:
+        """Estimates so far; examples in `instead` are taken from their exact squares."""
+        k = self.count
+        mean = self.heads[0] / _wide(k, self.heads[0])
+        spread = ((self.heads[1] / _wide(k, self.heads[1]) - mean**2) * _wide(k / (k - 1).clamp(min=1), mean)).clamp(min=0)
+        layers = self.layers / _wide(k, self.layers)
+        exact = torch.zeros(len(self.batch), dtype=torch.bool, device=k.device)
+        for e, squares in instead.items():
+            n = squares.heads.shape[-1]
+            mean[e, ..., :n, :n], spread[e] = squares.heads[0], 0
+            if squares.layers is not None:
+                layers[e, ..., :n, :n] = squares.layers[0]
+            exact[e] = True
+        real = (self.batch.real[:, None, :] & self.batch.real[:, :, None])[:, None, None]
+        shares, errors, low, high = intervals(mean, spread, k, real)
+        rows = 0.5 * math.sqrt(2 / math.pi) * errors.sum(-1)  # E|x| of a normal x is sd·√(2/π)
+        rows = torch.where(self.batch.real[:, None, None, :], rows, torch.nan)
+        variation = rows.flatten(1).nanmedian(-1).values
+        tangents = torch.where(exact, self.model.hidden, k.long())
+        own = normalised(layers.sqrt()) if self.layer_output else None
+        return Sketch(shares, errors, low, high, tangents, variation, exact, own)
+
+
+def intervals(mean: Tensor, spread: Tensor, k: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Contributions, standard errors and 95 % intervals from mean and variance of `‖J u‖²` over `k[example]` tangents, all `[example, layer, head, receiving, source]`."""
+    shares = normalised(mean.clamp(min=0).sqrt())
+    moving = real & (mean > 0)
+    relative = torch.where(moving, spread / mean.clamp(min=1e-300) ** 2, 0.0)
+    row = relative.sum(-1, keepdim=True) / moving.sum(-1, keepdim=True).clamp(min=1)
+    count = _wide(k, mean)
+    relative = ((count - 1) * relative + PRIOR * row) / (count - 1 + PRIOR)
+    # The variance of log √s: that of the logarithm of a χ² with 2k/r degrees of freedom, a quarter of it for the root.
+    half = count / relative.clamp(min=1e-12)
+    own = torch.where(relative > 0, torch.special.polygamma(1, half) / 4, 0.0)
+    parts = shares**2 * own
+    rest = (1 - shares).clamp(min=1e-12)
+    others = (parts.sum(-1, keepdim=True) - parts).clamp(min=0) / rest**2
+    variance = own + others
+    freedom = (count - 1).clamp(min=1)
+    fourth = (shares**4 * own**2).sum(-1, keepdim=True) - shares**4 * own**2
+    welch = variance**2 / ((own**2 + fourth.clamp(min=0) / rest**4) / freedom).clamp(min=1e-300)
+    quantile = torch.from_numpy(np.asarray(special.stdtrit(welch.clamp(min=1).cpu().numpy(), 0.975))).to(mean.device)
+    reach = torch.where(variance > 0, quantile, 0.0) * variance.sqrt()
+    middle = torch.logit(shares)
+    low, high = torch.sigmoid(middle - reach), torch.sigmoid(middle + reach)
+    low, high = torch.where(moving, low, shares), torch.where(moving, high, shares)
+    return shares, shares * (1 - shares) * variance.sqrt(), low, high
+
+
+def normalised(norms: Tensor) -> Tensor:
+    """Rows divided by their sum; rows without any stay zero."""
+    total = norms.sum(-1, keepdim=True)
+    return torch.where(total > 0, norms / total, 0.0)
+
+
+def _wide(values: Tensor, like: Tensor) -> Tensor:
+    return values.view(-1, *(1,) * (like.ndim - 1))
+
+
+def _seed(seed: int, index: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed} {index}".encode()).digest()[:7], "big")

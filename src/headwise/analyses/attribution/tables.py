@@ -1,0 +1,85 @@
+"""Tables of hidden token attribution: what special tokens give to heads, and what heads gather for them (Pascual et al. 2021, §9.1)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from headwise.core.errors import ParameterError, unknown
+from headwise.plots import data, style
+from headwise.plots.tables import table_of
+
+SHOWN = ("attention", "previous_layer", "input")
+LOOKED_AT = ("cls", "sep", "punct")  # token types that heads are known to park their attention on
+TOP = 6
+
+
+def special_table(dataset: xr.Dataset, token_type: str = "sep", top: int = 12) -> pd.DataFrame:
+    """What the heads that look most at one type of token really gather: one row a head, the largest attention share first (Pascual et al. 2021, §9.1).
+
+    Columns: the head, the share of its attention on tokens of that type, what those tokens contribute to its output from the layer below and from the input,
+    what each receiving token contributes to itself, and what tokens that are neither special nor punctuation contribute from the input.
+    """
+    share = dataset["share"].sel(receiver="all")
+    if token_type not in share["token_type"].values:
+        raise ParameterError(unknown("token type", token_type, map(str, share["token_type"].values)))
+    looked = share.sel(source="attention", token_type=token_type).values
+    layers, heads = data.numbers(dataset, "layer"), data.numbers(dataset, "head")
+    order = np.argsort(-np.nan_to_num(looked, nan=-1.0), axis=None, kind="stable")[:top]
+    rows = []
+    for layer, head in (divmod(int(place), looked.shape[1]) for place in order):
+        if not np.isfinite(looked[layer, head]):
+            continue
+        one = share.isel(layer=layer, head=head)
+        rows.append(
+            {
+                "head": style.head_name(layers[layer], heads[head]),
+                f"attention on {token_type}": float(looked[layer, head]),
+                f"from {token_type}, previous layer": float(one.sel(source="previous_layer", token_type=token_type)),
+                f"from {token_type}, input": float(one.sel(source="input", token_type=token_type)),
+                "from itself, input": float(dataset["own"].sel(source="input").values[layer, head]),
+                "from other tokens, input": float(one.sel(source="input", token_type="other")),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+@table_of(
+    "attribution",
+    name="special-heads",
+    title="What the heads that look most at special tokens gather",
+    note="For each type of token the heads with the largest share of attention on it: that share, and the share of what such tokens contribute to the head's output, "
+    "from the layer below and from the input; beside it what each token contributes to itself and what tokens that are neither special nor punctuation contribute.",
+)
+def special_heads(dataset: xr.Dataset) -> pd.DataFrame:
+    """`special_table` of `[CLS]`, of separators and of punctuation in one table, as far as the model has them."""
+    parts = []
+    for kind in LOOKED_AT:
+        table = special_table(dataset, kind, TOP)
+        if not len(table) or not table[f"attention on {kind}"].any():
+            continue  # the model has no such token
+        table.columns = [str(name).replace(f"on {kind}", "on it").replace(f"from {kind}", "from it") for name in table.columns]
+        table.insert(0, "token type", kind)
+        parts.append(table)
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+@table_of(
+    "attribution",
+    name="special-layers",
+    title="From which tokens each kind of token gathers, by layer",
+    note="Means over the heads of a layer; rows sum to 1. Receivers: `cls` and `sep` are the special tokens themselves, `other` all the rest.",
+)
+def special_layers(dataset: xr.Dataset) -> pd.DataFrame:
+    """Contributions to and from special tokens apart: for each layer, kind of receiving token and reading, the share by type of source."""
+    share = dataset["share"].mean("head", skipna=True)
+    rows = []
+    for layer in data.numbers(dataset, "layer"):
+        for receiver in ("cls", "sep", "other"):
+            for source in SHOWN:
+                shares = share.sel(layer=layer, receiver=receiver, source=source)
+                if np.isfinite(shares).any():
+                    by_type = {f"from {kind}": float(shares.sel(token_type=kind)) for kind in data.labels(dataset, "token_type")}
+                    rows.append({"layer": layer, "receiver": receiver, "reading": source.replace("_", " ")} | by_type)
+    return pd.DataFrame(rows)

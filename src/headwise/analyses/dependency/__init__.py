@@ -1,0 +1,1 @@
+"""Heads that follow a syntactic relation (Clark et al. 2019, §4.2)."""

@@ -1,0 +1,182 @@
+"""How far heads are from each other: Jensen-Shannon divergences between all pairs, maps of heads, families of heads (Clark et al. 2019, §6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor
+
+from headwise.analyses.contract import Analysis, Paper, Shape, at_least
+from headwise.analyses.distance.behaviours import with_behaviours
+from headwise.core.errors import ParameterError
+from headwise.stats.accumulators import State, Sums
+from headwise.stats.clusters import best_cut, cut, leaf_order, linkage
+from headwise.stats.divergence import pairwise_js, smooth
+from headwise.stats.scaling import classical_mds, smacof_mds, stress
+from headwise.stats.tests import group_distance_test
+from headwise.text.encode import Batch
+
+GROUP = 1 << 17  # entries of a head's maps taken together: short examples share one call
+SINK = 1e-3  # a row that lacks more than this has a learned sink, no rounding
+
+
+@dataclass(frozen=True)
+class Distance(Analysis):
+    """Distances between heads, §6 and Fig 6.
+
+    `js[head_a, head_b] = (1 / tokens) Σ_i JS(A_a[i, :], A_b[i, :])` in nats over all tokens of the corpus, with `JS = H(m) − (H(p) + H(q)) / 2`: 0 for heads that
+    attend alike, ln 2 for heads that never share a key. Mass on a learned sink counts as one more key.
+
+    - `mds[head_a, axis]`: classical scaling of `js`, largest axis first, the farthest head of each axis on its positive side; `mds_smacof` the same by stress
+      majorisation; `mds_share[axis]`; attributes `stress`, `stress_smacof`;
+    - `js_within_layer`, `js_between_layers`, `layer_p_value`: mean distance of pairs of heads of one layer and of different layers, and a permutation test
+      of their difference (layers handed round at random among heads; one-tailed); `layer_js[layer, layer_b]`;
+    - `cluster[head_a]`: families by Ward's rule on `sqrt(js)`, which is a Euclidean distance (the divergence itself is none), numbered by their first head;
+      `linkage[merge, part]` and `leaf[head_a]` (place in the tree's order).
+
+    Parameters
+    ----------
+    smoothing
+        Share of the uniform row on V(i) mixed into every row before the divergence; 0.001 in the released code.
+    axes
+        Dimensions of the maps.
+    clusters
+        How many families; 0 takes the cut into 2 to 12 with the largest silhouette.
+    permutations
+        Of the test.
+    seed
+        Of the permutations.
+    """
+
+    smoothing: float = 0.0
+    axes: int = 2
+    clusters: int = 0
+    permutations: int = 1999
+    seed: int = 0
+
+    name: ClassVar[str] = "distance"
+    title: ClassVar[str] = "Families of heads: distances between all pairs"
+    paper: ClassVar[Paper] = Paper("clark2019", "§6, Fig 6")
+    scope: ClassVar[str] = "example"
+    budget: ClassVar[int | None] = 128
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.smoothing < 1:
+            raise ParameterError(f"`smoothing` must be at least 0 and below 1; it is {self.smoothing!r}.")
+        at_least("axes", self.axes, 1)
+        at_least("clusters", self.clusters, 0)
+        at_least("permutations", self.permutations, 1)
+
+    def start(self, shape: Shape) -> State:
+        heads = shape.layers * shape.heads
+        return State(js=Sums(heads, heads), tokens=Sums(1), examples=Sums(1))
+
+    def observe_example(self, state: State, maps: Tensor, batch: Batch) -> None:
+        for flat in self._groups(maps, batch):
+            state.sums("js").add(pairwise_js(flat))
+        state.sums("tokens").add(batch.lengths.sum())
+        state.sums("examples").add(torch.tensor(len(batch)))
+
+    def _groups(self, maps: Tensor, batch: Batch) -> Iterator[Tensor]:
+        """The real parts of the maps as `[head, entries]`, several short examples together: divergences add up over all rows of all examples."""
+        waiting: list[Tensor] = []
+        for example, length in enumerate(batch.lengths.tolist()):
+            own = maps[example, :, :, :length, :length].float()
+            visible = visible_keys(own) if self.smoothing else None
+            lacking = 1 - own.sum(-1, keepdim=True)
+            if bool((lacking > SINK).any()):
+                own = torch.cat([own, lacking.clamp(min=0)], -1)
+                visible = visible if visible is None else torch.nn.functional.pad(visible, (0, 1), value=True)
+            if visible is not None:
+                own = smooth(own, visible, self.smoothing)
+            waiting.append(own.reshape(own.shape[0] * own.shape[1], -1))
+            if sum(part.shape[1] for part in waiting) >= GROUP:
+                yield torch.cat(waiting, 1)
+                waiting = []
+        if waiting:
+            yield torch.cat(waiting, 1)
+
+    def extend(self, datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
+        """Say of each head and family what it does, from the other analyses of the run."""
+        return with_behaviours(datasets)
+
+    def result(self, state: State, shape: Shape) -> xr.Dataset:
+        tokens = float(state.sums("tokens").total[0])
+        js = state.sums("js").total.numpy() / tokens if tokens else np.full((shape.layers * shape.heads,) * 2, np.nan)
+        return distance_dataset(js, shape.layers, shape.heads, self).assign_attrs(
+            tokens=int(tokens), examples=int(state.sums("examples").total[0]), smoothing=self.smoothing
+        )
+
+
+def distance_dataset(js: np.ndarray, layers: int, heads: int, settings: Distance) -> xr.Dataset:
+    """Everything that follows from the distances: maps, families, layers against each other."""
+    count = layers * heads
+    layer_of = np.repeat(np.arange(layers), heads)
+    known = bool(np.isfinite(js).all())
+    safe = js if known else np.zeros_like(js)
+    points, share = classical_mds(safe, settings.axes)
+    turned = smacof_mds(safe, settings.axes)
+    metric = np.sqrt(safe)
+    tree = linkage(metric)
+    labels = cut(tree, count, settings.clusters) if settings.clusters else best_cut(metric, tree)
+    leaf = np.empty(count, dtype=np.int64)
+    leaf[leaf_order(tree, count)] = np.arange(count)
+    test = group_distance_test(safe, layer_of, settings.permutations, settings.seed)
+    nats = {"units": "nats"}
+    variables: dict[str, Any] = {
+        "js": (("head_a", "head_b"), js, nats | {"long_name": "mean Jensen-Shannon divergence per token"}),
+        "mds": (("head_a", "axis"), points, nats | {"long_name": "classical scaling"}),
+        "mds_share": ("axis", share, {"long_name": "share of the absolute eigenvalues"}),
+        "mds_smacof": (("head_a", "axis"), turned, nats | {"long_name": "scaling by stress majorisation"}),
+        "layer_js": (("layer", "layer_b"), layer_means(js, layer_of), nats | {"long_name": "mean distance of heads of two layers"}),
+        "js_within_layer": ((), test.within, nats | {"long_name": "mean distance of heads of one layer"}),
+        "js_between_layers": ((), test.between, nats | {"long_name": "mean distance of heads of different layers"}),
+        "layer_p_value": ((), test.p_value, {"long_name": "heads of one layer are nearer: one-tailed permutation test"}),
+        "cluster": ("head_a", labels, {"long_name": "family by Ward's rule on the root of js"}),
+        "leaf": ("head_a", leaf, {"long_name": "place among the leaves of the tree"}),
+        "linkage": (("merge", "part"), tree, {"long_name": "tree of merges"}),
+    }
+    dataset = xr.Dataset(variables, coords=pair_coords(layers, heads) | {"part": ["first", "second", "distance", "size"]})
+    if not known:
+        floats = [name for name, array in dataset.data_vars.items() if array.dtype.kind == "f"]
+        dataset = dataset.assign({name: dataset[name] * np.nan for name in floats})
+    return dataset.assign_attrs(stress=stress(safe, points), stress_smacof=stress(safe, turned))
+
+
+def pair_coords(layers: int, heads: int) -> dict[str, Any]:
+    """Labels of both sides of a pair: `L0H0`, `L0H1`, ... (index = layer · heads + head), each with its layer and its number in the layer."""
+    names = [f"L{layer}H{head}" for layer in range(layers) for head in range(heads)]
+    layer_of, number = np.divmod(np.arange(layers * heads), heads)
+    coords: dict[str, Any] = {"layer": np.arange(layers), "layer_b": np.arange(layers)}
+    for side in "ab":
+        coords |= {f"head_{side}": names, f"layer_of_{side}": (f"head_{side}", layer_of), f"number_of_{side}": (f"head_{side}", number)}
+    return coords
+
+
+def layer_means(js: np.ndarray, layer_of: np.ndarray) -> np.ndarray:
+    """Mean distance of pairs of different heads, by the layers of the two; NaN for a layer of one head with itself."""
+    members = (layer_of[:, None] == np.arange(layer_of.max(initial=-1) + 1)[None]).astype(float)
+    sums = members.T @ (js - np.diag(np.diag(js))) @ members
+    sizes = members.sum(0)
+    pairs = np.outer(sizes, sizes) - np.diag(sizes)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(pairs > 0, sums / pairs, np.nan)
+
+
+def visible_keys(maps: Tensor) -> Tensor:
+    """V(i) of each layer `[layer, 1, query, key]`, told from the maps `[layer, head, query, key]` of one example.
+
+    What a row may not see has a weight of exactly zero, and whether it may depends on the offset alone (keys behind, keys outside a window): an offset
+    at which no row of no head of a layer has any weight is one that this layer does not see.
+    """
+    length = maps.shape[-1]
+    place = torch.arange(length, device=maps.device)
+    offset = place[None] - place[:, None] + length - 1  # [query, key]
+    weight = maps.amax(1).flatten(1)  # [layer, query · key]
+    reached = torch.zeros(len(maps), 2 * length - 1, device=maps.device).index_add_(1, offset.flatten(), weight) > 0
+    return reached[:, offset][:, None]

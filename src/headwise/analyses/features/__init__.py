@@ -1,0 +1,1 @@
+"""Attention to kinds of words (Kovaleva et al. 2019, §4.4)."""

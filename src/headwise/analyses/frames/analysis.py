@@ -1,0 +1,181 @@
+"""Heads that link a frame's target to its elements, against the same links moved along the sentence (Kovaleva et al. 2019, §4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor
+
+from headwise.analyses.contract import Analysis, Paper, Shape, at_least, layer_head_coords, mean_variables
+from headwise.analyses.frames.links import LinkRecords, Links, Settings, gather_links
+from headwise.core.errors import ParameterError
+from headwise.models.picks import group_max, pick
+from headwise.models.view import Layer, Rows
+from headwise.stats.accumulators import Moments, State, Sums
+from headwise.text.encode import Batch
+
+HEADS = ("layer", "head")
+SCORES = ("score", "score_reverse", "score_both")
+COUNTS = ("sentences", "sentences_too_long", "sentences_without_link", "sentences_unaligned", "sentences_without_frames", "links")
+
+
+@dataclass(frozen=True)
+class Frames(Analysis):
+    """Weights between a frame's target and its elements.
+
+    Of each sentence the links (target, core element) that pass the filters; every pair of their pieces (i of the target, j of the element) counts.
+
+    - `score[layer, head]`: the largest `A[i, j]` over the pairs of all links of a sentence, then the mean over sentences; `score_reverse`: of `A[j, i]`;
+      `score_both`: of the larger; each with `_n`, `_low`, `_high`. A decoder's pairs count where they are visible;
+    - `above[layer, head]`: the score lies above the `percentile`-th percentile of all heads' (the paper's rule; the attribute `cut` is that value);
+    - `p_value`, `reverse_p_value`, `both_p_value[layer, head]`: a permutation test. Every link is moved along its sentence, target and element together, by a random number of
+      tokens, so that all distances stay what they are; p is the share of `permutations` whose mean score is at least as large. `p_adjusted` and so on: corrected over heads by the
+      largest standardised score of each permutation (Westfall and Young). `expected`, `expected_reverse`, `expected_both`: the mean over permutations;
+    - `by_frame[layer, head, frame]`, `by_element[layer, head, element]`: `score` for the sentences and links of each, with `_n`, `_low`, `_high`.
+
+    Parameters
+    ----------
+    max_words
+        Longer sentences are left out (in words, as the corpus gives them).
+    max_element
+        Links to longer elements are left out.
+    min_distance
+        Links whose words lie nearer than this are left out: `min |i − j|` over their words.
+    core
+        Only core elements.
+    percentile
+        For `above`.
+    permutations
+        How many; 0 leaves the test out.
+    seed
+        For the permutations.
+    """
+
+    max_words: int = 12
+    max_element: int = 3
+    min_distance: int = 2
+    core: bool = True
+    percentile: float = 99.0
+    permutations: int = 999
+    seed: int = 0
+
+    name: ClassVar[str] = "frames"
+    title: ClassVar[str] = "Heads that follow frame semantics"
+    paper: ClassVar[Paper] = Paper("kovaleva2019", "§4.2, Fig 3-4")
+    requires: ClassVar[frozenset[str]] = frozenset({"words", "frames"})
+
+    def __post_init__(self) -> None:
+        for name in ("max_words", "max_element"):
+            at_least(name, getattr(self, name), 1)
+        for name in ("min_distance", "permutations"):
+            at_least(name, getattr(self, name), 0)
+        if not 0 < self.percentile < 100:
+            raise ParameterError(f"`percentile` must lie between 0 and 100; it is {self.percentile!r}.")
+
+    @property
+    def _settings(self) -> Settings:
+        return Settings(self.max_words, self.max_element, self.min_distance, self.core, self.permutations, self.seed)
+
+    def start(self, shape: Shape) -> State:
+        heads = (shape.layers, shape.heads)
+        state = State({name: Moments(*heads) for name in SCORES})
+        state["links"] = LinkRecords(*heads)
+        state["permuted"] = Sums(len(SCORES), shape.layers, self.permutations, shape.heads)
+        state["counts"] = Sums(len(COUNTS))
+        return state
+
+    def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
+        links = _links(batch, self._settings)
+        forward, seen = pick(rows, links.forward)
+        backward, seen_back = pick(rows, links.backward)
+        return {"forward": forward, "seen": seen, "backward": backward, "seen_back": seen_back}
+
+    def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
+        links = _links(batch, self._settings)
+        if layer.layer == 0:
+            state.sums("counts").add(torch.tensor([links.counts[name] for name in COUNTS]))
+        if not links.sentences:
+            return
+        # [place of a link (0 is its own), head]: the largest weight over the pairs of pieces there
+        there = group_max(sums["forward"].double(), sums["seen"] > 0, links.forward)
+        back = group_max(sums["backward"].double(), sums["seen_back"] > 0, links.backward)
+        either = torch.fmax(there, back)
+        for direction, places in enumerate((there, back, either)):
+            own = places[links.own]
+            score = links.over_sentences(own)
+            state.moments(SCORES[direction]).add(score, (layer.layer,))
+            if self.permutations:
+                moved = links.permuted(places)  # [sentence, permutation, head]
+                state.sums("permuted").add(moved.nan_to_num(0.0).sum(0), (direction, layer.layer))
+        records = state["links"]
+        assert isinstance(records, LinkRecords)
+        records.add_named(links.keys, links.names, there[links.own], (layer.layer,))
+
+    def result(self, state: State, shape: Shape) -> xr.Dataset:
+        variables: dict[str, xr.Variable] = {}
+        for name in SCORES:
+            variables |= mean_variables(name, HEADS, state.moments(name), units="attention weight")
+        score = variables["score"].values
+        cut = float(np.nanpercentile(score, self.percentile)) if np.isfinite(score).any() else float("nan")
+        variables["above"] = xr.Variable(
+            HEADS, score > cut, {"long_name": f"score above the {self.percentile:g}th percentile of all heads"}
+        )
+        for place, name in enumerate(SCORES) if self.permutations else ():
+            variables |= _permutation_variables(
+                name.removeprefix("score").strip("_"), state.moments(name), state.sums("permuted").total[place].numpy()
+            )
+        records = state["links"]
+        assert isinstance(records, LinkRecords)
+        coords = layer_head_coords(shape)
+        for place, kind in enumerate(("frame", "element")):
+            labels, summary = records.by_name(place)
+            dims = (*HEADS, kind)
+            coords[kind] = np.array(labels, dtype=str)
+            for suffix in ("", "_n", "_low", "_high"):
+                variables[f"by_{kind}{suffix}"] = xr.Variable(dims, summary[suffix])
+        counts = {name: int(value) for name, value in zip(COUNTS, state.sums("counts").total, strict=True)}
+        if not counts["sentences"] and any(counts.values()):
+            raise ParameterError(
+                f"No sentence has a link that passes the filters ({counts['sentences_too_long']:,} are longer than {self.max_words} words, "
+                f"{counts['sentences_without_link']:,} have no such link, {counts['sentences_without_frames']:,} no frame, "
+                f"{counts['sentences_unaligned']:,} words that do not align); loosen `max_words`, `max_element`, `min_distance` or `core`."
+            )
+        return xr.Dataset(variables, coords=coords, attrs={**counts, "cut": cut})
+
+
+def _permutation_variables(prefix: str, moments: Moments, permuted: np.ndarray) -> dict[str, xr.Variable]:
+    """p-values of a mean score `[layer, head]` against the sums `[layer, permutation, head]` that moved links gave."""
+    count = moments.count.numpy()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        drawn = permuted.transpose(1, 0, 2) / count
+        observed = np.where(count > 0, moments.mean.numpy(), np.nan)
+        expected, spread = drawn.mean(0), drawn.std(0)
+        varies = spread > 1e-6 * np.maximum(np.abs(expected), 1e-6)
+        z = np.where(varies, (observed - expected) / spread, np.where(np.isnan(observed), np.nan, 0.0))
+        drawn_z = np.where(varies, (drawn - expected) / spread, 0.0)
+    slack = 1e-9
+    p = (1 + (drawn_z >= z - slack).sum(0)) / (1 + len(drawn_z))
+    largest = drawn_z.max((1, 2))
+    adjusted = (1 + (largest[:, None, None] >= z - slack).sum(0)) / (1 + len(drawn_z))
+    start, end = (f"{prefix}_", f"_{prefix}") if prefix else ("", "")
+    known = ~np.isnan(z)
+    return {
+        f"{start}p_value": xr.Variable(HEADS, np.where(known, p, np.nan), {"long_name": "links moved along the sentence give as much"}),
+        f"{start}p_adjusted": xr.Variable(
+            HEADS, np.where(known, np.maximum(adjusted, p), np.nan), {"long_name": "corrected over heads (largest standardised score)"}
+        ),
+        f"expected{end}": xr.Variable(
+            HEADS, np.where(known, expected, np.nan).astype(np.float32), {"long_name": "mean score of moved links"}
+        ),
+    }
+
+
+@lru_cache(maxsize=2)
+def _links(batch: Batch, settings: Settings) -> Links:
+    return gather_links(batch, settings)

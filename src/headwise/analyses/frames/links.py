@@ -1,0 +1,188 @@
+"""Frame links of a batch as pairs of tokens, at their own place and at every other place of the sentence, and what is kept of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headwise.models.picks import TokenPairs, token_pairs
+from headwise.stats.accumulators import Moments, Records
+from headwise.text.encode import Batch, Encoded
+from headwise.text.example import FrameLink
+
+LINKS_AT_MOST = 10_000  # of one example: a link's key is its example's number times this, plus its own
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Which links count, and how often they are moved."""
+
+    max_words: int
+    max_element: int
+    min_distance: int
+    core: bool
+    permutations: int
+    seed: int
+
+    def keeps(self, link: FrameLink) -> bool:
+        """Whether a link passes the filters on elements and distance."""
+        (a, b), (c, d) = link.target, link.span
+        distance = c - (b - 1) if c >= b else a - (d - 1) if a >= d else 0
+        return d - c <= self.max_element and distance >= self.min_distance and (link.core or not self.core)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Links:
+    """The links of a batch.
+
+    A *place* is a link at one position: group `g` of `forward` (target to element) and of `backward` holds its pairs of pieces. `own[link]` is the link's true place,
+    `first[link]` and `choices[link]` where its places begin and how many there are, `sentence[link]` the number of its sentence among those used.
+    """
+
+    forward: TokenPairs
+    backward: TokenPairs
+    own: Tensor
+    sentence: Tensor
+    sentences: int
+    draws: Tensor  # int64 [link, permutation]: the place it is moved to
+    keys: list[int]
+    names: list[tuple[str, str]]
+    counts: Mapping[str, int]
+
+    def over_sentences(self, values: Tensor) -> Tensor:
+        """The largest of `values[link, ...]` in each sentence; NaN where none of its links has a value."""
+        shown = values.nan_to_num(-torch.inf)
+        out = shown.new_full((self.sentences, *values.shape[1:]), -torch.inf)
+        place = self.sentence.view(-1, *[1] * (values.dim() - 1)).expand_as(shown)
+        out.scatter_reduce_(0, place, shown, "amax")
+        return torch.where(out.isinf(), torch.nan, out)
+
+    def permuted(self, places: Tensor) -> Tensor:
+        """Scores `[sentence, permutation, head]` with every link at the place drawn for it."""
+        return self.over_sentences(places[self.draws])
+
+
+def gather_links(batch: Batch, settings: Settings) -> Links:
+    """All links of a batch that count, with every place they could have."""
+    counts: Counter[str] = Counter()
+    forward: list[tuple[int, int, int, int]] = []
+    owner: list[int] = []
+    own, sentence, keys, names, draws = list[int](), list[int](), list[int](), list[tuple[str, str]](), list[np.ndarray]()
+    sentences = 0
+    for number, row in enumerate(batch.rows):
+        reason, links = _chosen(row, settings)
+        counts[reason] += 1
+        if not links:
+            continue
+        generator = np.random.default_rng([settings.seed, row.index])
+        for place, (link, target, element) in enumerate(links):
+            low, high = _room(row, target, element)
+            first = len(owner)
+            own.append(first - low)
+            for shift in range(low, high + 1):
+                forward.extend((number, int(i) + shift, int(j) + shift, len(owner)) for i in target for j in element)
+                owner.append(number)
+            draws.append(first + generator.integers(0, high - low + 1, size=settings.permutations))
+            sentence.append(sentences)
+            keys.append(row.index * LINKS_AT_MOST + place)
+            names.append((link.frame, link.element))
+        sentences += 1
+        counts["links"] += len(links)
+    device = batch.device
+    return Links(
+        forward=token_pairs(forward, owner, device),
+        backward=token_pairs([(e, j, i, g) for e, i, j, g in forward], owner, device),
+        own=torch.tensor(own, dtype=torch.int64, device=device),
+        sentence=torch.tensor(sentence, dtype=torch.int64, device=device),
+        sentences=sentences,
+        draws=torch.from_numpy(np.array(draws, dtype=np.int64).reshape(len(own), settings.permutations)).to(device),
+        keys=keys,
+        names=names,
+        counts=counts,
+    )
+
+
+def _chosen(row: Encoded, settings: Settings) -> tuple[str, list[tuple[FrameLink, np.ndarray, np.ndarray]]]:
+    """What a sentence is counted as, and its links that count with the tokens of target and element."""
+    example = row.example
+    if example.frames is None:
+        return "sentences_without_frames", []
+    if not row.aligned:
+        return "sentences_unaligned", []
+    if len(example.all_words) > settings.max_words:
+        return "sentences_too_long", []
+    found = []
+    for link in example.frames:
+        target, element = (np.flatnonzero((row.word >= a) & (row.word < b)) for a, b in (link.target, link.span))
+        complete = (
+            len(np.unique(row.word[target])) == link.target[1] - link.target[0]
+            and len(np.unique(row.word[element])) == link.span[1] - link.span[0]
+        )
+        if settings.keeps(link) and complete:
+            found.append((link, target, element))
+    return ("sentences", found) if found else ("sentences_without_link", [])
+
+
+def _room(row: Encoded, target: np.ndarray, element: np.ndarray) -> tuple[int, int]:
+    """By how many tokens a link can be moved back and forth so that all of it stays on ordinary tokens of its segment."""
+    both = np.concatenate([target, element])
+    segments = np.unique(row.segment[both])
+    if len(segments) > 1:
+        return 0, 0
+    inside = np.flatnonzero(row.segment == segments[0])
+    return int(inside[0] - both.min()), int(inside[-1] - both.max())
+
+
+class LinkRecords(Records):
+    """One row of scores `[layer, head]` for each link, with the names of its frame and element."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__(*shape)
+        self.names: dict[int, tuple[str, str]] = {}
+
+    def add_named(self, keys: Sequence[int], names: Sequence[tuple[str, str]], values: Tensor, where: tuple[int | slice, ...]) -> None:
+        self.add(keys, values, where)
+        self.names.update(zip(keys, names, strict=True))
+
+    def merge(self, other: Records) -> None:
+        super().merge(other)
+        assert isinstance(other, LinkRecords)
+        self.names.update(other.names)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Names are saved as bytes of UTF-8, a line each."""
+        text = "\n".join("\t".join(self.names[int(key)]) for key in self.index)
+        return {**super().arrays(), "names": np.frombuffer(text.encode(), dtype=np.uint8).copy()}
+
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        super().load(arrays)
+        lines = bytes(np.asarray(arrays["names"], dtype=np.uint8)).decode().split("\n")
+        self.names = {}
+        for key, line in zip(arrays["index"], lines, strict=False):
+            frame, _, element = line.partition("\t")
+            self.names[int(key)] = (frame, element)
+
+    def by_name(self, place: int) -> tuple[list[str], dict[str, np.ndarray]]:
+        """Labels (frames for 0, elements for 1), and the mean score of each with count and interval, `[layer, head, label]`.
+
+        Of a sentence's links of one label the largest counts.
+        """
+        by_label: dict[str, dict[int, list[int]]] = {}
+        for number, key in enumerate(self.index):
+            by_label.setdefault(self.names[int(key)][place], {}).setdefault(int(key) // LINKS_AT_MOST, []).append(number)
+        labels = sorted(by_label)
+        values = self.values
+        out = {suffix: np.full((*self.shape, len(labels)), np.nan, dtype=np.float32) for suffix in ("", "_low", "_high")}
+        out["_n"] = np.zeros((*self.shape, len(labels)), dtype=np.int64)
+        for column, label in enumerate(labels):
+            moments = Moments(*self.shape)
+            moments.add(torch.from_numpy(np.stack([np.fmax.reduce(values[numbers]) for numbers in by_label[label].values()])))
+            summary = moments.summary()
+            for suffix, part in (("", "mean"), ("_n", "n"), ("_low", "low"), ("_high", "high")):
+                out[suffix][..., column] = summary[part]
+        return labels, out

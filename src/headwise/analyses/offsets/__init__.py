@@ -1,0 +1,1 @@
+"""How far heads look, and in which direction (Pascual et al. 2021, §6)."""

@@ -1,0 +1,219 @@
+"""Figures of relative positions: where, relative to a token, its attention and its contributions come from (Pascual et al. 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from headwise.core.errors import ParameterError
+from headwise.plots import data, style
+from headwise.plots.registry import figure
+from headwise.plots.scatter import Series, legend_handles, scatter_by_layer
+
+# What is drawn of a reading of mixing: its words, its colour and its marker.
+READINGS = {
+    "attention": ("attention", style.BLUE, "o"),
+    "previous_layer": ("contribution of the previous layer", style.GREEN, "^"),
+    "input": ("contribution of the input", style.VERMILION, "s"),
+    "rollout": ("attention rollout", style.PINK, "D"),
+    "norm": ("norm-weighted attention", style.ORANGE, "v"),
+}
+EVERY_OFFSET = "Every offset weighs alike, however few pairs of tokens have it: far ones count for much"
+_DIMS = ("source", "layer", "head", "offset")
+_BEFORE, _SAME, _AFTER = style.BLUE, style.BLACK, style.VERMILION
+
+
+@figure(
+    "offsets",
+    name="histogram",
+    title="Where each head looks, relative to the token",
+    caption="One small histogram per head, by relative position (source position minus receiving position): blue before the token, black the token "
+    "itself, orange after it. Every histogram is scaled to its own peak; the number in its corner is the height of that peak.",
+    paper="Pascual et al. 2021, Fig 2",
+    needs=("histogram",),
+    each="source",
+)
+def histogram_grid(dataset: xr.Dataset, *, source: str | None = None, window: int = 10) -> Figure:
+    """Relative-position histograms of every head, `histogram[source, layer, head, offset]`, as a grid of layers × heads (Pascual et al. 2021, Fig 2).
+
+    Parameters
+    ----------
+    source
+        Which source to draw; the first that holds a number unless given.
+    window
+        Offsets from −window to window are drawn.
+    """
+    sources = data.labels(dataset, "source")
+    cube = data.values(dataset, "histogram", _DIMS)
+    present = [name for index, name in enumerate(sources) if np.isfinite(cube[index]).any()]
+    chosen = source or (present[0] if present else "")
+    if chosen not in present:
+        raise ParameterError(f"`source` must be one of {', '.join(present) or 'none'}; it is {source!r}.")
+    offsets = np.array(data.numbers(dataset, "offset"))
+    bars = cube[sources.index(chosen)]
+    drawn = (np.abs(offsets) <= window) & np.isfinite(bars).any(axis=(0, 1))  # a causal model has nothing after the token
+    if not drawn.any():
+        raise ParameterError(f"`window` must reach an offset that occurs ({offsets.min()} to {offsets.max()}); it is {window}.")
+    bars, offsets = bars[..., drawn], offsets[drawn]
+    layers, heads = bars.shape[:2]
+    cell_width = min((style.PAGE - 0.45) / heads, 1.0)
+    cell_height = min(0.52, cell_width, (style.PAGE_HEIGHT - 1.2) / layers)
+    width = max(heads * cell_width + 0.45, style.COLUMN)
+    fig = style.new_figure(width, layers * cell_height + 1.2)
+    ax = fig.subplots()
+    _cells(ax, bars, offsets)
+    for (layer, head), peak in np.ndenumerate(_peaks(bars)):
+        if np.isfinite(peak):
+            ax.text(head - 0.46, layer + 0.03, _peak_text(peak), va="top", fontsize=style.SMALL, color=style.GREY)
+    ax.set_xlim(-0.5, heads - 0.5)
+    ax.set_ylim(layers, 0)
+    ax.set_xticks(range(heads), [str(h) for h in data.numbers(dataset, "head")])
+    ax.set_yticks(np.arange(layers) + 0.5, [str(name) for name in data.numbers(dataset, "layer")])
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    ax.set_xlabel("head")
+    ax.set_ylabel("layer (0 at the top)")
+    kinds = (
+        (_BEFORE, "before the token", offsets < 0),
+        (_SAME, "the token itself", offsets == 0),
+        (_AFTER, "after the token", offsets > 0),
+    )
+    handles = [Patch(color=colour, label=f"{label} ({_range(offsets[part])})") for colour, label, part in kinds if part.any()]
+    what = READINGS[chosen][0] if chosen in READINGS else chosen
+    notes = [
+        data.source_text(dataset),
+        data.count_text(dataset.isel(offset=np.flatnonzero(drawn)), "histogram") or data.count_text(dataset, "centre"),
+        f"Bars: mean {what} (share of 1) per pair of tokens at that relative position, offsets {_range(offsets)}",
+        "Each head is scaled to its own peak, whose height is printed; intervals, where computed, are in the tables",
+    ]
+    style.annotate_figure(
+        fig, f"Relative position of {'' if chosen == 'attention' else 'the '}{what}", notes, handles, 3 if width > 5 else 1
+    )
+    return style.finish(fig)
+
+
+@figure(
+    "offsets",
+    name="centre",
+    title="Centre of mass of relative positions, by layer",
+    caption="Each point is one head: the mean relative position its attention (or the contribution to its output) comes from. Below 0 it looks back, "
+    "above 0 it looks ahead. Lines are means over the heads of a layer.",
+    paper="Pascual et al. 2021, Fig 4",
+    needs=("centre",),
+)
+def centre_of_mass(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
+    """Centre of mass of each head's histogram by layer, `centre[source, layer, head]`, one line per source (Pascual et al. 2021, Fig 4).
+
+    Several datasets (a mapping of label to dataset: languages, models) stand side by side on one scale.
+    """
+    lines = f"One point per head; lines: mean over the heads of a layer; dashed: no direction. {EVERY_OFFSET}"
+    return by_layer(datasets, "centre", "Centre of mass of relative positions", "centre of mass (tokens)\n← before      after →", lines)
+
+
+@figure(
+    "offsets",
+    name="distance",
+    title="How far heads look, by layer",
+    caption="Each point is one head: the mean distance, in tokens, between a token and where its attention falls, whatever the direction.",
+    paper="Not in a paper; beside Pascual et al. 2021, Fig 4",
+    needs=("mean_distance",),
+)
+def mean_distance(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
+    """Mean distance between a token and what its head attends to, by layer: `mean_distance[source, layer, head]`; one or several datasets."""
+    lines = "One point per head; lines: mean over the heads of a layer"
+    return by_layer(datasets, "mean_distance", "How far heads look", "mean distance (tokens)", lines)
+
+
+def by_layer(datasets: xr.Dataset | Mapping[str, xr.Dataset], name: str, title: str, label: str, lines: str) -> Figure:
+    """A variable `[source, layer, head]` of one or several datasets by layer, side by side on one scale."""
+    named = {"": datasets} if isinstance(datasets, xr.Dataset) else dict(datasets)
+    if not named:
+        raise ParameterError("`datasets` must name at least one dataset; it is empty.")
+    count = len(named)
+    columns = min(count, 3)
+    rows = -(-count // columns)
+    fig = style.new_figure(style.COLUMN if count == 1 else style.PAGE, 1.05 + 1.75 * rows)
+    axes = fig.subplots(rows, columns, sharey=True, squeeze=False).ravel()
+    shown: dict[str, Series] = {}
+    notes = []
+    for index, (ax, (which, dataset)) in enumerate(zip(axes, named.items(), strict=False)):
+        series = _sources(dataset, name)
+        shown.update({one.label: one for one in series})
+        scatter_by_layer(ax, series)
+        if name == "centre":
+            ax.axhline(0, color=style.GREY, linewidth=0.7, linestyle=(0, (4, 2)), zorder=1)
+        else:
+            ax.set_ylim(bottom=0)
+        style.layer_axis(ax, data.numbers(dataset, "layer"), "layer (0 = first)" if index + columns >= count else "")
+        counted = next(filter(None, (data.count_text(dataset, each) for each in (name, "mean_offset", "histogram"))), "")
+        notes.append(": ".join(part for part in (which, ", ".join(p for p in (data.source_text(dataset), counted) if p)) if part))
+    for ax in axes[count:]:
+        ax.remove()
+    for ax in axes[:count:columns]:
+        ax.set_ylabel(label)
+    style.panel_labels(list(axes[:count]), list(named))
+    bars = data.interval_text(any(one.bounds is not None for one in shown.values()))
+    style.annotate_figure(fig, title, [*notes, lines, bars], legend_handles(list(shown.values())), 3 if count > 1 else 1)
+    return style.finish(fig)
+
+
+def _sources(dataset: xr.Dataset, name: str) -> list[Series]:
+    dims = ("source", "layer", "head")
+    values, bounds = data.values(dataset, name, dims), data.interval(dataset, name, dims)
+    series = []
+    for index, source in enumerate(data.labels(dataset, "source")):
+        if np.isfinite(values[index]).any():
+            other = source, style.cycle(style.OKABE_ITO, index + 3), style.cycle(style.MARKERS, index + 3)
+            words, colour, marker = READINGS.get(source, other)
+            ends = (bounds[0][index], bounds[1][index]) if bounds else None
+            series.append(Series(words, values[index], ends, colour, marker))
+    return series
+
+
+def _peaks(bars: np.ndarray) -> np.ndarray:
+    """Height of each head's highest bar, `[layer, head]`; NaN for a head without any."""
+    peaks = np.max(np.where(np.isfinite(bars), bars, -np.inf), axis=-1)
+    return np.where(np.isfinite(peaks), peaks, np.nan)
+
+
+def _range(offsets: np.ndarray) -> str:
+    low, high = int(offsets.min()), int(offsets.max())
+    return (str(low) if low == high else f"{low} to {high}").replace("-", "−")
+
+
+def _peak_text(peak: float) -> str:
+    if peak >= 0.995:
+        return f"{peak:.2g}"
+    return f"{peak:.2f}".lstrip("0") if peak >= 0.005 else "<.01"
+
+
+def _cells(ax: Axes, bars: np.ndarray, offsets: np.ndarray) -> None:
+    """Draw all histograms into one axes: cell (layer, head) spans head ± 0.5 and layer to layer + 1; three shapes per head keep the file small."""
+    slot = 0.92 / len(offsets)
+    left = -0.46 + np.arange(len(offsets)) * slot
+    peaks = _peaks(bars)
+    shapes: dict[str, list[np.ndarray]] = {_BEFORE: [], _SAME: [], _AFTER: []}
+    for layer, head in np.ndindex(*peaks.shape):
+        floor = layer + 0.97
+        if not np.isfinite(peaks[layer, head]):
+            ax.text(head, layer + 0.5, "n/a", ha="center", va="center", fontsize=style.SMALL, color=style.GREY)
+            continue
+        height = np.nan_to_num(bars[layer, head]) / (peaks[layer, head] or 1.0) * 0.86
+        for colour, part in ((_BEFORE, offsets < 0), (_SAME, offsets == 0), (_AFTER, offsets > 0)):
+            if part.any():
+                x = np.column_stack([left[part], left[part] + slot]).ravel() + head
+                y = floor - np.repeat(height[part], 2)
+                shapes[colour].append(np.column_stack([np.r_[x[0], x, x[-1]], np.r_[floor, y, floor]]))
+    for colour, polygons in shapes.items():
+        ax.add_collection(PolyCollection(polygons, facecolors=colour, edgecolors="none", zorder=2))
+    for layer in range(peaks.shape[0]):
+        ax.plot([-0.5, peaks.shape[1] - 0.5], [layer + 0.97] * 2, color=style.PALE, linewidth=0.5, zorder=1)
+    for here in left[offsets == 0] + slot / 2:  # where the token itself stands
+        for head in range(peaks.shape[1]):
+            ax.plot([head + here] * 2, [0, peaks.shape[0]], color="#ececec", linewidth=0.5, zorder=0)

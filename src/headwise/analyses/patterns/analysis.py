@@ -1,0 +1,142 @@
+"""Which of five patterns each head's maps show: vertical, diagonal, both, block, heterogeneous (Kovaleva et al. 2019, §4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor
+
+from headwise.analyses.contract import Analysis, Paper, Shape, at_least, layer_head_coords, mean_variables
+from headwise.analyses.patterns.correct import corrected_shares, corrected_with_interval, said_given_true
+from headwise.analyses.patterns.maps import images, shrink, shrink_visible
+from headwise.analyses.patterns.network import PATTERNS, PatternClassifier, load_classifier, shipped_classifier
+from headwise.models.view import Layer, Rows
+from headwise.stats.accumulators import Moments, Records, State
+from headwise.stats.intervals import bootstrap_interval, wilson_interval
+from headwise.text.encode import Batch
+
+# Images of so many maps are made at once: about 20 MB.
+AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class Patterns(Analysis):
+    """The share of each head's maps that a trained classifier calls vertical, diagonal, vertical+diagonal, block, or heterogeneous.
+
+    Every map `A[l, h]` of every example is brought to one size (`headwise.analyses.patterns.maps`) and classified by a network of eight convolutions; its class is the most
+    probable one.
+
+    - `proportion[layer, head, pattern]`: share of examples whose map is called that, with Wilson's 95 % interval;
+    - `probability[layer, head, pattern]`: the mean probability the network gives, with its interval;
+    - `overall[pattern]`: the share over all heads and examples (Fig 2), with an interval over examples;
+    - `overall_corrected[pattern]`, `proportion_corrected[layer, head, pattern]`: the true shares that the classifier's known confusion would turn into those (least squares on the
+      simplex); the interval of the former holds the doubt about examples and about the confusion;
+    - `confusion[pattern, said]`: the counts on held-out labelled maps behind the correction (of causal maps, for a causal model).
+
+    Parameters
+    ----------
+    min_tokens
+        Shorter examples are left out and counted in the attribute `short_examples`: a map of three tokens shows no pattern.
+    classifier
+        A weights file written by `headwise.analyses.patterns.train`; nothing for the shipped one.
+    """
+
+    min_tokens: int = 6
+    classifier: str = ""
+
+    name: ClassVar[str] = "patterns"
+    title: ClassVar[str] = "The five kinds of attention map"
+    paper: ClassVar[Paper] = Paper("kovaleva2019", "§4.1, Fig 1-2")
+    budget: ClassVar[int | None] = 40
+
+    def __post_init__(self) -> None:
+        at_least("min_tokens", self.min_tokens, 1)
+        if self.classifier:
+            load_classifier(Path(self.classifier))
+
+    @cached_property
+    def _classifier(self) -> PatternClassifier:
+        return load_classifier(Path(self.classifier)) if self.classifier else shipped_classifier()
+
+    def start(self, shape: Shape) -> State:
+        heads = (shape.layers, shape.heads, len(PATTERNS))
+        return State(said=Moments(*heads), probability=Moments(*heads), example=Records(shape.layers, len(PATTERNS)))
+
+    def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
+        weights = rows.weights
+        if rows.sink is not None:
+            weights = weights / (1 - rows.sink.unsqueeze(-1)).clamp(min=torch.finfo(weights.dtype).tiny)
+        return {"mass": shrink(weights, batch.lengths, rows.start), "pairs": shrink_visible(rows.visible, batch.lengths, rows.start)}
+
+    def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
+        mass, pairs = sums["mass"], sums["pairs"]
+        heads = mass.shape[1]
+        classifier = self._on(mass.device)
+        parts = []
+        step = max(AT_ONCE // heads, 1)
+        for begin in range(0, len(mass), step):
+            here = slice(begin, begin + step)
+            shown = images(mass[here].float(), pairs[here], batch.lengths[here])
+            parts.append(classifier.probabilities(shown.flatten(0, 1)).unflatten(0, (-1, heads)))
+        probability = torch.cat(parts).double().cpu()
+        short = batch.lengths.cpu() < self.min_tokens
+        said = torch.nn.functional.one_hot(probability.argmax(-1), len(PATTERNS)).double()
+        probability[short] = torch.nan
+        said[short] = torch.nan
+        where = (layer.layer,)
+        state.moments("said").add(said, where)
+        state.moments("probability").add(probability, where)
+        state.records("example").add(batch.index, said.mean(1), where)
+
+    def _on(self, device: torch.device) -> PatternClassifier:
+        own = self._classifier
+        if next(own.networks[0].parameters()).device == device:
+            return own
+        moved = own.to(device)
+        self.__dict__["_classifier"] = moved  # a cached property: the next batch finds it there
+        return moved
+
+    def result(self, state: State, shape: Shape) -> xr.Dataset:
+        heads = ("layer", "head", "pattern")
+        said = state.moments("said")
+        variables = mean_variables("proportion", heads, said, units="share of examples")
+        count = said.count.numpy()
+        low, high = wilson_interval(said.mean.numpy() * count, count)
+        variables["proportion_low"].values[:], variables["proportion_high"].values[:] = low, high
+        variables |= mean_variables("probability", heads, state.moments("probability"), units="probability")
+        counts = self._classifier.confusion_causal if shape.causal else self._classifier.confusion
+        shares = np.where(count > 0, said.mean.numpy(), np.nan)
+        corrected = corrected_shares(shares, said_given_true(counts)).astype(np.float32)
+        variables["proportion_corrected"] = xr.Variable(
+            heads, corrected, {"units": "share of examples", "long_name": "proportion corrected for the classifier's confusion"}
+        )
+        per_example = state.records("example").values.mean(1)  # over layers; every layer has as many heads
+        kept = per_example[~np.isnan(per_example).any(-1)]
+        whole = kept.mean(0) if len(kept) else np.full(len(PATTERNS), np.nan)
+        nothing = np.full(len(PATTERNS), np.nan)
+        low, high = bootstrap_interval(kept) if len(kept) > 1 else (nothing, nothing)
+        for name, values, unit in (
+            ("overall", (whole, low, high), "share of maps"),
+            ("overall_corrected", corrected_with_interval(per_example, counts), "share of maps"),
+        ):
+            for suffix, value in zip(("", "_low", "_high"), values, strict=True):
+                variables[name + suffix] = xr.Variable(("pattern",), value.astype(np.float32), {"units": unit})
+            variables[f"{name}_n"] = xr.Variable(("pattern",), np.full(len(PATTERNS), len(kept)), {"long_name": f"examples behind {name}"})
+        variables["confusion"] = xr.Variable(
+            ("pattern", "said"), counts.astype(np.int64), {"long_name": "held-out labelled maps by true and by said pattern"}
+        )
+        coords = layer_head_coords(shape) | {"pattern": np.array(PATTERNS), "said": np.array(PATTERNS)}
+        short = int(len(per_example) - len(kept))
+        return xr.Dataset(variables, coords=coords, attrs={"short_examples": short})
+
+    def headline(self, dataset: xr.Dataset) -> list[str]:
+        counted, corrected = dataset["overall"], dataset["overall_corrected"]
+        shares = ", ".join(f"{name} {100 * float(counted[k]):.0f} % ({100 * float(corrected[k]):.0f})" for k, name in enumerate(PATTERNS))
+        return [f"Of all maps, as counted (and corrected for the classifier's confusion): {shares}"]

@@ -1,0 +1,232 @@
+"""Figures of the five kinds of attention map: typical ones, how often each occurs, and in which heads (Kovaleva et al. 2019, §4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from headwise.analyses.patterns.network import PATTERNS
+from headwise.analyses.patterns.store import is_causal
+from headwise.analyses.patterns.typical import typical_maps
+from headwise.core.errors import ParameterError
+from headwise.plots import data, style
+from headwise.plots.registry import figure
+
+COLOURS = dict(zip(PATTERNS, (style.BLUE, style.VERMILION, style.PINK, style.GREEN, style.PALE), strict=True))
+_HATCHES = dict(zip(PATTERNS, ("", "", "////", "", ""), strict=True))  # told apart without colour too
+
+
+@figure(
+    "patterns",
+    name="gallery",
+    title="Typical maps of each kind",
+    caption="Of the labelled maps that come with headwise, those the classifier is surest of: vertical, diagonal, both, block, heterogeneous. "
+    "Rows attend to columns; white is no weight, black the map's 99th percentile. Triangular maps are from causal models.",
+    paper="Kovaleva et al. 2019, Fig 1",
+    needs=("proportion",),
+)
+def gallery(dataset: xr.Dataset | None = None, maps: Mapping[str, Sequence[np.ndarray]] | None = None) -> Figure:
+    """Typical maps per class (Kovaleva et al. 2019, Fig 1).
+
+    Parameters
+    ----------
+    dataset
+        Not looked at: the maps come with headwise.
+    maps
+        Other maps `{pattern: [[n, n], ...]}`.
+    """
+    shown = typical_maps() if maps is None else {name: list(own) for name, own in maps.items()}
+    names = [name for name in PATTERNS if shown.get(name)]
+    if not names:
+        raise ParameterError(f"`maps` must hold maps of at least one of {', '.join(PATTERNS)}.")
+    rows = max(len(shown[name]) for name in names)
+    cell = style.PAGE / len(names)
+    fig = style.new_figure(style.PAGE, rows * cell * 0.98 + 0.75)
+    axes = fig.subplots(rows, len(names), squeeze=False)
+    for column, name in enumerate(names):
+        for row in range(rows):
+            ax = axes[row, column]
+            ax.set_xticks([])
+            ax.set_yticks([])
+            ax.spines[:].set_visible(True)
+            if row >= len(shown[name]):
+                ax.set_visible(False)
+                continue
+            ax.imshow(
+                shade(shown[name][row]),
+                cmap="Greys",
+                vmin=0,
+                vmax=1,
+                interpolation="nearest" if len(shown[name][row]) < 60 else "antialiased",
+            )
+            if row == 0:
+                ax.set_title(name, fontsize=style.NORMAL)
+            ax.set_xlabel(f"{len(shown[name][row])} tokens", fontsize=style.SMALL)
+    note = "White: no weight; black: the map's 99th percentile; shades by the square root"
+    style.annotate_figure(
+        fig, "Typical attention maps of each kind", [note, "Rows are queries, columns keys; triangular maps are from causal models"]
+    )
+    return style.finish(fig)
+
+
+def shade(weights: np.ndarray) -> np.ndarray:
+    """A map as the labellers saw it: the square root of the weight over the 99th percentile of the visible weights, at most 1."""
+    visible = weights[np.tril_indices(len(weights))] if is_causal(weights) else weights.ravel()
+    return np.sqrt(np.clip(weights / max(float(np.quantile(visible, 0.99)), 1e-9), 0, 1))
+
+
+@figure(
+    "patterns",
+    name="shares",
+    title="How often each kind of map occurs",
+    caption="Left: the share of all maps of all heads that the classifier calls each kind, as counted and corrected for its known mistakes, with 95 % intervals. "
+    "Right: the counted shares by layer.",
+    paper="Kovaleva et al. 2019, Fig 2",
+    needs=("overall",),
+)
+def shares(dataset: xr.Dataset) -> Figure:
+    """Shares of the five kinds over all maps, counted and corrected, and by layer; draws `overall`, `overall_corrected` and `proportion`."""
+    fig = style.new_figure(style.PAGE, 2.7)
+    left, right = fig.subplots(1, 2, width_ratios=(1.15, 1))
+    place = np.arange(len(PATTERNS))
+    for offset, name, label, marker in ((-0.16, "overall", "as counted", "o"), (0.16, "overall_corrected", "corrected for confusion", "D")):
+        value = data.values(dataset, name, ("pattern",))
+        ends = data.interval(dataset, name, ("pattern",))
+        for k, pattern in enumerate(PATTERNS):
+            colour = style.GREY if pattern == "heterogeneous" else COLOURS[pattern]
+            if ends is not None:
+                left.plot([ends[0][k], ends[1][k]], [k + offset] * 2, color=colour, linewidth=1.2, solid_capstyle="butt")
+            face = colour if marker == "o" else "white"
+            left.plot(value[k], k + offset, marker, color=colour, markerfacecolor=face, markersize=4.5, label=label if k == 0 else None)
+    left.set_yticks(place, PATTERNS)
+    left.invert_yaxis()
+    left.set_xlim(-0.02 * left.get_xlim()[1], None)  # a share of 0 is drawn whole
+    left.set_xlabel("share of maps")
+    left.grid(axis="x")
+    left.legend(loc="lower right")
+    by_layer = np.nanmean(data.values(dataset, "proportion", ("layer", "head", "pattern")), axis=1)
+    _stack(right, by_layer, [str(k) for k in data.numbers(dataset, "layer")])
+    right.set_xlabel("layer (0 = first)")
+    right.set_ylabel("share of maps")
+    style.panel_labels([left, right], ["all heads together", "by layer"])
+    count = int(np.max(dataset["overall_n"].values)) if "overall_n" in dataset else 0
+    notes = [
+        data.source_text(dataset),
+        f"n = {count:,} examples" if count else "",
+        "Intervals: 95 %, over examples; those of the corrected shares also over the labelled maps behind the correction",
+    ]
+    style.annotate_figure(fig, "The five kinds of attention map", notes, _legend(), columns=len(PATTERNS))
+    return style.finish(fig)
+
+
+@figure(
+    "patterns",
+    name="heads",
+    title="The commonest kind of map of each head",
+    caption="Each cell is a head, coloured by the kind that most of its maps show; the paler, the smaller its share.",
+    paper="after Kovaleva et al. 2019, §4.1",
+    needs=("proportion",),
+)
+def heads(dataset: xr.Dataset) -> Figure:
+    """The most frequent pattern of each head, with its share printed where it fits; draws `proportion`."""
+    proportion = data.values(dataset, "proportion", ("layer", "head", "pattern"))
+    layers, count = proportion.shape[:2]
+    known = ~np.isnan(proportion).any(-1)
+    top = np.where(known, np.nan_to_num(proportion).argmax(-1), 0)
+    share = np.where(known, np.nan_to_num(proportion).max(-1), 0.0)
+    colours = np.array([to_rgb("#8c8c8c" if name == "heterogeneous" else COLOURS[name]) for name in PATTERNS])[top]
+    strength = np.clip((share - 0.2) / 0.8, 0.08, 1)[..., None] * 0.85
+    cell = min(0.42, (style.PAGE - 0.7) / count)
+    fig = style.new_figure(max(style.COLUMN, count * cell + 0.8), layers * min(cell, 0.3) + 1.25)
+    ax = fig.subplots()
+    ax.imshow(np.where(known[..., None], 1 - strength * (1 - colours), 1.0), aspect="auto", interpolation="nearest")
+    if cell >= 0.28 and layers * count <= 600:
+        for layer, head in zip(*np.nonzero(known), strict=True):
+            dark = strength[layer, head, 0] > 0.55 and PATTERNS[top[layer, head]] in ("vertical", "diagonal", "block")
+            text = f"{100 * share[layer, head]:.0f}"
+            ax.text(head, layer, text, ha="center", va="center", fontsize=style.SMALL, color="white" if dark else style.INK)
+    ax.set_xticks(range(count), [str(h) for h in data.numbers(dataset, "head")])
+    ax.set_yticks(range(layers), [str(k) for k in data.numbers(dataset, "layer")])
+    ax.set_xlabel("head")
+    ax.set_ylabel("layer (0 at the top)")
+    grey = [Patch(facecolor="#8c8c8c" if name == "heterogeneous" else COLOURS[name], label=name) for name in PATTERNS]
+    style.annotate_figure(
+        fig,
+        "The commonest kind of map of each head",
+        [
+            data.source_text(dataset),
+            data.count_text(dataset, "proportion"),
+            "Numbers: per cent of the examples, as counted; paler: a smaller share; intervals are in the tables",
+        ],
+        grey,
+        columns=3,
+    )
+    return style.finish(fig)
+
+
+def shares_by_corpus(results: Mapping[str, xr.Dataset], corrected: bool = False) -> Figure:
+    """Shares of the five kinds for several corpora side by side (Kovaleva et al. 2019, Fig 2).
+
+    Parameters
+    ----------
+    results
+        `{corpus: dataset of the analysis patterns}`.
+    corrected
+        Draw `overall_corrected` instead of `overall`.
+    """
+    if not results:
+        raise ParameterError("`results` must hold at least one corpus.")
+    name = "overall_corrected" if corrected else "overall"
+    with style.context():
+        fig = style.new_figure(min(style.PAGE, 1.4 + 0.75 * len(results) + 1), 2.9)
+        ax = fig.subplots()
+        values = np.stack([data.values(dataset, name, ("pattern",)) for dataset in results.values()])
+        _stack(ax, values, list(results), numbers=True)
+        ax.set_ylabel("share of maps")
+        what = "Corrected for the classifier's confusion" if corrected else "As counted"
+        behind = [f"{corpus}: {_behind(dataset)}" for corpus, dataset in results.items() if _behind(dataset)]
+        notes = [f"{what}; intervals are in the tables. In per cent", *behind]
+        style.annotate_figure(fig, "Kinds of attention map by corpus", notes, _legend(), columns=3)
+        return style.finish(fig)
+
+
+def _behind(dataset: xr.Dataset) -> str:
+    return ", ".join(filter(None, (data.source_text(dataset), data.count_text(dataset, "overall"))))
+
+
+def _stack(ax: Axes, values: np.ndarray, names: Sequence[str], numbers: bool = False) -> None:
+    """Stacked bars of `values[bar, pattern]`."""
+    place = np.arange(len(names))
+    below = np.zeros(len(names))
+    for k, pattern in enumerate(PATTERNS):
+        height = np.nan_to_num(values[:, k])
+        ax.bar(place, height, 0.8, bottom=below, color=COLOURS[pattern], hatch=_HATCHES[pattern], edgecolor="white", linewidth=0.4)
+        if numbers:
+            for bar in np.flatnonzero(height > 0.04).tolist():
+                dark = pattern in ("vertical", "diagonal", "block")
+                box = None if dark or not _HATCHES[pattern] else {"facecolor": COLOURS[pattern], "edgecolor": "none", "pad": 0.8}
+                middle = below[bar] + height[bar] / 2
+                ax.text(
+                    bar,
+                    middle,
+                    f"{100 * height[bar]:.0f}",
+                    ha="center",
+                    va="center",
+                    fontsize=style.SMALL,
+                    color="white" if dark else style.INK,
+                    bbox=box,
+                )
+        below = below + height
+    step = max(1, -(-len(names) // 13))
+    ax.set_xticks(place[::step], list(names)[::step])
+    ax.set_ylim(0, 1)
+
+
+def _legend() -> list[Patch]:
+    return [Patch(facecolor=COLOURS[name], hatch=_HATCHES[name], edgecolor="white", label=name) for name in PATTERNS]

@@ -1,0 +1,229 @@
+"""`headwise label`: a local page that shows one map after another and takes one key for each."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import webbrowser
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headwise.analyses.patterns.network import PATTERNS
+from headwise.analyses.patterns.store import Label, append_label, is_causal, read_labels, read_maps
+from headwise.core.errors import InputError, ParameterError
+from headwise.stats.agreement import Kappa, cohen_kappa
+
+KEYS = {"v": "vertical", "d": "diagonal", "m": "vertical+diagonal", "b": "block", "h": "heterogeneous"}
+PAGE = "label.html"
+HOST = "127.0.0.1"
+
+
+class LabelSession:
+    """One labeller's way through the maps: which is next, what was said, and how it agrees with others.
+
+    Parameters
+    ----------
+    maps_file
+        An .npz file of square maps by id.
+    labels_file
+        The table that rows are added to; made where there is none. Maps this labeller has labelled in this pass are not shown again.
+    labeller
+        Who labels.
+    round
+        Which pass this is; a second pass of the same labeller shows the maps again, in another order.
+    """
+
+    def __init__(self, maps_file: Path, labels_file: Path, labeller: str = "", round: int = 1) -> None:
+        if "\n" in labeller or "\r" in labeller:
+            raise ParameterError("`labeller` must be a name on one line.")
+        if round < 1:
+            raise ParameterError(f"`round` must be at least 1; it is {round}.")
+        self.maps = read_maps(maps_file)
+        if not self.maps:
+            raise InputError(f"{maps_file} holds no maps.")
+        self.labels_file = Path(labels_file)
+        if not self.labels_file.parent.is_dir():
+            raise InputError(f"The folder of {labels_file} does not exist; make it first.")
+        self.labeller = labeller
+        self.round = round
+        self._lock = threading.Lock()
+        labels = read_labels(self.labels_file, self.maps) if self.labels_file.exists() else []
+        self._done = {label.id: label.label for label in labels if self._own(label)}
+        self._history = list(self._done)
+        names = list(self.maps)
+        # A fixed shuffle, so that neighbouring maps do not come from one text, and a later sitting goes on in the same order.
+        self._order = [names[k] for k in np.random.default_rng(round).permutation(len(names))]
+
+    def _own(self, label: Label) -> bool:
+        return label.labeller == self.labeller and label.round == self.round
+
+    def next(self) -> dict[str, Any]:
+        """What the page shows now: the next map without a label, or that all are done."""
+        with self._lock:
+            name = next((name for name in self._order if name not in self._done), None)
+            state: dict[str, Any] = {"done": len(self._done), "total": len(self.maps), "labeller": self.labeller, "keys": KEYS, "id": name}
+            state["last"] = self._done.get(self._history[-1]) if self._history else None
+        if name is None:
+            state["agreement"] = [f"{who}: {kappa}" for who, kappa in self.agreement().items()]
+            return state
+        weights = self.maps[name]
+        visible = weights[np.tril_indices(len(weights))] if is_causal(weights) else weights.ravel()
+        top = max(float(np.quantile(visible, 0.99)), 1e-9)
+        shade = np.rint(255 * np.sqrt(np.clip(weights / top, 0, 1))).astype(np.uint8)
+        return state | {"n": len(weights), "shade": base64.b64encode(shade.tobytes()).decode("ascii")}
+
+    def say(self, name: str, label: str) -> None:
+        """Keep a label; it is on the disk when this returns."""
+        if name not in self.maps:
+            raise InputError(f"There is no map '{name}' in the maps file.")
+        if label not in PATTERNS:
+            raise ParameterError(f"`label` must be one of {', '.join(PATTERNS)}; it is '{label}'.")
+        with self._lock:
+            append_label(self.labels_file, Label(name, label, self.labeller, self.round))
+            if name in self._done:
+                self._history.remove(name)
+            self._done[name] = label
+            self._history.append(name)
+
+    def undo(self) -> str | None:
+        """Take the last label back (by a row with an empty label); its map is shown again. Returns its id, None where there is nothing to undo."""
+        with self._lock:
+            if not self._history:
+                return None
+            name = self._history.pop()
+            append_label(self.labels_file, Label(name, "", self.labeller, self.round))
+            del self._done[name]
+            return name
+
+    def agreement(self) -> dict[str, Kappa]:
+        """Cohen's kappa with every other labeller, and with this labeller's other passes, over the maps both have labelled."""
+        if not self.labels_file.exists():
+            return {}
+        others: dict[str, dict[str, str]] = {}
+        for label in read_labels(self.labels_file, self.maps):
+            if not self._own(label):
+                others.setdefault(f"{label.labeller or 'unnamed'}, pass {label.round}", {})[label.id] = label.label
+        out = {}
+        for who, theirs in sorted(others.items()):
+            shared = [name for name in self._order if name in theirs and name in self._done]
+            out[who] = cohen_kappa([self._done[name] for name in shared], [theirs[name] for name in shared])
+        return out
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers the page's few requests; only pages that this very server gave may ask."""
+
+    def __init__(self, session: LabelSession, *args: Any) -> None:
+        self.session = session
+        super().__init__(*args)
+
+    def _allowed(self) -> bool:
+        assert isinstance(self.server, ThreadingHTTPServer)
+        mine = {f"{name}:{self.server.server_port}" for name in (HOST, "localhost")}
+        origin = self.headers.get("Origin")
+        return self.headers.get("Host") in mine and (origin is None or origin.removeprefix("http://") in mine)
+
+    def do_GET(self) -> None:
+        if not self._allowed():
+            self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"not for other pages")
+        elif self.path == "/":
+            self._answer(
+                HTTPStatus.OK, "text/html; charset=utf-8", resources.files("headwise.analyses.patterns").joinpath(PAGE).read_bytes()
+            )
+        elif self.path == "/next":
+            self._json(HTTPStatus.OK, self.session.next())
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"no such page")
+
+    def do_POST(self) -> None:
+        if not self._allowed() or self.headers.get_content_type() != "application/json":
+            self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"not for other pages")
+            return
+        try:
+            length = min(int(self.headers.get("Content-Length") or 0), 10_000)
+            asked = json.loads(self.rfile.read(length) or b"{}")
+            if self.path == "/label":
+                self.session.say(str(asked.get("id")), str(asked.get("label")))
+            elif self.path == "/undo":
+                self.session.undo()
+            else:
+                self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"no such page")
+                return
+        except (InputError, ParameterError, ValueError, AttributeError) as error:
+            self._json(HTTPStatus.BAD_REQUEST, {"error": str(error)})
+            return
+        except OSError as error:
+            self._json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"The label could not be written ({error})."})
+            return
+        self._json(HTTPStatus.OK, self.session.next())
+
+    def _json(self, status: HTTPStatus, content: dict[str, Any]) -> None:
+        self._answer(status, "application/json", json.dumps(content).encode())
+
+    def _answer(self, status: HTTPStatus, kind: str, content: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: the terminal is for the address and the agreement."""
+
+
+def make_server(session: LabelSession, port: int = 0) -> ThreadingHTTPServer:
+    """A server on this machine alone; port 0 takes any free one."""
+    try:
+        return ThreadingHTTPServer((HOST, port), partial(_Handler, session))
+    except (OSError, OverflowError) as error:
+        raise ParameterError(f"Port {port} cannot be used ({error}); choose another or 0 for any.") from error
+
+
+def serve_labels(
+    maps_file: Path,
+    labels_file: Path,
+    port: int = 0,
+    open_browser: bool = True,
+    labeller: str = "",
+    round: int = 1,
+    say: Callable[[str], None] = print,
+) -> dict[str, Kappa]:
+    """Serve the labelling page until interrupted, then say and return the agreement with everyone else in the label file.
+
+    Parameters
+    ----------
+    maps_file, labels_file
+        Maps by id (.npz), and the table of labels, which is only ever added to: a later call goes on where this one stopped.
+    port
+        Port on 127.0.0.1; 0 takes any free one.
+    open_browser
+        Whether to open the page at once.
+    labeller, round
+        Who labels, and in which pass.
+    say
+        Where the address and the agreement are printed.
+    """
+    session = LabelSession(Path(maps_file), Path(labels_file), labeller, round)
+    with make_server(session, port) as server:
+        address = f"http://{HOST}:{server.server_port}/"
+        keys = ", ".join(f"{key} {name}" for key, name in KEYS.items())
+        say(f"Labelling {len(session.maps)} maps at {address} ({keys}, u undo); stop with Ctrl-C, every label is kept.")
+        if open_browser:
+            threading.Timer(0.3, webbrowser.open, [address]).start()
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
+    agreement = session.agreement()
+    say(f"{session.next()['done']} of {len(session.maps)} maps labelled{f' by {labeller}' if labeller else ''}.")
+    for who, kappa in agreement.items():
+        say(f"Agreement with {who}: {kappa}")
+    return agreement

@@ -1,0 +1,1 @@
+"""Functional roles of heads by sieve bias (Pande et al. 2021)."""

@@ -1,0 +1,1 @@
+"""Attention between kinds of words (Kovaleva et al. 2019, §4.5)."""

@@ -1,0 +1,111 @@
+"""Kinds of token pairs: from words of one feature to words of another in the same sentence, linked by an arc or not (Kovaleva et al. 2019, §4.5)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headwise.analyses.features.predicates import Condition, Feature, known_features, parse_conditions
+from headwise.analyses.roles.sieves.registry import HOW_TO_GET
+from headwise.core.errors import ParameterError
+from headwise.text.encode import Encoded
+from headwise.text.example import ROOT
+
+if TYPE_CHECKING:
+    from headwise.analyses.contract import Shape
+
+ANY = Feature("any", "any word")
+ARCS = ("by", "down", "up")
+SYNTAX = "name: A -> B, or name: A -> B by RELATION (down: A is the head; up: B is), where A and B are features, `any`, or predicates, with `;` between pairs"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Pairs of words from `source` to `target` in the same sentence; with `arc`, only those joined by one of `relations`.
+
+    `arc` is `down` (the source is the head), `up` (the target is), `by` (either) or empty.
+    """
+
+    name: str
+    source: Feature
+    target: Feature
+    arc: str = ""
+    relations: frozenset[str] = frozenset()
+
+    def matrix(self, row: Encoded) -> np.ndarray:
+        """Bool `[token, token]`: all pairs of pieces of such words; two pieces of one word are no pair."""
+        if not row.aligned:
+            return np.zeros((len(row), len(row)), dtype=bool)
+        word = row.word
+        found = self.source.tokens(row)[:, None] & self.target.tokens(row)[None] & (word[:, None] >= 0) & (word[None] >= 0)
+        found &= word[:, None] != word[None]
+        found &= row.segment[:, None] == row.segment[None]
+        if row.example.sentences is not None:
+            sentence = np.append(row.example.sentences, -1)[word]
+            found &= sentence[:, None] == sentence[None]
+        if self.arc:
+            found &= self._joined(row)[word[:, None], word[None]]
+        return found
+
+    def _joined(self, row: Encoded) -> np.ndarray:
+        heads, relations = row.example.heads or (), row.example.relations or ()
+        out = np.zeros((len(row.example.all_words) + 1,) * 2, dtype=bool)
+        for word, (head, relation) in enumerate(zip(heads, relations, strict=True)):
+            if head != ROOT and (relation in self.relations or relation.split(":", 1)[0] in self.relations):
+                out[head, word] |= self.arc in ("by", "down")
+                out[word, head] |= self.arc in ("by", "up")
+        return out
+
+    @property
+    def requires(self) -> frozenset[str]:
+        return self.source.requires | self.target.requires | {"words"} | ({"dependencies"} if self.arc else set())
+
+    def lacking(self, shape: Shape) -> str | None:
+        """Why a corpus cannot give these pairs, or None."""
+        for name in sorted(self.requires - shape.annotations):
+            return f"the corpus has {HOW_TO_GET.get(name, f'no {name}')}"
+        link = Feature(self.name, "", (Condition("relation", self.relations),), own=self.source.own) if self.arc else ANY
+        return self.source.lacking(shape) or self.target.lacking(shape) or link.lacking(shape)
+
+
+@cache
+def known_pairs() -> dict[str, Pair]:
+    """The pairs of the paper, both ways, by name."""
+    subject = frozenset({"nsubj", "nsubjpass"})
+    features = known_features()
+    made = [
+        Pair("verb->subject", ANY, ANY, "down", subject),
+        Pair("subject->verb", ANY, ANY, "up", subject),
+        Pair("noun->pronoun", features["noun"], features["pronoun"]),
+        Pair("pronoun->noun", features["pronoun"], features["noun"]),
+    ]
+    return {pair.name: pair for pair in made}
+
+
+def parse_pairs(text: str, features: Mapping[str, Feature]) -> dict[str, Pair]:
+    """Pairs that a user names: `name: A -> B by RELATION`, `;` between them. A and B are names of features, `any`, or predicates as features have them."""
+    out: dict[str, Pair] = {}
+    for part in filter(str.strip, text.split(";")):
+        match = re.fullmatch(r"\s*([A-Za-z][\w>\-]*)\s*:\s*(.+?)\s*->\s*(.+?)(?:\s+(by|down|up)\s+(\S+))?\s*", part, flags=re.DOTALL)
+        if match is None:
+            raise ParameterError(f"'{part.strip()}' names no pair; write {SYNTAX}.")
+        name, source, target, arc, relations = match.groups()
+        if name in out or name in known_pairs():
+            raise ParameterError(f"Two pairs are called '{name}': give one of them another name.")
+        out[name] = Pair(name, _side(source, features), _side(target, features), arc or "", frozenset((relations or "").split("|")) - {""})
+    return out
+
+
+def _side(text: str, features: Mapping[str, Feature]) -> Feature:
+    if text == ANY.name:
+        return Feature("any", "any word", own=True)
+    if "=" in text:
+        return Feature(text, text, parse_conditions(text), own=True)
+    if text not in features:
+        raise ParameterError(f"'{text}' is no feature; known are any, {', '.join(features)}, or write a predicate like upos=NOUN.")
+    return features[text]

@@ -1,0 +1,1 @@
+"""Parsing from all heads together (Clark et al. 2019, §5)."""

@@ -1,7 +1,0 @@
-"""Hidden token attribution: how much of each token is in each head's output, exactly or with a stated error (Pascual et al. 2021)."""
-
-from headwise.attribution.contributions import METHODS, SOURCES, Contributions, contributions
-from headwise.attribution.correlation import row_correlations
-from headwise.attribution.mixing import norm_weighted, rollout
-
-__all__ = ["METHODS", "SOURCES", "Contributions", "contributions", "norm_weighted", "rollout", "row_correlations"]

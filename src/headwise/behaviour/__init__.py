@@ -1,1 +1,0 @@
-"""What heads do, in words, from what the analyses found."""

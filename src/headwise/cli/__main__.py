@@ -1,0 +1,5 @@
+"""`python -m headwise.cli`."""
+
+from headwise.cli import main
+
+main()

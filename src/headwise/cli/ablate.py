@@ -1,0 +1,202 @@
+"""`headwise ablate`: what a model can do without some of its heads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headwise.cli import options
+
+
+def open_subject(
+    model: str | None,
+    task: str | None,
+    data: Path | None,
+    dev: str | None,
+    corpus: str | None,
+    limit: int | None,
+    max_length: int,
+    device: str | None,
+    seed: int = 0,
+) -> Any:
+    """A fine-tuned model on its dev set where a task or a dev file is named, else a language model on a corpus."""
+    from headwise.core.errors import ParameterError
+    from headwise.experiments.ablation import LanguageSubject, TaskSubject
+    from headwise.experiments.finetuning.run import _model_path
+    from headwise.models import HeadModel
+    from headwise.text import open_corpus
+    from headwise.text.tasks import read_task
+
+    if task or data or dev:
+        if corpus:
+            raise ParameterError("Give either a task (--task, --data, --dev) or a text (--corpus), not both.")
+        found = read_task(task, data=data, dev=dev, needs_train=False, limit=limit)
+        return TaskSubject.open(_model_path(model), found, device=device, max_length=max_length)
+    opened = HeadModel.open(model, device=device)
+    return LanguageSubject(opened, open_corpus(corpus, tokenizer=opened.tokenizer), limit=limit, max_length=max_length, seed=seed)
+
+
+def parse_sets(given: list[str] | None) -> dict[str, str]:
+    """`NAME=RULE`, or a rule alone, which is then its own name."""
+    from headwise.core.errors import ParameterError
+
+    found: dict[str, str] = {}
+    for item in given or []:
+        name, equals, rule = item.partition("=")
+        # `probing.accuracy=MRPC:top12` is a rule with a label, no name.
+        named = bool(equals) and ":" not in name and "." not in name
+        key, what = (name.strip(), rule) if named else (item, item)
+        if not key or key in found:
+            raise ParameterError(f"--set {item}: every set needs a name of its own, as NAME=RULE.")
+        found[key] = what
+    return found
+
+
+def ablate_command(
+    model: options.Model = None,
+    task: options.TaskName = None,
+    data: options.Data = None,
+    dev: options.Dev = None,
+    corpus: options.CorpusSpec = None,
+    how: Annotated[str, typer.Option("--how", help="uniform (the paper's), zero or mean.")] = "uniform",
+    heads: Annotated[str, typer.Option("--heads", help="Single heads to disable: all, none, a list (L7H9,L8H1) or a rule.")] = "all",
+    layers: Annotated[bool, typer.Option("--layers/--no-layers", help="Whole layers too.")] = True,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Heads disabled together, NAME=RULE: a list, L3, roles:delimiter, frames:top5; may be given again."),
+    ] = None,
+    atlas: options.AtlasFile = None,
+    importance: Annotated[
+        bool, typer.Option("--importance/--no-importance", help="First-order importance too (Michel et al. 2019).")
+    ] = True,
+    correction: Annotated[str, typer.Option("--correction", help="holm, benjamini_hochberg or none.")] = "holm",
+    out_file: Annotated[Path, typer.Option("--out", help="A NetCDF file with the group `ablation`.")] = Path("ablation.nc"),
+    figures: Annotated[Path | None, typer.Option("--figures", help="A folder for figures.")] = None,
+    limit: options.Limit = None,
+    max_length: options.MaxLength = 128,
+    device: options.Device = None,
+    seed: options.Seed = 0,
+    overwrite: options.Overwrite = False,
+) -> None:
+    """Disable every head, every layer, or sets of heads, and score what is left: a task's dev set, or the language-model loss.
+
+    [dim]Examples:[/dim]
+
+      headwise ablate mrpc/mrpc-last-layer-pretrained-kovaleva/seed-0/model --task MRPC --data glue --out mrpc-ablation.nc
+
+      headwise ablate ./model --task RTE --dev dev.tsv --how zero --atlas atlas --set delimiter=roles:delimiter --set frames:top5
+
+      headwise ablate --corpus stories.txt --limit 200
+    """
+    from headwise.atlas import Atlas
+    from headwise.cli.common import Watch, err, out
+    from headwise.core.version import __version__
+    from headwise.experiments.ablation import ablate
+    from headwise.run.shards import RunFolder
+
+    options.refuse_existing(out_file, overwrite)
+    subject = open_subject(model, task, data, dev, corpus, limit, max_length, device, seed)
+    folder = out_file.with_name(f".{out_file.name}.run")
+    if overwrite:
+        RunFolder(folder).remove()
+    with options.stoppable("Finished batches are kept: the same command goes on from there."), Watch() as watch:
+        dataset = ablate(
+            subject,
+            how=how,
+            heads=heads,
+            layers=layers,
+            sets=parse_sets(sets),
+            atlas=options.load_atlas(atlas),
+            importance=importance,
+            correction=correction,
+            seed=seed,
+            folder=folder,
+            report=watch,
+        )
+    provenance = {
+        "headwise": __version__,
+        "model": subject.model.identity(),
+        "corpus": {"name": task or corpus or "demo", "examples": subject.examples, **subject.identity()},
+    }
+    Atlas({"ablation": dataset}, provenance).save(out_file, overwrite=overwrite)
+    if dataset.attrs["note"]:
+        err.print(f"[dim]{dataset.attrs['note']}[/dim]")
+    if figures is not None:
+        draw_figures(dataset, "ablation", figures)
+    out.print(summary_table(dataset, str(out_file)))
+    for line in summary_lines(dataset):
+        out.print(line)
+
+
+def draw_figures(dataset: Any, group: str, folder: Path) -> None:
+    from headwise.plots import save_figure
+    from headwise.plots.registry import figures_for
+
+    for spec in figures_for(group):
+        for drawn in spec.draw(dataset):
+            save_figure(drawn.figure, folder, f"{group}-{drawn.name}")
+
+
+def summary_table(dataset: Any, title: str) -> Any:
+    """The heads whose loss helps or harms most, whole layers and sets."""
+    import numpy as np
+    from rich.table import Table
+
+    shown = Table("disabled", "score", "difference", "95 % interval", "p", "p corrected", title=title)
+    shown.add_row("nothing", f"{dataset.attrs['baseline']:.4f}", "", "", "", "")
+
+    def add(name: str, part: str, where: dict[str, Any]) -> None:
+        values = [
+            float(dataset[f"{part}{key}"].isel(where))
+            for key in ("score", "difference", "difference_low", "difference_high", "p_value", "p_adjusted")
+        ]
+        shown.add_row(
+            name, f"{values[0]:.4f}", f"{values[1]:+.4f}", f"{values[2]:+.4f} … {values[3]:+.4f}", f"{values[4]:.2g}", f"{values[5]:.2g}"
+        )
+
+    if "difference" in dataset:
+        values = dataset["difference"].transpose("layer", "head").values
+        order = [i for i in np.argsort(values.ravel(), kind="stable").tolist() if np.isfinite(values.ravel()[i])]
+        chosen = order if len(order) <= 10 else [*order[:5], *order[-5:]]
+        for i in chosen:
+            layer, head = divmod(i, values.shape[1])
+            add(f"L{layer}H{head}", "", {"layer": layer, "head": head})
+    for layer in range(dataset.sizes["layer"]) if "layer_score" in dataset else ():
+        add(f"layer {layer}", "layer_", {"layer": layer})
+    for i in range(dataset.sizes.get("set", 0)):
+        add(str(dataset["set"].values[i]), "set_", {"set": i})
+    return shown
+
+
+def summary_lines(dataset: Any) -> list[str]:
+    """What the run says of all heads together."""
+    facts, lines = dataset.attrs, []
+    if "mean_difference" in facts:
+        count, total = facts["heads_disabled"], dataset.sizes["layer"] * dataset.sizes["head"]
+        which = f"A random head (mean over all {total})" if count == total else f"Mean over the {count} heads disabled"
+        lines.append(
+            f"{which}: {facts['mean_difference']:+.4f} {facts['metric']} ({facts['mean_difference_low']:+.4f} … {facts['mean_difference_high']:+.4f} over heads). "
+            f"Better without {facts['improving']} heads ({facts['improving_significant']} surely), worse without {facts['harming']} ({facts['harming_significant']} surely)."
+        )
+    if "importance_spearman" in facts:
+        lines.append(
+            f"Harm of disabling and first-order importance: Spearman {facts['importance_spearman']:.2f} (p = {facts['importance_spearman_p']:.2g})."
+        )
+    if "role_correlation" in dataset:
+        known = dataset[["role_correlation", "role_correlation_p_adjusted"]].dropna("role")
+        order = abs(known["role_correlation"]).values.argsort(kind="stable")[::-1][:3]
+        if len(order):
+            lines.append(
+                "Harm and roles, Spearman over heads: "
+                + ", ".join(
+                    f"{known['role'].values[i]} {float(known['role_correlation'][i]):+.2f} (p corrected {float(known['role_correlation_p_adjusted'][i]):.2g})"
+                    for i in order
+                )
+            )
+    return lines
+
+
+def register(app: typer.Typer) -> None:
+    app.command("ablate")(ablate_command)

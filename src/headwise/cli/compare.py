@@ -1,0 +1,111 @@
+"""`headwise compare`: what changed between models, head by head."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headwise.cli import options
+
+
+def compare_command(
+    models: Annotated[
+        list[str], typer.Argument(metavar="MODEL_A MODEL_B [MODEL_C ...]", help="Folders or hub names; `demo` for the built-in model.")
+    ],
+    corpus: options.CorpusSpec = None,
+    analyses: Annotated[
+        str, typer.Option("--analyses", help="What is compared beside the maps, with commas between; `none` for nothing.")
+    ] = "surface,roles,features",
+    probing: Annotated[
+        str | None, typer.Option("--probing", help="Tasks to probe all models for: SentEval files, GLUE folders, labelled corpora.")
+    ] = None,
+    probing_limit: Annotated[
+        int | None, typer.Option("--probing-limit", min=1, help="Use at most this many examples of each part of a probing task.")
+    ] = None,
+    names: Annotated[str | None, typer.Option("--names", help="What the models are called, with commas between.")] = None,
+    out_file: Annotated[Path, typer.Option("--out", help="A NetCDF file with the groups `change`, `change_roles`, …")] = Path("change.nc"),
+    figures: Annotated[Path | None, typer.Option("--figures", help="A folder for figures.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Use at most this many examples.")] = 1000,
+    correction: Annotated[str, typer.Option("--correction", help="holm, benjamini_hochberg or none.")] = "holm",
+    parser: Annotated[str | None, typer.Option("--parser", help="A spaCy pipeline (name or folder) that annotates plain text.")] = None,
+    device: options.Device = None,
+    seed: options.Seed = 0,
+    overwrite: options.Overwrite = False,
+) -> None:
+    """Compare two or more models, each with the first: cosine similarity of maps, roles, features, surface, probing accuracy.
+
+    [dim]Examples:[/dim]
+
+      headwise compare bert-base-uncased ./mrpc-model --corpus dev.tsv
+
+      headwise compare demo last-layer/model top-heads/model --names pre-trained,last,top --probing glue/MRPC --corpus dev.tsv --figures figures
+    """
+    from rich.table import Table
+
+    from headwise.cli.ablate import draw_figures
+    from headwise.cli.common import Watch, out
+    from headwise.experiments.comparison import compare
+    from headwise.models import HeadModel
+    from headwise.text import annotate, open_corpus
+
+    options.refuse_existing(out_file, overwrite)
+    opened = [HeadModel.open(None if name == "demo" else name, device=device) for name in models]
+    text = open_corpus(corpus, tokenizer=opened[0].tokenizer, limit=limit)
+    chosen = [] if analyses.strip() == "none" else [name.strip() for name in analyses.split(",") if name.strip()]
+    with options.stoppable("Nothing was written."), Watch() as watch:
+        atlas = compare(
+            opened,
+            annotate(text, parser) if parser else text,
+            names=[name.strip() for name in names.split(",")] if names else None,
+            analyses=chosen,
+            probing=probing,
+            probing_limits=(probing_limit, probing_limit, probing_limit),
+            limit=limit,
+            correction=correction,
+            seed=seed,
+            report=watch,
+        )
+    atlas.save(out_file, overwrite=overwrite)
+    if figures is not None:
+        for group in atlas:
+            draw_figures(atlas[group], group, figures)
+    change = atlas["change"]
+    shown = Table(
+        "model",
+        "mean cosine",
+        "initial",
+        "middle",
+        "final",
+        "least alike",
+        title=f"Maps against {change.attrs['reference_model']} ({out_file})",
+    )
+    for model in change["model"].values:
+        shown.add_row(str(model), *_cosine_row(change.sel(model=model)))
+    out.print(shown)
+    for group in atlas:
+        if group != "change":
+            for line in _largest(atlas[group], group):
+                out.print(line)
+
+
+def _cosine_row(change: Any) -> list[str]:
+    values = change["cosine_to"].transpose("layer", "head").values
+    layer, head = divmod(int(values.argmin()), values.shape[1])
+    return [f"{values.mean():.3f}", *(f"{float(v):.3f}" for v in change["cosine_third"].values), f"L{layer}H{head} ({values.min():.3f})"]
+
+
+def _largest(dataset: Any, group: str) -> list[str]:
+    """For each variable: how many heads changed surely."""
+    lines = []
+    for name in [str(n) for n in dataset.data_vars if str(n).endswith("_change_p_adjusted") and "_third_" not in str(n)]:
+        p = dataset[name].values
+        lines.append(
+            f"{group.removeprefix('change_')}: {name.removesuffix('_change_p_adjusted')} changed in {int((p < 0.05).sum())} of {int((p == p).sum())} values (corrected p < 0.05)"
+        )
+    return lines
+
+
+def register(app: typer.Typer) -> None:
+    app.command("compare")(compare_command)

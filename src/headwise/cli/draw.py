@@ -1,0 +1,103 @@
+"""`headwise draw`: heads on a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headwise.cli.common import CorpusOption, DeviceOption, ModelOption, OverwriteOption, StackOption, out
+from headwise.cli.options import AtlasFile, load_atlas, refuse_existing
+from headwise.core.errors import ParameterError
+
+
+def draw(
+    heads: Annotated[
+        list[str] | None, typer.Argument(metavar="[HEAD...]", help="Heads like L7H9, or `all` for every map on one page.")
+    ] = None,
+    text: Annotated[str, typer.Option("--text", help="The sentence.")] = "The old teacher saw the cat that slept under the tree.",
+    pair: Annotated[str | None, typer.Option("--pair", help="A second sentence.")] = None,
+    relation: Annotated[
+        str | None,
+        typer.Option(
+            "--relation", help="Draw sentences of a corpus on which the head finds this dependency relation, `coreference` or `frames`."
+        ),
+    ] = None,
+    corpus: CorpusOption = None,
+    atlas: AtlasFile = None,
+    count: Annotated[int, typer.Option("--count", min=1, help="With --relation: how many sentences.")] = 2,
+    model: ModelOption = None,
+    out_file: Annotated[Path, typer.Option("--out", help="A .svg, .pdf or .png file.")] = Path("heads.svg"),
+    device: DeviceOption = None,
+    stack: StackOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Draw heads on a sentence: tokens left and right, a line as dark as its weight.
+
+    With --relation, sentences are picked on which the head is right, and the words of the relation are coloured; they go to FILE-1, FILE-2 and so on. Unless a
+    head is named, it is the relation's best one: by --atlas, or by a run over the first 400 examples.
+
+    [dim]Examples:[/dim]
+
+      headwise draw L4H0 L6H1 --text "She gave the old book to her sister."
+
+      headwise draw all --model gpt2 --text "Once upon a time" --out maps.pdf
+
+      headwise draw --relation obj --corpus en_ewt-ud-dev.conllu --atlas ewt --out obj.svg
+
+      headwise draw --relation coreference --out antecedents.svg
+    """
+    from headwise.models import HeadModel
+    from headwise.page.sample import draw_all_maps, draw_heads, sample_of
+    from headwise.plots import save_figure
+    from headwise.plots.save import FORMATS
+    from headwise.text import Example
+
+    ending = out_file.suffix.removeprefix(".")
+    if ending not in FORMATS:
+        raise ParameterError(f"--out must end in {', '.join('.' + f for f in FORMATS)}; it is '{out_file}'.")
+    chosen = [] if heads == ["all"] else [_head(name) for name in heads or []]
+    if not heads and not relation:
+        raise ParameterError("Name heads like L7H9, `all`, or a relation with --relation.")
+    if relation and heads and len(chosen) != 1:
+        raise ParameterError(f"--relation draws one head: name one, or none for the relation's best; named are {' '.join(heads)}.")
+    targets = [out_file.with_name(f"{out_file.stem}-{number + 1}.{ending}") for number in range(count)] if relation else [out_file]
+    for target in targets:
+        refuse_existing(target, overwrite)
+    opened = HeadModel.open(model, device=device, stack=stack)
+    if relation:
+        figures = _relation_figures(opened, corpus, relation, chosen, count, atlas)
+    else:
+        sample = sample_of(opened, Example(text=text, pair=pair))
+        figures = [draw_heads(sample, chosen) if chosen else draw_all_maps(sample)]
+    for target, figure in zip(targets, figures, strict=False):  # there may be fewer sentences than asked for
+        save_figure(figure, target.parent, target.stem, [ending])
+        out.print(f"Drawn: {target}")
+
+
+def _head(name: str) -> tuple[int, int]:
+    from headwise.atlas import HEAD_NAME
+
+    found = HEAD_NAME.match(name)
+    if not found:
+        raise ParameterError(f"A head is named like 'L7H9' (layer 7, head 9, counted from 0); it is '{name}'.")
+    return int(found[1]), int(found[2])
+
+
+def _relation_figures(
+    model: Any, corpus: str | None, relation: str, chosen: list[tuple[int, int]], count: int, atlas_file: list[Path] | None
+) -> list[Any]:
+    from headwise.page.relations import LOOKED_AT, draw_relation, group_of
+    from headwise.run import make_atlas
+    from headwise.text import open_corpus
+
+    text = open_corpus(corpus, tokenizer=model.tokenizer, limit=LOOKED_AT)
+    if chosen:
+        return draw_relation(model, text, relation, chosen[0], count)
+    known = load_atlas(atlas_file) or make_atlas(model, text, [group_of(relation)])
+    return draw_relation(model, text, relation, count=count, atlas=known)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(draw)

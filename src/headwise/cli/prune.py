@@ -1,0 +1,94 @@
+"""`headwise prune`: a model without some of its heads, as an ordinary folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headwise.cli import options
+
+
+def prune_command(
+    model: options.Model = None,
+    heads: Annotated[
+        str,
+        typer.Option(
+            "--heads",
+            help="A list (L7H9,L8H1), a layer (L3), or a rule on --atlas: ablation.harm:bottom10, ablation.importance:bottom2/layer …",
+        ),
+    ] = "",
+    atlas: options.AtlasFile = None,
+    out_folder: Annotated[Path, typer.Option("--out", help="Where the model goes.")] = Path("pruned"),
+    zero: Annotated[
+        bool, typer.Option("--zero", help="Zero the heads instead of removing them: the same size, for every class of model.")
+    ] = False,
+    task: options.TaskName = None,
+    data: options.Data = None,
+    dev: options.Dev = None,
+    corpus: options.CorpusSpec = None,
+    limit: options.Limit = None,
+    max_length: options.MaxLength = 128,
+    device: options.Device = None,
+    overwrite: options.Overwrite = False,
+) -> None:
+    """Remove heads from a model's weights and write a smaller ordinary model folder; score and speed before and after.
+
+    `ablation.harm:bottomN` are the heads whose loss harms least, be it a fall of a task's score or a rise of the language-model loss.
+
+    [dim]Examples:[/dim]
+
+      headwise prune ./llama --heads L0H1,L1H3,L2H0 --corpus stories.txt --out smaller
+
+      headwise prune ./mrpc-model --atlas mrpc-ablation.nc --heads ablation.importance:bottom20 --zero --task MRPC --data glue
+    """
+    from rich.table import Table
+
+    from headwise.cli.ablate import open_subject
+    from headwise.cli.common import out
+    from headwise.core.errors import ParameterError
+    from headwise.experiments.ablation import evaluate, pick_heads, prune
+    from headwise.experiments.finetuning.run import _model_path
+
+    if not heads:
+        raise ParameterError("No heads are named; give --heads with a list (L7H9,L8H1) or a rule (with --atlas).")
+    source = _model_path(model)
+    scored = bool(task or data or dev or corpus)
+    subject = open_subject(source, task, data, dev, corpus, limit, max_length, device) if scored else None
+    if subject is not None:
+        layers, count = subject.model.layers, subject.model.heads
+    else:
+        from headwise.models import HeadModel
+
+        with HeadModel.open(source, device="cpu") as opened:
+            layers, count = opened.layers, opened.heads
+    chosen = pick_heads(heads, layers, count, options.load_atlas(atlas))
+
+    def score(folder: Path) -> dict[str, float]:
+        again = open_subject(str(folder), task, data, dev, corpus, limit, max_length, device)
+        return again.score(evaluate(again, []).baseline)
+
+    result = prune(
+        source,
+        chosen,
+        out_folder,
+        mode="zero" if zero else "remove",
+        batches=subject.batches[-3:] if subject is not None else None,
+        score=score if scored else None,
+        device=device,
+        overwrite=overwrite,
+    )
+    shown = Table("", "before", "after", title=f"{len(result.heads)} heads {'zeroed' if zero else 'removed'}: {result.folder}")
+    for name, before in result.table["before"].items():
+        after = result.table["after"][name]
+        form = (lambda v: f"{v:,.0f}") if name == "parameters" else (lambda v: f"{v:.4g}")
+        shown.add_row(name, form(before), form(after))
+    out.print(shown)
+    out.print(
+        f"Outputs differ from those with the heads disabled by {result.absolute:.1e} at most ({result.difference:.1e} of the largest output, where that is above 1)."
+    )
+
+
+def register(app: typer.Typer) -> None:
+    app.command("prune")(prune_command)

@@ -1,0 +1,1 @@
+"""The ground everything stands on: errors, files, the cache, papers, the version."""

@@ -1,0 +1,23 @@
+"""Disabling heads: what it does to the score, first-order importance, and removing heads for good."""
+
+from headwise.experiments.ablation.importance import head_importance
+from headwise.experiments.ablation.prune import Pruned, prune
+from headwise.experiments.ablation.run import Condition, Evaluation, ablate, evaluate, single_heads, whole_layers
+from headwise.experiments.ablation.sets import pick_heads
+from headwise.experiments.ablation.subjects import LanguageSubject, Subject, TaskSubject
+
+__all__ = [
+    "Condition",
+    "Evaluation",
+    "LanguageSubject",
+    "Pruned",
+    "Subject",
+    "TaskSubject",
+    "ablate",
+    "evaluate",
+    "head_importance",
+    "pick_heads",
+    "prune",
+    "single_heads",
+    "whole_layers",
+]

@@ -1,0 +1,324 @@
+"""Removing heads from a model's weights, or zeroing them where its class cannot have fewer, and what that does to score and speed."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from headwise.analyses.contract import one_of
+from headwise.core.errors import ModelError, OutputError, ParameterError
+from headwise.experiments.ablation.sets import Heads, checked_heads
+from headwise.experiments.finetuning.classifier import HEAD_CONFIG, HEAD_FILE, _save_folder
+from headwise.models import HeadModel, opening
+from headwise.models.sites import Sites
+from headwise.text.encode import Batch
+
+MODES = ("remove", "zero")
+TOLERANCE = 1e-5
+COUNTS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+GROUPS = ("num_key_value_heads", "num_kv_heads")
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What became of a model: `table` has parameters, score (where one was asked for) and seconds of a run before and after; `difference` is the largest
+    difference of its outputs to those of the model with the same heads disabled (zero), as a share of the largest output where that is above 1 (float32 rounds by shares);
+    `absolute` is the same difference as it is."""
+
+    folder: Path
+    mode: str
+    heads: tuple[tuple[int, int], ...]
+    difference: float
+    absolute: float
+    table: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+def prune(
+    folder: str | Path | None,
+    heads: Heads,
+    out: str | Path,
+    *,
+    mode: str = "remove",
+    batches: Sequence[Batch] | None = None,
+    score: Callable[[Path], dict[str, float]] | None = None,
+    device: str | torch.device | None = None,
+    overwrite: bool = False,
+) -> Pruned:
+    """Write a model without some of its heads as an ordinary folder.
+
+    Parameters
+    ----------
+    folder
+        A model's folder or hub name; None for the demo model.
+    heads
+        The heads to remove, as (layer, head).
+    mode
+        `remove`: the weights get smaller, and the folder loads in plain transformers; only for classes whose config names the size of a head apart from their number (Llama,
+        Mistral, Qwen, Gemma and their kin), with as many heads removed from every layer (with grouped queries: from every group). `zero`: the same size, the heads' share of
+        the output projection zero; for every class.
+    batches
+        What outputs are compared and speed is measured on; a few made-up inputs by default.
+    score
+        Called with a model's folder, before and after.
+
+    The written model is opened again and must give what the model gives with the same heads disabled, to 1e-5
+    (of the largest output where that is above 1); otherwise nothing stays written.
+    """
+    one_of("mode", mode, MODES)
+    target, source = Path(out), _source(folder)
+    if target.exists() and Path(source).exists() and target.samefile(source):
+        raise OutputError(f"{target} is the model itself, which the new one is compared with; choose another place with --out.")
+    if target.exists() and any(target.iterdir()) and not overwrite:
+        raise OutputError(f"{target} exists; give --overwrite to replace it, or choose another place with --out.")
+    model = HeadModel.open(source, device=device, dtype=torch.float32)
+    chosen = checked_heads(list(heads), model.layers, model.heads)
+    if not chosen:
+        raise ParameterError("No head is named to be removed; name heads, or a rule that finds some.")
+    samples = list(batches) if batches else [_sample(model)]
+    wanted = [_output(model, batch, dict.fromkeys(chosen, "zero")) for batch in samples]
+    before = {"parameters": float(_count(model.module))}
+    smaller = _removed(model, chosen) if mode == "remove" else _zeroed(model, chosen)
+    model.close()
+    existed = target.exists()
+    if existed and overwrite:
+        shutil.rmtree(target)
+    try:
+        _save_folder(smaller, model.tokenizer, target)
+        _copy_classifier(Path(source), target, chosen, model.heads, mode)
+        again = HeadModel.open(target, device=device, dtype=torch.float32)
+        given = [_output(again, batch, None) for batch in samples]
+        apart = [float((a - b).abs().max()) for a, b in zip(wanted, given, strict=True)]
+        difference = max(value / max(1.0, float(a.abs().max())) for value, a in zip(apart, wanted, strict=True))
+        if not difference <= TOLERANCE:
+            raise ModelError(
+                f"{type(smaller).__name__} without these heads differs from itself with them disabled by {difference:.1e}; give --zero to zero them instead."
+            )
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
+    after = {"parameters": float(_count(again.module))}
+    before["seconds"], after["seconds"] = _seconds(HeadModel.open(source, device=device, dtype=torch.float32), again, samples)
+    if score is not None:
+        before |= score(Path(source))
+        after |= score(target)
+    return Pruned(target, mode, tuple(chosen), difference, max(apart), {"before": before, "after": after})
+
+
+# --- the two ways -----------------------------------------------------------------------------------------------------
+
+
+def _zeroed(model: HeadModel, heads: Heads) -> PreTrainedModel:
+    """A copy whose output projections do not read the heads."""
+    found = output_projections(model)
+    with torch.no_grad():
+        for layer, head in heads:
+            projection, heads_first = found[layer]
+            columns = slice(head * model.d_head, (head + 1) * model.d_head)
+            weight = projection.get_parameter("weight")
+            (weight if heads_first else weight.T)[columns] = 0
+    return model.module
+
+
+def output_projections(model: HeadModel) -> dict[int, tuple[nn.Module, bool]]:
+    """The module that reads the concatenated head outputs of each layer, found by what enters it in a run, and whether its weight is laid out input first (GPT-2)."""
+    batch = _sample(model)
+    trace = model.trace(batch, {"outputs"})
+    assert trace.outputs is not None
+    outputs = trace.outputs.transpose(0, 1).transpose(-3, -2).flatten(-2)  # layer, example, token, head * d_head
+    inputs: list[tuple[nn.Module, Tensor]] = []
+
+    def keep(module: nn.Module, args: tuple[Any, ...]) -> None:
+        if args and isinstance(args[0], Tensor) and args[0].numel() == outputs[0].numel():
+            inputs.append((module, args[0].reshape(outputs[0].shape)))
+
+    linear = [m for m in model.module.modules() if isinstance(m, nn.Linear) or type(m).__name__ == "Conv1D"]
+    hooks = [m.register_forward_pre_hook(keep) for m in linear]
+    try:
+        model.forward(batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    found: dict[int, tuple[nn.Module, bool]] = {}
+    real = batch.real
+    for layer in range(model.layers):
+        for module, entering in inputs:
+            if torch.allclose(entering[real], outputs[layer][real], atol=1e-5, rtol=1e-4):
+                found[layer] = (module, not isinstance(module, nn.Linear))
+                break
+        else:
+            raise ModelError(
+                f"The output projection of layer {layer} of {model.name} cannot be found, so heads cannot be taken out of its weights."
+            )
+    if len({id(module) for module, _ in found.values()}) < model.layers:
+        raise ModelError(f"The layers of {model.name} share their weights, so a head of one layer cannot be taken out of them.")
+    return found
+
+
+def _removed(model: HeadModel, heads: Heads) -> PreTrainedModel:
+    """A smaller model of the same class with the weights of the heads that stay."""
+    name = type(model.module).__name__
+    kept = {layer: [h for h in range(model.heads) if (layer, h) not in set(heads)] for layer in range(model.layers)}
+    groups = {layer: sorted({model.kv_groups[h] for h in stay}) for layer, stay in kept.items()}
+    instead = "give --zero to write the model with these heads zeroed"
+    refusal = f"{name} takes heads of size hidden/number only, so it cannot have fewer of them; {instead}."
+    config = copy.deepcopy(model.config)
+    config._attn_implementation_internal = None
+    text = config.get_text_config()
+    number = next((key for key in COUNTS if getattr(text, key, None) == model.heads), None)
+    if number is None or not hasattr(text, "head_dim"):  # said first: no other choice of heads would help
+        raise ModelError(refusal)
+    if any(not stay for stay in kept.values()):
+        raise ModelError(f"A layer of {name} would have no head left; leave at least one, or {instead}.")
+    counts = {len(stay) for stay in kept.values()}
+    if len(counts) > 1:
+        raise ModelError(
+            f"{name} has one number of heads for all layers, but these leave from {min(counts)} to {max(counts)} of them; remove as many from every layer, or {instead}."
+        )
+    each = {len([h for h in kept[layer] if model.kv_groups[h] == group]) for layer in kept for group in groups[layer]}
+    if len(each) > 1 or len({len(g) for g in groups.values()}) > 1:
+        raise ModelError(f"{name} has one number of query heads for every key/value group; remove as many from every group, or {instead}.")
+    left = counts.pop()
+    setattr(text, number, left)
+    for key in GROUPS:
+        if hasattr(text, key):
+            setattr(text, key, len(groups[0]))
+    text.head_dim = model.d_head
+    try:
+        if hasattr(config, "validate"):
+            config.validate()
+        smaller = type(model.module)(config).to(next(model.module.parameters()).dtype)  # type: ignore[arg-type]
+    except Exception as error:  # configs and classes check numbers of heads in many ways
+        cause = error.__cause__ or error
+        reason = " ".join(str(cause).split()).rstrip(".")
+        raise ModelError(f"{name} does not take {left} heads a layer ({reason[:200]}); remove another number, or {instead}.") from error
+    _fill(smaller, model, kept, groups, refusal)
+    return smaller.to(model.device).eval()
+
+
+def _fill(smaller: PreTrainedModel, model: HeadModel, kept: dict[int, list[int]], groups: dict[int, list[int]], refusal: str) -> None:
+    """Copy weights; those that shrank lose the blocks of the removed heads along the dimension that shrank."""
+    layer_of = _layers_by_prefix(model.sites)
+    own = dict(model.module.named_parameters()) | dict(model.module.named_buffers())
+    shrank = 0
+    with torch.no_grad():
+        for key, value in (*smaller.named_parameters(), *smaller.named_buffers()):
+            old = own[key]
+            if old.shape == value.shape:
+                value.copy_(old)
+                continue
+            layer = next((number for prefix, number in layer_of.items() if key.startswith(prefix + ".")), None)
+            if layer is None or old.ndim != value.ndim:
+                raise ModelError(refusal)
+            shrank += 1
+            for dim, (before, after) in enumerate(zip(old.shape, value.shape, strict=True)):
+                if before != after:
+                    old = _blocks(old, dim, before, after, model, kept[layer], groups[layer], refusal)
+            value.copy_(old)
+    if shrank < 2 * model.layers:
+        raise ModelError(refusal)
+
+
+def _blocks(
+    value: Tensor, dim: int, before: int, after: int, model: HeadModel, heads: list[int], groups: list[int], refusal: str
+) -> Tensor:
+    for total, stay in ((model.heads, heads), (model.kv_heads, groups)):
+        for size in (model.d_head, 1):
+            if before == total * size and after == len(stay) * size:
+                index = torch.tensor([h * size + i for h in stay for i in range(size)], device=value.device)
+                return value.index_select(dim, index)
+    raise ModelError(refusal)
+
+
+def _layers_by_prefix(sites: Sites) -> dict[str, int]:
+    found = {}
+    for site in sites.by_module.values():
+        if len(site.layers) != 1:
+            raise ModelError("The layers of this model share their weights, so a head of one layer cannot be taken out of them.")
+        found[site.path] = site.layers[0]
+    return found
+
+
+# --- helpers ----------------------------------------------------------------------------------------------------------
+
+
+def _source(folder: str | Path | None) -> str:
+    if folder is None:
+        from headwise.models.demo import demo_model_path
+
+        return str(demo_model_path())
+    return opening.located(folder)
+
+
+def _sample(model: HeadModel) -> Batch:
+    """Two made-up inputs of different length."""
+    from headwise.text.encode import Encoded, collate
+
+    vocabulary = getattr(model.module.get_input_embeddings(), "num_embeddings", 100)
+    rows = []
+    for index, length in enumerate((9, 6)):
+        ids = (np.arange(length) * 7 + 3 + index) % max(vocabulary - 1, 1)
+        ids = np.where(ids == model.pad_id, (ids + 1) % vocabulary, ids)
+        none = ids * 0
+        off = none.astype(bool)
+        rows.append(Encoded(index, None, ids, none, none - 1, none, off, off, off, off, False, True))  # type: ignore[arg-type]
+    return collate(rows, model.pad_id, model.device)
+
+
+def _output(model: HeadModel, batch: Batch, interventions: Any) -> Tensor:
+    has_head = model.has_lm_head or (
+        hasattr(model.module, "num_labels") and type(model.module).__name__.endswith("ForSequenceClassification")
+    )
+    output = model.forward(batch, interventions=interventions, logits=has_head)
+    found = output.logits if has_head and getattr(output, "logits", None) is not None else output[0]
+    found = found.float().cpu()
+    return found[batch.real.cpu()] if found.ndim == 3 else found
+
+
+def _seconds(whole: HeadModel, pruned: HeadModel, samples: Sequence[Batch], repeats: int = 3) -> tuple[float, float]:
+    """The shortest of several runs of each, in turns, so that a machine that is busy for a while slows both."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(repeats):
+        for model, found in zip((whole, pruned), times, strict=True):
+            if model.device.type == "cuda":
+                torch.cuda.synchronize()
+            began = time.perf_counter()
+            for batch in samples:
+                model.forward(batch)
+            if model.device.type == "cuda":
+                torch.cuda.synchronize()
+            found.append(time.perf_counter() - began)
+    return min(times[0]), min(times[1])
+
+
+def _count(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def _copy_classifier(source: Path, target: Path, heads: Heads, total: int, mode: str) -> None:
+    """The classifier beside a model that was fine-tuned on chosen heads: copied, the heads renumbered."""
+    if not (source / HEAD_CONFIG).is_file():
+        return
+    facts = json.loads((source / HEAD_CONFIG).read_text())
+    if facts.get("heads") and mode == "remove":
+        renamed = []
+        for name in facts["heads"]:
+            layer, head = (int(part) for part in name.removeprefix("L").split("H"))
+            if (layer, head) in heads:
+                raise ParameterError(
+                    f"The classifier of '{source}' reads the head {name}, so it cannot be removed; give --zero to zero it."
+                )
+            renamed.append(f"L{layer}H{[h for h in range(total) if (layer, h) not in heads].index(head)}")
+        facts["heads"] = renamed
+    (target / HEAD_CONFIG).write_text(json.dumps(facts, indent=1) + "\n")
+    shutil.copy(source / HEAD_FILE, target / HEAD_FILE)

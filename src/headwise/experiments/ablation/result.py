@@ -1,0 +1,157 @@
+"""The labelled arrays of an ablation: scores, differences with tests, importance, and how effects go with roles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from headwise.core.papers import reference
+from headwise.experiments.ablation.sets import Heads
+from headwise.experiments.ablation.significance import Paired, paired_differences
+from headwise.experiments.ablation.subjects import Subject
+from headwise.stats.corrections import correct
+from headwise.stats.intervals import mean_interval
+from headwise.stats.tests import correlation
+
+if TYPE_CHECKING:
+    from headwise.experiments.ablation.run import Evaluation
+
+
+def ablation_dataset(
+    subject: Subject,
+    evaluation: Evaluation,
+    heads: Sequence[tuple[int, int]],
+    layers: bool,
+    sets: Mapping[str, Heads],
+    how: str,
+    correction: str,
+    importance: Mapping[str, np.ndarray] | None,
+    atlas: Mapping[str, xr.Dataset] | None,
+    seed: int,
+) -> xr.Dataset:
+    """The group `ablation` of an atlas; rows of `evaluation.values` are single heads, then layers, then sets."""
+    model = subject.model
+    size = (model.layers, model.heads)
+    scores = {name: np.array([subject.score(row)[name] for row in evaluation.values]) for name in subject.metrics}
+    baseline = subject.score(evaluation.baseline)
+    coords: dict[str, Any] = {"layer": np.arange(size[0]), "head": np.arange(size[1])}
+    variables: dict[str, xr.Variable] = {}
+    cut = (len(heads), len(heads) + (size[0] if layers else 0))
+    parts = {"": slice(0, cut[0]), "layer_": slice(*cut), "set_": slice(cut[1], None)}
+    dims: dict[str, tuple[str, ...]] = {"": ("layer", "head"), "layer_": ("layer",), "set_": ("set",)}
+    place = tuple(np.array(heads).T) if heads else None
+    if sets:
+        coords["set"] = np.array(list(sets))
+        coords["set_heads"] = ("set", np.array([",".join(f"L{a}H{b}" for a, b in found) for found in sets.values()]))
+
+    def add(name: str, part: str, values: np.ndarray, **attrs: Any) -> None:
+        if part == "":
+            whole = np.full(size, np.nan)
+            whole[place] = values
+            values = whole
+        variables[f"{part}{name}"] = xr.Variable(dims[part], values, attrs)
+
+    for part, rows in parts.items():
+        said = evaluation.values[rows]
+        if not len(said):
+            continue
+        for name in subject.metrics:
+            own = "score" if name == subject.metric else f"score_{name}"
+            add(own, part, scores[name][rows], metric=name, baseline=baseline[name])
+        found = paired_differences(subject.metric, evaluation.baseline, said, subject.truth, seed)
+        _add_tests(add, part, found, correction, subject.examples)
+    attrs = _attributes(subject, evaluation, baseline, how, correction)
+    if "difference" in variables:
+        attrs |= _over_heads(variables, subject.higher_better)
+    if importance is not None:
+        for suffix, values in (("", "mean"), ("_low", "low"), ("_high", "high"), ("_n", "n")):
+            variables[f"importance{suffix}"] = xr.Variable(
+                ("layer", "head"), importance[values], {"long_name": "first-order importance (Michel et al. 2019)"}
+            )
+        if "difference" in variables and len(heads) > 3:
+            harm = variables["difference"].values * (-1 if subject.higher_better else 1)
+            for method in ("pearson", "spearman"):
+                both = correlation(importance["mean"].ravel(), harm.ravel(), method)
+                if np.isfinite(both.r):  # not where every head does the same harm
+                    attrs |= {f"importance_{method}": float(both.r), f"importance_{method}_p": float(both.p_value)}
+    if atlas is not None and "roles" in atlas and "difference" in variables:
+        harm = variables["difference"].values * (-1 if subject.higher_better else 1)
+        _add_roles(variables, coords, atlas["roles"], harm, size, correction)
+    return xr.Dataset(variables, coords=coords, attrs=attrs)
+
+
+def _add_tests(add: Any, part: str, found: Paired, correction: str, n: int) -> None:
+    add("difference", part, found.difference, long_name="score minus baseline")
+    add("difference_low", part, found.low, long_name="lower end of the 95 % interval of difference")
+    add("difference_high", part, found.high, long_name="upper end of the 95 % interval of difference")
+    add("difference_n", part, np.full(len(found.difference), float(n)), long_name="examples behind difference")
+    add("p_value", part, found.p_value, test=found.test)
+    add("p_adjusted", part, correct(found.p_value, correction), correction=correction)
+
+
+def _attributes(subject: Subject, evaluation: Evaluation, baseline: Mapping[str, float], how: str, correction: str) -> dict[str, Any]:
+    paper = reference("kovaleva2019")
+    return {
+        "title": "What disabling heads does to the score",
+        "paper": paper.short,
+        "section": "§4.6, Fig 8-9",
+        "citation": paper.citation,
+        "baseline": baseline[subject.metric],
+        "baseline_all": json.dumps(baseline),
+        "metric": subject.metric,
+        "higher_better": int(subject.higher_better),
+        "how": how,
+        "correction": correction,
+        "examples": subject.examples,
+        "prefix_shared": int(evaluation.shared),
+        "note": evaluation.note,
+        "parameters": json.dumps({"how": how, "correction": correction}),
+    }
+
+
+def _over_heads(variables: Mapping[str, xr.Variable], higher_better: bool) -> dict[str, Any]:
+    """What disabling a random head does, and how many heads the model is better without."""
+    change = variables["difference"].values
+    known = change[np.isfinite(change)]
+    gain = known if higher_better else -known
+    sure = variables["p_adjusted"].values[np.isfinite(change)] < 0.05
+    low, high = mean_interval(known.mean(), known.var(ddof=1) if len(known) > 1 else np.array(np.nan), np.array(len(known)))
+    return {
+        "heads_disabled": len(known),
+        "mean_difference": float(known.mean()),
+        "mean_difference_low": float(low),
+        "mean_difference_high": float(high),
+        "improving": int((gain > 0).sum()),
+        "improving_significant": int(((gain > 0) & sure).sum()),
+        "harming": int((gain < 0).sum()),
+        "harming_significant": int(((gain < 0) & sure).sum()),
+    }
+
+
+def _add_roles(
+    variables: dict[str, xr.Variable],
+    coords: dict[str, Any],
+    roles: xr.Dataset,
+    harm: np.ndarray,
+    size: tuple[int, int],
+    correction: str,
+) -> None:
+    """Spearman's correlation over heads between the harm of disabling a head and its bias to each role, corrected over roles."""
+    if (roles.sizes.get("layer"), roles.sizes.get("head")) != size or "bias" not in roles:
+        return
+    bias = roles["bias"].transpose("role", "layer", "head").values
+    found = correlation(bias.reshape(len(bias), -1), np.broadcast_to(harm.ravel(), (len(bias), harm.size)), "spearman")
+    coords["role"] = np.array([str(name) for name in (roles["role_name"] if "role_name" in roles.coords else roles["role"]).values])
+    text = "correlation over heads of the harm of disabling and the bias to the role"
+    for name, values in (
+        ("role_correlation", found.r),
+        ("role_correlation_low", found.low),
+        ("role_correlation_high", found.high),
+        ("role_correlation_p", found.p_value),
+        ("role_correlation_p_adjusted", correct(found.p_value, correction)),
+    ):
+        variables[name] = xr.Variable(("role",), values, {"long_name": text})

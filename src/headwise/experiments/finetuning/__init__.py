@@ -1,0 +1,21 @@
+"""Fine-tuning on tasks: the papers' recipes, three poolings, four starts, several seeds."""
+
+from headwise.experiments.finetuning.classifier import POOLINGS, STARTS, make_classifier, open_classifier
+from headwise.experiments.finetuning.lamb import Lamb
+from headwise.experiments.finetuning.recipes import RECIPES, Recipe
+from headwise.experiments.finetuning.results import Record, Results, median_interval
+from headwise.experiments.finetuning.run import finetune
+
+__all__ = [
+    "POOLINGS",
+    "RECIPES",
+    "STARTS",
+    "Lamb",
+    "Recipe",
+    "Record",
+    "Results",
+    "finetune",
+    "make_classifier",
+    "median_interval",
+    "open_classifier",
+]

@@ -1,0 +1,322 @@
+"""A model with a head for a task: its own classification class, or a new head on one layer or on chosen heads."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import AutoConfig, PreTrainedModel
+
+from headwise.core.errors import InputError, ModelError, OutputError, ParameterError
+from headwise.models import HeadModel, opening
+from headwise.models.pooling import _checked
+from headwise.models.sites import Sites
+from headwise.models.tap import SESSION, Call
+from headwise.models.vectors import pool_tokens, token_rule
+from headwise.text.tasks import Task
+
+POOLINGS = ("last_layer", "best_layer", "top_heads")
+STARTS = ("none", "random", "pretrained", "frozen")
+HEAD_FILE, HEAD_CONFIG = "classifier.safetensors", "classifier.json"
+NORMAL = 0.02  # standard deviation of new weights where the config names none
+
+
+class TaskModel(nn.Module):
+    """What is trained: `forward` gives `[example, output]`; `encoder` is the model of transformers inside, `pad_id` fills batches."""
+
+    encoder: PreTrainedModel
+    pad_id: int
+
+    def head_modules(self) -> list[nn.Module]:
+        """The parts after the encoder: what is new, and what is trained where the encoder is frozen."""
+        raise NotImplementedError
+
+    def forward(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def save(self, folder: Path, tokenizer: Any) -> None:
+        """Write an ordinary model folder."""
+        raise NotImplementedError
+
+    def freeze(self) -> None:
+        """Train the head only; what is frozen stays in evaluation mode."""
+        heads = {id(p) for module in self.head_modules() for p in module.parameters()}
+        for parameter in self.parameters():
+            parameter.requires_grad_(id(parameter) in heads)
+
+    def training_mode(self, frozen: bool) -> None:
+        self.train(not frozen)
+        for module in self.head_modules():
+            module.train()
+
+
+class OwnClassifier(TaskModel):
+    """The model's own class for sequence classification: for BERT and its kin, `[CLS]` of the last layer; for decoders, the last real token."""
+
+    def __init__(self, encoder: PreTrainedModel, tokenizer: Any) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.pad_id = pad_for(encoder, tokenizer)
+
+    def head_modules(self) -> list[nn.Module]:
+        base = self.encoder.base_model
+        after = [m for name, m in self.encoder.named_children() if m is not base and name != self.encoder.base_model_prefix]
+        pooler = getattr(base, "pooler", None)
+        return [*after, pooler] if isinstance(pooler, nn.Module) else after
+
+    def forward(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
+        return self.encoder(**_inputs(self.encoder, self.encoder.config, ids, types, real)).logits
+
+    def save(self, folder: Path, tokenizer: Any) -> None:
+        _save_folder(self.encoder, tokenizer, folder)
+
+
+def _inputs(part: nn.Module, config: Any, ids: Tensor, types: Tensor, real: Tensor) -> dict[str, Any]:
+    """What a part of a model takes: segments only where it has an embedding for them, and no cache."""
+    accepted = inspect.signature(part.forward).parameters
+    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": real.long()}
+    if "token_type_ids" in accepted and (getattr(config, "type_vocab_size", 0) or 0) > 1:
+        inputs["token_type_ids"] = types
+    if "use_cache" in accepted:
+        inputs["use_cache"] = False
+    return inputs
+
+
+class _Outputs:
+    """A session that lets the model compute its attention as ever, dropout included, and keeps the outputs of chosen heads."""
+
+    def __init__(self, sites: Sites, wanted: dict[int, list[int]]) -> None:
+        self.sites, self.wanted = sites, wanted
+        self.found: dict[tuple[int, int], Tensor] = {}
+        self._calls: dict[nn.Module, int] = {}
+
+    def by_rows(self, batch_size: int, queries: int, keys: int) -> bool:
+        return False
+
+    def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
+        output, weights = call.plain()
+        site = self.sites.of(call.module)
+        if site is not None:
+            seen = self._calls.get(call.module, 0)
+            self._calls[call.module] = seen + 1
+            layer = site.layers[seen % len(site.layers)]
+            self.found.update({(layer, head): output[:, :, head] for head in self.wanted.get(layer, ())})
+        return output, weights
+
+
+class PooledClassifier(TaskModel):
+    """Dropout, linear, tanh and a classifier (Jo & Myaeng 2020, App. A.4) on one layer's vector, or on the outputs of chosen heads one after the other.
+
+    Parameters
+    ----------
+    encoder
+        A model of transformers without a head.
+    outputs
+        How many numbers are predicted.
+    layer, heads
+        One of them: the layer whose output is taken, or the heads.
+    """
+
+    def __init__(
+        self,
+        encoder: PreTrainedModel,
+        tokenizer: Any,
+        outputs: int,
+        *,
+        layer: int | None = None,
+        heads: Sequence[Any] | None = None,
+        dropout: float = 0.1,
+        name: str = "",
+    ) -> None:
+        super().__init__()
+        if (layer is None) == (heads is None):
+            raise ParameterError("A pooled classifier takes either `layer` or `heads`, exactly one of them.")
+        self._opened = HeadModel.open(encoder, tokenizer=tokenizer)
+        self._opened.name = name or self._opened.name
+        self.encoder = encoder
+        self.pad_id = self._opened.pad_id
+        self.token = token_rule(self._opened)
+        if layer is not None and not 0 <= layer < self._opened.layers:
+            raise ParameterError(f"There is no layer {layer}: {self._opened.name} has layers 0 to {self._opened.layers - 1}.")
+        self.layer = layer
+        self.heads = None if heads is None else _checked(heads, self._opened)
+        size = self._opened.hidden if self.heads is None else len(self.heads) * self._opened.d_head
+        self.dropout = nn.Dropout(dropout)
+        self.dense = nn.Linear(size, self._opened.hidden or size)
+        self.classifier = nn.Linear(self._opened.hidden or size, outputs)
+        for linear in (self.dense, self.classifier):
+            draw(linear, encoder.config)
+        self.to(next(encoder.parameters()).device)
+
+    def head_modules(self) -> list[nn.Module]:
+        return [self.dropout, self.dense, self.classifier]
+
+    def pooled(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
+        """The sentence vectors that the head sees."""
+        model = self._opened
+        if self.heads is None:
+            assert self.layer is not None
+            part = model.encoder_part or self.encoder
+            found = part(**_inputs(part, self.encoder.config, ids, types, real), output_hidden_states=True)
+            return pool_tokens(found.hidden_states[self.layer + 1], real, self.token)
+        wanted: dict[int, list[int]] = {}
+        for layer, head in self.heads:
+            wanted.setdefault(layer, []).append(head)
+        session = _Outputs(model.sites, wanted)
+        token = SESSION.set(session)
+        try:
+            model.run(ids, real, types)
+        finally:
+            SESSION.reset(token)
+        return torch.cat([pool_tokens(session.found[place], real, self.token) for place in self.heads], -1)
+
+    def forward(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
+        return self.classifier(torch.tanh(self.dense(self.dropout(self.pooled(ids, types, real)))))
+
+    def save(self, folder: Path, tokenizer: Any) -> None:
+        _save_folder(self.encoder, tokenizer, folder)
+        tensors = {f"{name}.{key}": value for name in ("dense", "classifier") for key, value in getattr(self, name).state_dict().items()}
+        names = None if self.heads is None else [f"L{layer}H{head}" for layer, head in self.heads]
+        facts = {
+            "layer": self.layer,
+            "heads": names,
+            "token": self.token,
+            "dropout": self.dropout.p,
+            "outputs": self.classifier.out_features,
+        }
+        try:
+            save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, folder / HEAD_FILE)
+            (folder / HEAD_CONFIG).write_text(json.dumps(facts, indent=1) + "\n")
+        except OSError as error:
+            raise OutputError(f"The classifier cannot be written to '{folder}' ({error.strerror or error}).") from error
+
+
+# --- making them ------------------------------------------------------------------------------------------------------
+
+
+def make_classifier(
+    model: str | Path,
+    tokenizer: Any,
+    task: Task,
+    *,
+    pooling: str = "last_layer",
+    start: str = "pretrained",
+    layer: int | None = None,
+    heads: Sequence[Any] | None = None,
+    dropout: float = 0.1,
+    new_pooler: bool = False,
+    device: torch.device | str = "cpu",
+    notes: list[str] | None = None,
+) -> TaskModel:
+    """A model with a head for a task, by pooling and start; new weights come from torch's current random state."""
+    where = opening.located(model)
+    notes = [] if notes is None else notes
+    with opening._spoken(model, "config.json"):
+        config = AutoConfig.from_pretrained(where, trust_remote_code=False, local_files_only=opening._offline(where))
+    if pooling == "last_layer":
+        config.num_labels = task.outputs
+        config.problem_type = "regression" if task.regression else "single_label_classification"
+        if task.labels:
+            config.id2label = dict(enumerate(task.labels))
+            config.label2id = {label: i for i, label in enumerate(task.labels)}
+        if getattr(config, "pad_token_id", None) is None:
+            config.pad_token_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+        encoder = _load(transformers.AutoModelForSequenceClassification, where, config, model, start)
+        own = OwnClassifier(encoder.to(device), tokenizer)  # type: ignore[arg-type]
+        if new_pooler:
+            for part in own.head_modules():
+                for linear in part.modules():
+                    if isinstance(linear, nn.Linear):
+                        draw(linear, config)
+        made: TaskModel = own
+    else:
+        encoder = _load(transformers.AutoModel, where, config, model, start).to(device)  # type: ignore[arg-type]
+        made = PooledClassifier(encoder, tokenizer, task.outputs, layer=layer, heads=heads, dropout=dropout, name=Path(where).name)
+    if start == "frozen":
+        made.freeze()
+    return made
+
+
+def _load(chosen: Any, where: str, config: Any, name: str | Path, start: str) -> PreTrainedModel:
+    with opening._spoken(name, "weights"):
+        if start == "random":
+            return chosen.from_config(config, dtype=torch.float32)
+        model, info = chosen.from_pretrained(
+            where,
+            config=copy.deepcopy(config),
+            dtype=torch.float32,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # a classifier of another task is drawn anew; anything else is refused below
+            local_files_only=opening._offline(where),
+        )
+    base = opening._base_prefix(model)
+    wrong = [str(key[0] if isinstance(key, tuple) else key) for key in info.get("mismatched_keys", ())]
+    missing = [*wrong, *info["missing_keys"]]
+    body = sorted(key for key in missing if (key.startswith(base) or not base) and ".pooler." not in f".{key}")
+    if body:
+        raise ModelError(f"The checkpoint of '{name}' has no fitting weight '{body[0]}': it is not whole, or of another model.")
+    return model
+
+
+def open_classifier(folder: str | Path, device: torch.device | str = "cpu") -> tuple[TaskModel, Any]:
+    """A fine-tuned model with its tokenizer, as `TaskModel.save` wrote it (or any folder of a sequence classifier)."""
+    where = Path(opening.located(folder))
+    tokenizer = opening.load_tokenizer(where)
+    if (where / HEAD_CONFIG).is_file():
+        try:
+            facts = json.loads((where / HEAD_CONFIG).read_text())
+            weights = load_file(where / HEAD_FILE)
+            encoder = opening.load_model(where, None, torch.device(device), torch.float32, [])
+            made = PooledClassifier(
+                encoder, tokenizer, facts["outputs"], layer=facts["layer"], heads=facts["heads"], dropout=facts["dropout"], name=where.name
+            )
+            made.load_state_dict({**made.state_dict(), **weights})
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+            raise InputError(
+                f"The classifier in '{where}' cannot be read ({type(error).__name__}: {error}); fine-tune it again."
+            ) from error
+        return made.eval(), tokenizer
+    notes: list[str] = []
+    model = opening.load_model(where, "classification", torch.device(device), torch.float32, notes)
+    if any("classifier was newly initialised" in note for note in notes):
+        raise ModelError(f"'{folder}' has no trained classifier; fine-tune it first with `headwise finetune`.")
+    return OwnClassifier(model, tokenizer).eval(), tokenizer
+
+
+def pad_for(model: PreTrainedModel, tokenizer: Any) -> int:
+    from headwise.models.sizes import padding_id
+
+    return padding_id(model, tokenizer)
+
+
+def draw(linear: nn.Linear, config: Any) -> None:
+    """New weights from a normal distribution of the config's width, biases zero."""
+    nn.init.normal_(linear.weight, std=getattr(config, "initializer_range", None) or NORMAL)
+    if linear.bias is not None:
+        nn.init.zeros_(linear.bias)
+
+
+def _save_folder(model: PreTrainedModel, tokenizer: Any, folder: Path) -> None:
+    # While the tap is selected its name stands in the config; the folder must load anywhere.
+    config = model.config
+    before = getattr(config, "_attn_implementation_internal", None)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        config._attn_implementation_internal = None
+        with opening._quiet():
+            model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    except OSError as error:
+        raise OutputError(f"The model cannot be written to '{folder}' ({error.strerror or error}).") from error
+    finally:
+        config._attn_implementation_internal = before

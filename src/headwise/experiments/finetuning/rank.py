@@ -1,0 +1,80 @@
+"""Which heads and which layer know a task best, by probes on its training part alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headwise.core.errors import InputError, ParameterError
+from headwise.core.files import write_atomically
+from headwise.models import HeadModel
+from headwise.models.vectors import collect_vectors
+from headwise.probes import ProbeSettings, Split, fit_probes, fit_regressions
+from headwise.text.tasks import Task
+from headwise.text.tasks.probing import sample
+
+EXAMPLES = 2500  # of the training part that are probed
+HELD_OUT = 0.2
+PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Heads from best to worst, the best layer, and their scores on the held-out share of the training part."""
+
+    heads: list[str]
+    scores: list[float]
+    layer: int
+    layer_scores: list[float]
+
+    def top(self, count: int) -> list[str]:
+        if not 1 <= count <= len(self.heads):
+            raise ParameterError(f"`top` must be from 1 to {len(self.heads)}, the number of heads; it is {count}.")
+        return self.heads[:count]
+
+
+def rank_heads(
+    model: HeadModel, task: Task, *, examples: int = EXAMPLES, seed: int = 0, report: Callable[[str, int, int], None] | None = None
+) -> Ranking:
+    """Rank all heads and layers of a model by a logistic (or ridge) regression on their vectors at the sentence's token.
+
+    Only the training part is used: a sample of it, four fifths to fit and one fifth to rank (Jo & Myaeng 2020, §3.3 rank on validation too).
+    """
+    labels = ["" if task.regression else example.label for example in task.train]
+    chosen = sample(labels, np.arange(len(task.train)), examples, seed)
+    order = np.random.default_rng(seed).permutation(len(chosen))
+    held_out = max(2, round(HELD_OUT * len(chosen)))
+    if len(chosen) <= held_out:
+        raise InputError(f"{task.name} has {len(chosen)} training examples, too few to rank heads by; name them with --heads.")
+    picked = [task.train[i] for i in chosen]
+    vectors = collect_vectors(model, picked, report=report, what="vectors")
+    rank_rows, fit_rows = np.sort(order[:held_out]), np.sort(order[held_out:])
+    split = Split(fit_rows, rank_rows, rank_rows)
+    settings = ProbeSettings(penalties=PENALTIES, device=str(model.device))
+    fit = fit_regressions if task.regression else fit_probes
+    targets = task.targets(picked)
+    layers, heads = vectors.heads.shape[:2]
+    found = fit(vectors.heads.reshape(layers * heads, *vectors.heads.shape[2:]), targets, split, settings, task.name).validation
+    by_layer = fit(vectors.layers, targets, split, settings, task.name).validation
+    order = np.argsort(-found, kind="stable")
+    names = [f"L{i // heads}H{i % heads}" for i in order.tolist()]
+    return Ranking(names, [float(found[i]) for i in order], int(np.argmax(by_layer)), [float(s) for s in by_layer])
+
+
+def kept_ranking(path: Path, key: dict[str, Any], make: Callable[[], Ranking]) -> Ranking:
+    """The ranking in a file where it is there for the same model and data, else a new one, which is written there."""
+    try:
+        stored = json.loads(path.read_text())
+        if stored.pop("key") == key:
+            return Ranking(**stored)
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    ranking = make()
+    content = {"key": key, "heads": ranking.heads, "scores": ranking.scores, "layer": ranking.layer, "layer_scores": ranking.layer_scores}
+    write_atomically(path, json.dumps(content, indent=1).encode())
+    return ranking

@@ -1,0 +1,113 @@
+"""The results file: one JSON with a record for each finished training, and medians over seeds with their intervals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats as scipy_stats
+
+from headwise.core.errors import OutputError
+from headwise.core.files import write_atomically
+
+FORMAT = 1
+RESULTS = "results.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One finished training: what was trained, from what, how, with which seed, and its scores on the dev part."""
+
+    task: str
+    pooling: str
+    start: str
+    recipe: str
+    seed: int
+    metrics: dict[str, float]
+    history: list[dict[str, float]] = field(default_factory=list)
+    identity: dict[str, Any] = field(default_factory=dict)  # model, data, settings: what makes two trainings the same
+    detail: dict[str, Any] = field(default_factory=dict)  # the layer or heads of the pooling, and how they were chosen
+    folder: str = ""  # where its predictions and model lie, relative to the results file
+    seconds: float = 0.0
+
+    @property
+    def group(self) -> tuple[str, str, str, str]:
+        return self.task, self.pooling, self.start, self.recipe
+
+
+class Results:
+    """The records in a folder's results file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / RESULTS
+        self.records: list[Record] = []
+        if self.path.exists():
+            try:
+                found = json.loads(self.path.read_text())
+                if found["format"] > FORMAT:
+                    raise OutputError(f"{self.path} was written by a later headwise; upgrade it, or choose another folder with --out.")
+                self.records = [Record(**record) for record in found["records"]]
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise OutputError(
+                    f"{self.path} is no results file of headwise ({type(error).__name__}: {error}); choose another folder with --out."
+                ) from error
+
+    def find(self, group: tuple[str, str, str, str], seed: int) -> Record | None:
+        return next((r for r in self.records if r.group == group and r.seed == seed), None)
+
+    def add(self, record: Record) -> None:
+        """Put a record in (in the place of one of the same group and seed) and write the file, whole or not at all."""
+        self.records = [r for r in self.records if (r.group, r.seed) != (record.group, record.seed)] + [record]
+        content = {"format": FORMAT, "records": [asdict(r) for r in self.records], "summary": summary(self.records)}
+        write_atomically(self.path, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """For each task, pooling, start and recipe, and each metric: median over seeds, its interval, and the seeds."""
+    groups: dict[tuple[str, str, str, str], list[Record]] = {}
+    for record in records:
+        groups.setdefault(record.group, []).append(record)
+    rows = []
+    for (task, pooling, start, recipe), found in groups.items():
+        found = sorted(found, key=lambda record: record.seed)
+        scores = {name: median_interval([r.metrics[name] for r in found]) for name in found[0].metrics}
+        row = {"task": task, "pooling": pooling, "start": start, "recipe": recipe, "seeds": [r.seed for r in found]}
+        rows.append({**row, "metrics": scores, "detail": found[0].detail})
+    return rows
+
+
+def median_interval(values: Sequence[float], level: float = 0.95) -> dict[str, float]:
+    """The median with an interval by order statistics, which needs no assumption on how scores are spread.
+
+    The interval from the k-th lowest to the k-th highest of n values holds the true median with probability `1 − 2 P(Binomial(n, 1/2) < k)`; the narrowest that
+    reaches the level is taken, or the whole range with its smaller `coverage` where n is too small for that (five seeds: 93.75 %).
+    """
+    ordered = np.sort(np.asarray(values, dtype=float))
+    n = len(ordered)
+    k = 1
+    while k + 1 <= (n + 1) // 2 and 1 - 2 * scipy_stats.binom.cdf(k, n, 0.5) >= level:
+        k += 1
+    coverage = max(0.0, float(1 - 2 * scipy_stats.binom.cdf(k - 1, n, 0.5)))
+    return {"median": float(np.median(ordered)), "low": float(ordered[k - 1]), "high": float(ordered[n - k]), "coverage": coverage, "n": n}
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """The summary as rows of text: task, pooling, start, recipe, then `median (low – high)` of each metric in hundredths."""
+    return [
+        [
+            row["task"],
+            row["pooling"],
+            row["start"],
+            row["recipe"],
+            ", ".join(
+                f"{name} {100 * s['median']:.1f}" + (f" ({100 * s['low']:.1f}–{100 * s['high']:.1f})" if s["n"] > 1 else "")
+                for name, s in row["metrics"].items()
+            ),
+            str(len(row["seeds"])),
+        ]
+        for row in rows
+    ]

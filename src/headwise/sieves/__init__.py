@@ -1,7 +1,0 @@
-"""Sieves: for each token, the set of tokens a head of some role should attend to. One small function each, registered by name."""
-
-from headwise.sieves.build import sieve_matrices, sieve_matrix
-from headwise.sieves.registry import Sieve, find_sieve, known_sieves, load_sieves, sieve
-from headwise.sieves.tokens import Tokens
-
-__all__ = ["Sieve", "Tokens", "find_sieve", "known_sieves", "load_sieves", "sieve", "sieve_matrices", "sieve_matrix"]

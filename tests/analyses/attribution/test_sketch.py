@@ -1,0 +1,120 @@
+"""Random tangents: unbiased, with errors that hold what they promise, the same whatever an example is batched with."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from headwise.analyses.attribution import contributions
+from headwise.analyses.attribution.forward import exact_squares
+from headwise.analyses.attribution.reverse import block_squares, reverse_graph
+from headwise.analyses.attribution.sketch import PILOT, intervals, sketch
+from headwise.models import HeadModel
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "models"))
+from tiny_models import SERVED, build, ids_batch
+
+SENTENCES = ["the cat sat on the mat", "two birds sang", "he never saw her again"]
+
+
+def total_variation(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (a - b).abs().sum(-1) / 2
+
+
+def test_squares_are_unbiased() -> None:
+    """The mean of many sketches of two tangents is the exact squared norm."""
+    model, batch = HeadModel.open(build(*SERVED["bert"])), ids_batch((4,))
+    exact = contributions(model, batch).heads
+    found = sketch(model, batch, tangents=600).shares
+    assert total_variation(found, exact).max() < 0.03
+    few = torch.stack([sketch(model, batch, tangents=4, seed=seed).shares for seed in range(40)])
+    assert total_variation(few.mean(0), exact).median() < 0.02
+    assert total_variation(few[0], exact).median() > 0.02  # or the tests above say nothing
+
+
+def test_what_is_promised_is_held() -> None:
+    """Intervals cover the truth, standard errors are the spread over seeds, and the wanted error is reached, on a random model."""
+    model, batch = HeadModel.open(build(*SERVED["gpt2"])), ids_batch((9, 6))
+    exact = contributions(model, batch).heads
+    real = (batch.real[:, :, None] & batch.real[:, None, :])[:, None, None].expand_as(exact) & (exact > 0) & (exact < 1)
+    runs = [contributions(model, batch, method="sketch", tangents=8, seed=seed) for seed in range(25)]
+    inside = torch.stack([(run.low <= exact) & (exact <= run.high) for run in runs])[:, real]
+    assert inside.double().mean() >= 0.92
+    assert inside.double().mean() < 0.995  # not by being useless
+    spread = torch.stack([run.heads for run in runs]).std(0)[real]
+    stated = torch.stack([run.error for run in runs]).square().mean(0).sqrt()[real]
+    assert 0.8 < float((stated / spread.clamp(min=1e-9)).median()) < 1.25
+    rows = batch.real[:, None, None].expand(*exact.shape[:-1])
+    for wanted in (0.1, 0.04):
+        found = [contributions(model, batch, method="sketch", error=wanted, seed=seed) for seed in range(8)]
+        assert torch.cat([total_variation(run.heads, exact)[rows] for run in found]).median() <= wanted
+        assert all((run.total_variation <= wanted).all() for run in found)
+
+
+def test_a_smaller_error_takes_more_tangents_and_in_the_end_all() -> None:
+    model, batch = HeadModel.open(build(*SERVED["bert"])), ids_batch((6,))
+    used = [int(contributions(model, batch, method="sketch", error=e).tangents[0]) for e in (0.2, 0.02, 0.014)]
+    assert PILOT == used[0] < used[1] < used[2]
+    exact = contributions(model, batch, method="sketch", error=0.001)
+    assert int(exact.tangents[0]) == model.hidden
+    squares = exact_squares(model, batch).heads.sqrt()
+    assert torch.allclose(exact.heads, squares / squares.sum(-1, keepdim=True))
+    assert (exact.error == 0).all()
+    assert torch.allclose(exact.low, exact.heads)
+
+
+def test_an_example_does_not_depend_on_its_company() -> None:
+    model = HeadModel.open(build(*SERVED["llama"]))
+    batch = ids_batch((9, 5, 7))
+    together = contributions(model, batch, method="sketch", layer_output=True)
+    for e, n in enumerate((9, 5, 7)):
+        alone = contributions(model, batch.select([e]), method="sketch", layer_output=True)
+        assert torch.allclose(alone.heads[0], together.heads[e], atol=1e-5)
+        assert torch.allclose(alone.layers[0], together.layers[e], atol=1e-5)
+        assert int(alone.tangents[0]) == int(together.tangents[e])
+        assert (together.heads[e, ..., n:] == 0).all()
+    other = contributions(model, batch, method="sketch", seed=1)
+    assert not torch.allclose(other.heads, together.heads, atol=1e-3)
+
+
+def test_intervals_of_numbers_known_by_hand() -> None:
+    """Equal squares without spread: no error. All spread in one token: its own interval is the widest."""
+    mean = torch.ones(1, 1, 1, 1, 4, dtype=torch.float64)
+    real, k = torch.ones_like(mean, dtype=torch.bool), torch.tensor([8.0], dtype=torch.float64)
+    shares, errors, low, high = intervals(mean, torch.zeros_like(mean), k, real)
+    assert torch.allclose(shares, torch.full_like(shares, 0.25))
+    assert torch.allclose(low, shares)
+    assert (errors == 0).all()
+    spread = torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64).view_as(mean)
+    _, errors, low, high = intervals(mean, spread, k, real)
+    assert errors[..., 0] > errors[..., 1:].max() > 0
+    assert ((low < 0.25) & (high > 0.25)).all()
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_wiki_bert_exact_equals_reverse_and_sketches_hold(wiki_bert: Path) -> None:
+    """Three sentences in one padded batch: exact against reverse on random rows; coverage over ten seeds; the wanted error."""
+    model = HeadModel.open(wiki_bert)
+    batch = model.batch(SENTENCES)
+    squares = exact_squares(model, batch).heads
+    graph = reverse_graph(model, batch)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(24):
+        layer, head, token = (int(torch.randint(0, size, (), generator=generator)) for size in (12, 12, 5))
+        slow = block_squares(graph.outputs[layer][:, head, token], graph.leaves_in[0]).sqrt()
+        fast = squares[:, layer, head, token].sqrt()
+        assert ((slow - fast).abs() <= 1e-4 * slow.max(-1, keepdim=True).values).all()
+    exact = squares.sqrt() / squares.sqrt().sum(-1, keepdim=True).clamp(min=1e-30)
+    real = (batch.real[:, :, None] & batch.real[:, None, :])[:, None, None].expand_as(exact)
+    covered, rows = [], []
+    for seed in range(10):
+        found = contributions(model, batch, method="sketch", error=0.05, seed=seed)
+        covered.append(((found.low <= exact) & (exact <= found.high))[real].double().mean())
+        rows.append(total_variation(found.heads, exact)[batch.real[:, None, None].expand(*exact.shape[:-1])])
+    assert int(real.sum()) >= 2000
+    assert float(torch.stack(covered).mean()) >= 0.92, covered
+    assert float(torch.cat(rows).median()) <= 0.05

@@ -1,0 +1,254 @@
+"""Heads that follow syntax: against slow loops, on planted heads, and on input that is not as it should be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from headwise.analyses.dependency.analysis import DIRECTIONS, Dependency
+from headwise.core.errors import ParameterError
+from headwise.models import HeadModel
+from headwise.run.engine import observe_batches
+from headwise.run.plan import model_shape, scan
+from headwise.stats.corrections import holm
+from headwise.testing import eager_maps, planted_annotations
+from headwise.testing.corpora import battery_examples
+from headwise.testing.models import random_model
+from headwise.text import Corpus, batches, open_corpus
+from headwise.text.example import ROOT, Example
+from slow_dependency import Slow, exact_p, slow_dependency
+
+
+def measured(model: HeadModel, examples: list[Example], analysis: Dependency, max_tokens: int = 200) -> xr.Dataset:
+    corpus = Corpus.from_examples(examples, "test")
+    shape = model_shape(model, scan(corpus, model.encoder))
+    rows = [model.encode(example, i) for i, example in enumerate(examples)]
+    analysis.missing(shape)
+    states = observe_batches(model, batches(rows, max_tokens, model.pad_id), [analysis], {"dependency": analysis.start(shape)})
+    return analysis.result(states["dependency"], shape)
+
+
+def with_odd_ones(examples: list[Example]) -> list[Example]:
+    """The same, two sentences with possessors, and one of two words."""
+    rows = "the 2 det|teacher 4 nmod:poss|'s 2 case|dog 5 nsubj|saw 0 root|his 7 nmod:poss|cat 5 obj|. 5 punct"
+    cells = [cell.split() for cell in rows.split("|")]
+    words, heads, relations = zip(*cells, strict=True)
+    given = Example(words=words, heads=tuple(int(h) - 1 for h in heads), relations=relations, upos=("NOUN",) * len(words))
+    # In a decoder nothing attends to the last word: its head, the first word, must not be found by a default.
+    last = Example(words=("sleeps", "."), heads=(ROOT, 0), relations=("root", "punct"), upos=("VERB", "PUNCT"))
+    return [*examples, given, replace(given, upos=None), last]
+
+
+def assert_same(found: xr.Dataset, slow: Slow, reach: int = 10) -> None:
+    """Every number of the dataset, from the slow counts."""
+    relations, tags = [str(r) for r in found["relation"].values], [str(t) for t in found["upos"].values]
+    assert set(relations) - {"all"} == {label for label in slow.offsets if label != "all"}
+    value = {str(name): found[name].values for name in found.data_vars}
+    p_values = np.full(value["accuracy"].shape, np.nan)
+    for r, relation in enumerate(relations):
+        counts = slow.offsets[relation]
+        total = sum(counts.values())
+        best = max(range(-reach, reach + 1), key=lambda o: (counts[o], -o))
+        assert value["count"][r] == total
+        assert value["baseline"][r] == pytest.approx(counts[best] / total)
+        assert value["baseline_offset"][r] == best
+        for d, layer, head in np.ndindex(value["accuracy"].shape[:3]):
+            here, key = (d, layer, head, r), (DIRECTIONS[d], layer, head, relation)
+            assert value["accuracy_n"][here] == slow.tried[key]
+            assert value["possible"][d, r] == slow.tried[key]
+            if not slow.tried[key]:
+                assert np.isnan(value["accuracy"][here])
+                continue
+            assert value["accuracy"][here] == pytest.approx(slow.found[key] / slow.tried[key]), key
+            p_values[here] = exact_p(slow.outcomes[key], reach)
+            for group in ("with", "without"):
+                means = slow.noop[group, *key]
+                assert value[f"noop_{group}_n"][here] == len(means)
+                assert not means or abs(value[f"noop_{group}"][here] - np.mean(means)) < 2e-6
+    np.testing.assert_allclose(value["p_value"], p_values, rtol=1e-8)
+    np.testing.assert_allclose(value["p_adjusted"], holm(p_values), rtol=1e-8)
+    for r, relation in enumerate(relations):
+        place = (str(value["best_direction"][r]), int(value["best_layer"][r]), int(value["best_head"][r]))
+        own = {key: tried for key, tried in slow.tried.items() if key[3] == relation and tried}
+        enough = min(30, max(own.values(), default=0))
+        scores = {key[:3]: slow.found[key] / tried for key, tried in own.items() if tried >= enough}
+        if not scores:
+            assert place == ("", -1, -1)
+            continue
+        assert scores[place] == max(scores.values()) == pytest.approx(value["best_accuracy"][r])
+        for (g, group), (u, tag) in product(enumerate(("with", "without")), enumerate(tags)):
+            means = slow.noop[(group, *place, relation, tag)]
+            assert value["best_noop_upos_n"][r, g, u] == len(means)
+            assert not means or abs(value["best_noop_upos"][r, g, u] - np.mean(means)) < 2e-6
+    for layer, head, u in np.ndindex(value["noop_upos"].shape):
+        means = slow.noop["upos", layer, head, tags[u]]
+        assert value["noop_upos_n"][layer, head, u] == len(means)
+        assert not means or abs(value["noop_upos"][layer, head, u] - np.mean(means)) < 2e-6
+
+
+@pytest.mark.parametrize(
+    ("given", "slow"),
+    [
+        ({}, {}),
+        ({"subtypes": "keep"}, {"keep_subtypes": True}),
+        ({"poss_rule": True}, {"poss_rule": True}),
+        ({"with_root": True, "with_punct": True}, {"with_root": True, "with_punct": True}),
+        ({"reach": 2}, {"reach": 2}),
+    ],
+)
+@pytest.mark.parametrize("causal", [False, True])
+def test_equals_the_slow_loops(causal: bool, given: dict, slow: dict) -> None:
+    module, tokenizer = random_model(causal=causal)
+    model = HeadModel.open(module, tokenizer=tokenizer)
+    examples = with_odd_ones([example for example in battery_examples() if not (causal and example.has_pair)])
+    rows = [model.encode(example) for example in examples]
+    target = "cls" if causal else "sep"  # where heads with nothing to do look
+    expected = slow_dependency(eager_maps(model, rows), rows, causal=causal, target=target, **slow)
+    assert_same(measured(model, examples, Dependency(**given)), expected, slow.get("reach", 10))
+
+
+def test_planted_heads_find_what_they_should() -> None:
+    singles = [example for example in battery_examples() if not example.has_pair]
+    planted, examples = planted_annotations(singles, (("tree", "children", "previous"), ("uniform", "next", "tree:obj")))
+    model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
+    found = measured(model, examples, Dependency())
+    accuracy = found["accuracy"]
+    assert (accuracy.sel(direction="dependent_to_head", layer=0, head=0) == 1).all()  # the tree head: every relation, UAS 100 %
+    assert (accuracy.sel(direction="head_to_dependent", layer=0, head=1) == 1).all()
+    pairs = [
+        (h - d)
+        for e in examples
+        for d, (h, r) in enumerate(zip(e.heads or (), e.relations or (), strict=True))
+        if h != ROOT and r != "punct"
+    ]
+    next_accuracy = float(accuracy.sel(direction="dependent_to_head", layer=1, head=1, relation="all"))
+    # The last word's next token is [SEP]: its other words get next to nothing, and the largest of that next to nothing is no prediction of `next`.
+    assert next_accuracy == pytest.approx(pairs.count(1) / len(pairs), abs=0.03)
+    assert float(accuracy.sel(direction="dependent_to_head", layer=1, head=2, relation="obj")) == 1
+    assert (found["best_accuracy"] == 1).all()
+    assert set(found["best_layer"].values) == {0}
+    # Words without an object relation rest on [SEP].
+    at = found.sel(direction="dependent_to_head", layer=1, head=2, relation="obj")
+    assert float(at["noop_with"]) == pytest.approx(0, abs=1e-4)
+    assert float(at["noop_without"]) == pytest.approx(1, abs=1e-4)
+
+
+def test_a_decoder_is_scored_on_what_it_can_see() -> None:
+    singles = [example for example in battery_examples() if not example.has_pair]
+    planted, examples = planted_annotations(singles, (("tree", "children"),), causal=True)
+    model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
+    found = measured(model, examples, Dependency())
+    assert found.attrs["noop_target"] == "cls"
+    arcs = [(d, h, r) for e in examples for d, (h, r) in enumerate(zip(e.heads or (), e.relations or (), strict=True)) if h != ROOT]
+    for relation in ("det", "obj", "nsubj"):
+        back, ahead = (sum(r == relation and (h < d) == first for d, h, r in arcs) for first in (True, False))
+        assert found["possible"].sel(relation=relation).values.tolist() == [back, ahead]
+    accuracy = found["accuracy"]
+    assert float(accuracy.sel(direction="dependent_to_head", layer=0, head=0, relation="obj")) == 1
+    assert np.isnan(accuracy.sel(direction="dependent_to_head", relation="det")).all()  # a determiner never sees its noun
+    assert float(accuracy.sel(direction="head_to_dependent", layer=0, head=1, relation="det")) == 1
+    assert str(found["best_direction"].sel(relation="det").values) == "head_to_dependent"
+    assert "before" in found.attrs["note"]
+    assert (found["baseline_possible_offset"].sel(direction="dependent_to_head") <= 0).all()
+
+
+def test_the_test_against_the_baseline_has_the_right_level() -> None:
+    """Heads that guess: after correction hardly any is called better than the baseline."""
+    module, tokenizer = random_model()
+    model = HeadModel.open(module, tokenizer=tokenizer)
+    found = measured(model, battery_examples(), Dependency())
+    assert (found["p_adjusted"].values >= found["p_value"].values).all()
+    assert (found["p_adjusted"].values < 0.05).mean() < 0.05
+
+
+# --- input that is not as it should be ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def model() -> HeadModel:
+    module, tokenizer = random_model()
+    return HeadModel.open(module, tokenizer=tokenizer)
+
+
+def test_a_relation_that_does_not_occur_is_refused_with_those_that_do(model: HeadModel) -> None:
+    with pytest.raises(
+        ParameterError, match=r"no relation in this corpus 'dobj'\. Did you mean 'obj'\? Known: advmod, amod, .*obj, obl, punct"
+    ):
+        measured(model, battery_examples(), Dependency(relations=("nsubj", "dobj")))
+
+
+def test_chosen_relations_by_tuple_or_text(model: HeadModel) -> None:
+    every = measured(model, battery_examples(), Dependency())
+    for given in (("obj", "nsubj"), "obj, nsubj"):
+        found = measured(model, battery_examples(), Dependency(relations=given))
+        assert list(found["relation"].values) == ["all", "obj", "nsubj"]
+        xr.testing.assert_allclose(found["accuracy"], every["accuracy"].sel(relation=["all", "obj", "nsubj"]))
+
+
+def test_a_treebank_without_objects(model: HeadModel) -> None:
+    given = Example(words=("the", "dog", "runs"), heads=(1, 2, ROOT), relations=("det", "nsubj", "root"))
+    found = measured(model, [given], Dependency())
+    assert list(found["relation"].values) == ["all", "det", "nsubj"]
+    assert int(found["count"].sel(relation="all")) == 2
+    assert found["few"].all()
+
+
+def test_words_that_do_not_align_are_counted_not_guessed(model: HeadModel) -> None:
+    good = battery_examples()[0]
+    empty = replace(good, words=("the", "", *good.words[2:]))  # a word of no pieces
+    bare = replace(good, heads=None, relations=None)
+    found = measured(model, [good, empty, bare], Dependency())
+    alone = measured(model, [good], Dependency())
+    assert (found.attrs["examples"], found.attrs["examples_unaligned"], found.attrs["examples_without_tree"]) == (1, 1, 1)
+    xr.testing.assert_equal(found["accuracy"], alone["accuracy"])
+    xr.testing.assert_allclose(found["noop_without"], alone["noop_without"])
+
+
+def test_words_behind_a_cut_are_counted(model: HeadModel) -> None:
+    example = battery_examples()[0]
+    assert example.heads is not None
+    model.encoder.max_length = 7  # five words of ten
+    found = measured(model, [example], Dependency())
+    kept = [h for h in example.heads[:5] if h < 5]
+    assert int(found["count"].sum() - found["count"].sel(relation="all")) == len([h for h in kept if h != ROOT])
+    assert found.attrs["words_cut"] == len(example.heads) - len(kept)
+
+
+def test_nothing_aligns(model: HeadModel) -> None:
+    good = battery_examples()[0]
+    found = measured(model, [replace(good, words=("", *good.words[1:]))], Dependency())
+    assert np.isnan(found["accuracy"]).all()
+    assert (found["best_layer"] == -1).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"subtypes": "drop"}, "fold, keep"),
+        ({"reach": 0}, "at least 1"),
+        ({"correction": "x"}, "holm"),
+        ({"noop": "mask"}, "auto, sep, cls, off"),
+    ],
+)
+def test_parameters_are_checked(given: dict, message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        Dependency(**given)
+
+
+# --- the real thing -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.real
+def test_fifty_sentences_of_wiki_bert(shared: Path, wiki_bert: Path) -> None:
+    model = HeadModel.open(wiki_bert)
+    examples = list(open_corpus(shared / "data/trees/en_ewt-ud-dev.conllu.xz", limit=50))
+    found = measured(model, examples, Dependency(), max_tokens=2048)
+    rows = [model.encode(example) for example in examples]
+    assert_same(found, slow_dependency(eager_maps(model, rows), rows))
+    assert str(found["best_direction"].sel(relation="obj").values) == "dependent_to_head"
+    assert float(found["accuracy"].sel(relation="obj", direction="dependent_to_head", layer=4, head=0)) > 0.7

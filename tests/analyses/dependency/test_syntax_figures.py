@@ -1,0 +1,128 @@
+"""Figures of syntax and families: drawn for several shapes, saying what they must, from results with gaps too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from headwise import plots
+from headwise.analyses.dependency.analysis import accuracy_dataset
+from headwise.analyses.dependency.figures import dependency_table, relation_heatmap
+from headwise.analyses.dependency.pairs import Settings
+from headwise.analyses.distance.analysis import Distance, distance_dataset
+from headwise.core.errors import ParameterError
+from headwise.plots import style
+
+LABELS = ("all", "det", "nsubj", "obj", "rare", "vocative")
+SHAPES = [(4, 3), (1, 4), (2, 1), pytest.param(12, 12, marks=pytest.mark.slow), pytest.param(24, 16, marks=pytest.mark.slow)]
+
+
+def made_dependency(layers: int, heads: int, causal: bool = False) -> xr.Dataset:
+    """From made-up counts: `obj` is what the last head of the last layer does, `rare` has few pairs, `vocative` none."""
+    settings = Settings(LABELS, "fold", False, False, False, reach=3)
+    generator = np.random.default_rng(0)
+    pairs = generator.integers(20, 60, size=(len(LABELS), settings.bins)).astype(float)
+    pairs[LABELS.index("rare")] = np.eye(settings.bins)[1]
+    pairs[LABELS.index("vocative")] = 0
+    possible = np.broadcast_to(pairs, (2, layers, heads, *pairs.shape)).copy()
+    if causal:
+        possible[0, ..., 4:] = 0
+        possible[1, ..., :3] = 0
+    found = np.floor(possible * generator.uniform(0, 0.5, size=possible.shape))
+    found[0, -1, -1, LABELS.index("obj")] = np.floor(possible[0, -1, -1, LABELS.index("obj")] * 0.9)
+    dataset = accuracy_dataset(found, possible, pairs, settings, "holm").assign_coords(layer=np.arange(layers), head=np.arange(heads))
+    for group in ("with", "without"):
+        for suffix in ("", "_n", "_low", "_high"):
+            dataset[f"best_noop_{group}{suffix}"] = ("relation", np.full(len(LABELS), 137 if suffix == "_n" else 0.3))
+    return dataset.assign_attrs(examples=137, model="tiny-bert", corpus="made-up sentences")
+
+
+def made_distance(layers: int, heads: int, behaviours: bool) -> xr.Dataset:
+    points = np.random.default_rng(1).normal(size=(layers * heads, 4)) * 0.2
+    js = ((points[:, None] - points[None]) ** 2).sum(-1)
+    found = distance_dataset(js, layers, heads, Distance(permutations=19)).assign_attrs(
+        tokens=5000, examples=137, model="tiny-bert", corpus="made-up sentences"
+    )
+    if behaviours:
+        found["behaviour"] = (
+            "head_a",
+            ["other", "to sep", "obj", "previous token"] * (layers * heads // 4) + ["broad"] * (layers * heads % 4),
+        )
+    return found
+
+
+def texts(figure: Figure) -> str:
+    return "\n".join(text.get_text() for text in figure.findobj(Text) if text.get_visible()).replace("\n", " ")
+
+
+def check(figure: Figure) -> str:
+    said = texts(figure)
+    assert "tiny-bert on made-up sentences" in said
+    width, height = figure.get_size_inches()
+    assert width <= style.PAGE + 1e-6
+    assert height <= 9.5
+    assert min(text.get_fontsize() for text in figure.findobj(Text) if text.get_visible() and text.get_text()) >= style.SMALL
+    return said
+
+
+@pytest.mark.parametrize(("layers", "heads"), SHAPES)
+@pytest.mark.parametrize("causal", [False, True])
+def test_figures_of_dependency(layers: int, heads: int, causal: bool) -> None:
+    drawn = {one.name: one for spec in plots.figures_for("dependency") for one in spec.draw(made_dependency(layers, heads, causal))}
+    assert {"table", "accuracy", "relations", "no-op"} <= set(drawn)
+    for one in drawn.values():
+        said = check(one.figure)
+        assert "n = " in said
+        assert "vocative" not in said  # nothing was counted
+    best = f"L{layers - 1}H{heads - 1}"
+    said = texts(drawn["table"].figure)
+    assert best in said
+    assert f"{layers}-{heads}" in said  # the paper's name
+    assert best in texts(drawn["accuracy"].figure)
+    assert "Wilson" in said
+
+
+def test_the_table_is_the_datasets() -> None:
+    dataset = made_dependency(3, 4)
+    table = dependency_table(dataset)
+    assert isinstance(table, pd.DataFrame)
+    assert "rare" not in list(table["relation"])
+    assert "rare" in list(dependency_table(dataset, fewest=1)["relation"])
+    row = table.set_index("relation").loc["obj"]
+    assert (row["head"], row["head_in_paper"], row["direction"]) == ("L2H3", "3-4", "dependent_to_head")
+    assert row["accuracy"] == pytest.approx(float(dataset["accuracy"].sel(relation="obj").max()))
+    assert row["baseline"] == pytest.approx(float(dataset["baseline"].sel(relation="obj")))
+    assert row["offset"] == int(dataset["baseline_offset"].sel(relation="obj"))
+    assert list(table["pairs"]) == sorted(table["pairs"], reverse=True)
+
+
+def test_one_relation() -> None:
+    dataset = made_dependency(3, 4)
+    assert "obj" in check(relation_heatmap(dataset, "obj"))
+    assert "dependent → head" in check(relation_heatmap(dataset, "obj", "dependent_to_head"))
+    with pytest.raises(ParameterError, match="Did you mean 'obj'"):
+        relation_heatmap(dataset, "dobj")
+
+
+@pytest.mark.parametrize(("layers", "heads"), SHAPES)
+@pytest.mark.parametrize("behaviours", [False, True])
+def test_figures_of_distance(layers: int, heads: int, behaviours: bool) -> None:
+    dataset = made_distance(layers, heads, behaviours)
+    drawn = {one.name: one for spec in plots.figures_for("distance") for one in spec.draw(dataset)}
+    assert {"map", "tree", "layers"} <= set(drawn)
+    for one in drawn.values():
+        assert "n = 137 examples, 5,000 tokens" in check(one.figure)
+    said = texts(drawn["map"].figure)
+    assert ("by behaviour" in said) == behaviours
+    if layers * heads <= 60:
+        assert f"L{layers - 1}H{heads - 1}" in texts(drawn["tree"].figure)
+
+
+def test_nothing_to_draw() -> None:
+    empty = made_dependency(2, 2)
+    empty["best_accuracy"] = empty["best_accuracy"] * np.nan
+    assert not any(spec.draw(empty) for spec in plots.figures_for("dependency") if spec.name == "table")

@@ -1,0 +1,106 @@
+"""`features`: equal to loops over tokens on planted heads and a real model; what matches nothing is named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import slow_sieves
+from headwise import Corpus, HeadModel, make_atlas
+from headwise.analyses.contract import make_analysis
+from headwise.analyses.features.predicates import known_features
+from headwise.core.errors import MissingAnnotationError, ParameterError
+from headwise.testing import eager_maps, planted_model
+from headwise.testing.corpora import battery_examples
+from headwise.text import open_corpus
+from headwise.text.demo import demo_examples
+from headwise.text.encode import Encoded
+
+COUNT = 50 if os.environ.get("HEADWISE_FULL") else 8
+
+
+def compare(dataset: xr.Dataset, maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool) -> None:
+    for name in known_features():
+        from_all, from_first, even = [], [], []
+        for full, row in zip(maps, rows, strict=True):
+            tokens = [t for t in range(len(row)) if slow_sieves.has_feature(name, row, t)]
+            if tokens:
+                n = len(row)
+                from_all.append(np.max([sum(full[:, :, i, t] for i in range(n)) / n for t in tokens], axis=0))
+                from_first.append(np.max([full[-1, :, 0, t] for t in tokens], axis=0))
+                even.append(max(sum(1 / (i + 1) for i in range(t, n)) / n if causal else 1 / n for t in tokens))
+        one = dataset.sel(feature=name)
+        assert (one["attention_n"] == len(from_all)).all(), name
+        assert int(one["inputs_left_out"]) == len(rows) - len(from_all)
+        if not from_all:
+            assert one["attention"].isnull().all()
+            continue
+        np.testing.assert_allclose(one["attention"], np.mean(from_all, axis=0), atol=2e-6, err_msg=name)
+        np.testing.assert_allclose(one["uniform"], np.mean(even), atol=2e-6, err_msg=name)
+        if causal:
+            assert one["from_cls"].isnull().all()
+        else:
+            np.testing.assert_allclose(one["from_cls"], np.mean(from_first, axis=0), atol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_equal_to_loops_on_planted_heads(causal: bool) -> None:
+    examples = battery_examples()
+    planted = planted_model(
+        [["previous", "uniform"], ["first", "same_word"]], causal=causal, words=[w for e in examples for w in e.all_words]
+    )
+    model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
+    dataset = make_atlas(model, Corpus.from_examples(examples), ["features"])["features"]
+    rows = [model.encode(example, i) for i, example in enumerate(examples)]
+    compare(dataset, [planted.expected_map(row) for row in rows], rows, causal)
+
+
+@pytest.mark.real
+def test_equal_to_loops_on_a_real_model(shared: Path, wiki_bert: Path) -> None:
+    model = HeadModel.open(wiki_bert)
+    gold = list(open_corpus(shared / "data" / "trees" / "en_ewt-ud-dev.conllu.xz", limit=COUNT))
+    examples = [*gold, *demo_examples(COUNT)]
+    dataset = make_atlas(model, Corpus.from_examples(examples), ["features"])["features"]
+    rows = [model.encode(example, i) for i, example in enumerate(examples)]
+    compare(dataset, eager_maps(model, rows), rows, causal=False)
+
+
+def test_planted_heads_are_recovered() -> None:
+    planted = planted_model([["sep", "cls", "uniform"]], words=["the", "cat", "sleeps"])
+    model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
+    dataset = make_atlas(model, Corpus.from_texts(["the cat sleeps", "cat"]), ["features"])["features"].sel(layer=0)
+    assert dataset["attention"].sel(head=0, feature="sep").item() == pytest.approx(1)
+    assert dataset["attention"].sel(head=1, feature="cls").item() == pytest.approx(1)
+    assert dataset["from_cls"].sel(head=0, feature="sep").item() == pytest.approx(1)
+    assert dataset["attention"].sel(head=2, feature="cls").item() == pytest.approx(np.mean([1 / 5, 1 / 3]))
+    assert dataset["attention"].sel(feature="noun").isnull().all()
+
+
+def test_own_features_and_those_that_match_nothing() -> None:
+    examples = battery_examples()
+    planted = planted_model([["uniform"]], words=[w for e in examples for w in e.all_words])
+    model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
+    corpus = Corpus.from_examples(examples)
+    given = {"extra": "old: form=old & upos=ADJ; ghost: lemma=ghost", "features": "old,ghost,cls"}
+    atlas = make_atlas(model, corpus, ["features"], parameters={"features": given})
+    dataset = atlas["features"]
+    assert atlas.provenance["left_out"]["features"] == {
+        "feature=ghost": "no token of the corpus is one"
+    }  # so the page and the file name it
+    assert dataset["feature"].values.tolist() == ["old", "ghost", "cls"]
+    assert dataset["attention_n"].sel(feature="old").item() == sum("old" in e.all_words for e in examples)
+    assert dataset.attrs["matched_nothing"] == "ghost"
+    assert dataset["attention"].sel(feature="ghost").isnull().all()
+    with pytest.raises(ParameterError, match=r"'subj' matches nothing.*Did you mean 'nsubj'"):
+        make_atlas(model, corpus, ["features"], parameters={"features": {"extra": "subj: relation=nsubjx"}})
+    with pytest.raises(ParameterError, match="No token of the corpus is of any of the features ghost; check"):
+        make_atlas(model, corpus, ["features"], parameters={"features": {"extra": "ghost: lemma=ghost", "features": "ghost"}})
+    with pytest.raises(MissingAnnotationError, match=r"no parts of speech|no words"):
+        make_atlas(model, Corpus.from_texts(["old cat"]), ["features"], parameters={"features": {"features": "noun"}})
+    with pytest.raises(ParameterError, match="Did you mean 'noun'"):
+        make_analysis("features", {"features": "nuon"})

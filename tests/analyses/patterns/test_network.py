@@ -1,0 +1,141 @@
+"""The network and the classifier that comes with headwise: shape, size, speed tricks that change nothing, planted maps, held-out labels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from headwise.analyses.patterns import PATTERNS, classify_maps, load_classifier, shipped_classifier
+from headwise.analyses.patterns import network as network_module
+from headwise.analyses.patterns.maps import CHANNELS, SIZE, map_images
+from headwise.analyses.patterns.network import PatternClassifier, PatternNetwork
+from headwise.core.errors import InputError, ParameterError
+
+DATA = Path(__file__).parents[3] / "data" / "patterns"
+
+
+def some_maps(count: int, n: int) -> torch.Tensor:
+    return (3 * torch.randn(count, n, n, generator=torch.Generator().manual_seed(0))).softmax(-1)
+
+
+def test_eight_convolutions_with_relu() -> None:
+    layers = list(PatternNetwork().convolutions)
+    assert sum(isinstance(layer, nn.Conv2d) for layer in layers) == 8
+    assert sum(isinstance(layer, nn.ReLU) for layer in layers) == 8
+    assert PatternNetwork()(torch.rand(3, len(CHANNELS), SIZE, SIZE)).shape == (3, len(PATTERNS))
+
+
+def test_shipped_weights_are_small() -> None:
+    folder = Path(network_module.__file__).parent
+    assert (folder / network_module.WEIGHTS).stat().st_size < 1_000_000
+
+
+def test_saving_and_loading_is_the_same_function(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    networks = []
+    for _ in range(2):
+        made = PatternNetwork()
+        for layer in made.convolutions:  # statistics as after training, so that taking them into the convolution is a real test
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.running_mean = torch.randn(layer.num_features) * 0.1
+                layer.running_var = torch.rand(layer.num_features) + 0.5
+        made.load_state_dict({k: v.half().float() if v.is_floating_point() else v for k, v in made.state_dict().items()})
+        networks.append(made.eval())
+    counts = np.arange(25).reshape(5, 5)
+    PatternClassifier(tuple(networks), counts, counts.T).save(tmp_path / "w.safetensors")
+    back = load_classifier(tmp_path / "w.safetensors")
+    shown = map_images(some_maps(4, 30), causal=False)
+    with torch.no_grad():
+        expected = sum(made(shown).softmax(-1) for made in networks) / 2
+    torch.testing.assert_close(back.probabilities(shown), expected, atol=1e-5, rtol=1e-4)
+    np.testing.assert_array_equal(back.confusion, counts)
+    np.testing.assert_array_equal(back.confusion_causal, counts.T)
+    assert not any(isinstance(layer, nn.BatchNorm2d) for layer in back.networks[0].convolutions)
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"nothing of the kind")
+    with pytest.raises(InputError, match="cannot be read as a pattern classifier"):
+        load_classifier(tmp_path / "x")
+    from safetensors.torch import save_file
+
+    save_file({"a": torch.zeros(1)}, tmp_path / "y")
+    with pytest.raises(InputError, match="no pattern classifier of this version"):
+        load_classifier(tmp_path / "y")
+
+
+def test_batching_changes_nothing() -> None:
+    maps = some_maps(5, 40)
+    together = classify_maps(maps.reshape(1, 5, 40, 40), causal=False)
+    assert together.shape == (1, 5, len(PATTERNS))
+    torch.testing.assert_close(together.sum(-1), torch.ones(1, 5))
+    for k in range(5):
+        torch.testing.assert_close(classify_maps(maps[k], causal=False), together[0, k], atol=1e-5, rtol=1e-4)
+
+
+def test_rows_need_not_sum_to_one() -> None:
+    maps = some_maps(3, 25)
+    torch.testing.assert_close(classify_maps(maps * 7, causal=True), classify_maps(maps, causal=True), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "bad", [torch.zeros(3, 4), torch.zeros(2, 3, 4), torch.zeros(4), torch.zeros(0, 0), -torch.ones(4, 4), torch.full((4, 4), torch.nan)]
+)
+def test_what_is_no_map_is_refused(bad: torch.Tensor) -> None:
+    with pytest.raises(ParameterError, match="`maps` must"):
+        classify_maps(bad, causal=False)
+
+
+def planted(n: int, causal: bool) -> dict[str, np.ndarray]:
+    """Maps that nobody would call otherwise, on a little noise."""
+    rng = np.random.default_rng(n)
+    noise = rng.dirichlet(np.full(n, 0.5), n)
+    previous = np.eye(n, k=-1)
+    previous[0, 0] = 1
+    stripe = np.zeros((n, n))
+    stripe[:, 0] = 1
+    half = n // 2
+    block = np.zeros((n, n))
+    block[:half, :half], block[half:, half:] = rng.dirichlet(np.full(half, 2.0), half), rng.dirichlet(np.full(n - half, 2.0), n - half)
+    made = {"vertical": stripe, "diagonal": previous, "vertical+diagonal": 0.6 * stripe + 0.4 * previous, "block": block}
+    made = {name: 0.93 * a + 0.07 * noise for name, a in made.items()}
+    if causal:
+        made = {name: np.tril(a) for name, a in made.items()}
+        made = {name: a / a.sum(-1, keepdims=True) for name, a in made.items()}
+    return made
+
+
+@pytest.mark.parametrize("n", [24, 40, 64, 90, 128, 256])
+@pytest.mark.parametrize(
+    ("name", "causal"), [("vertical", False), ("diagonal", False), ("block", False), ("vertical", True), ("diagonal", True)]
+)
+def test_planted_maps_get_their_names(n: int, name: str, causal: bool) -> None:
+    said = classify_maps(torch.tensor(planted(n, causal)[name]), causal)
+    assert PATTERNS[int(said.argmax())] == name, said
+
+
+@pytest.mark.parametrize("n", [24, 40, 64, 90, 128, 256])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_stripe_and_a_diagonal_together_look_more_like_both_than_either_alone(n: int, causal: bool) -> None:
+    both = PATTERNS.index("vertical+diagonal")
+    said = {name: float(classify_maps(torch.tensor(a), causal)[both]) for name, a in planted(n, causal).items()}
+    assert said["vertical+diagonal"] > 2 * max(said["vertical"], said["diagonal"])
+
+
+def test_the_held_out_figures_are_those_of_the_shipped_weights() -> None:
+    """The reported macro F1 on the model that training never saw comes out of the package's own weights and the repository's own maps."""
+    train = pytest.importorskip("headwise.analyses.patterns.train")
+    if not (DATA / "maps.npz").exists():
+        pytest.skip("the labelled maps are part of the repository, not of the package")
+    labelled = train.load_labelled(DATA)
+    held = labelled.select(labelled.model == train.HELD_OUT)
+    shown = train.to_images(held.weights, held.lengths, held.causal)
+    said = shipped_classifier().probabilities(shown).argmax(-1).numpy()
+    got = train.score(held.labels.numpy(), said, held.head, repeats=10)["macro F1"][0]
+    reported = json.loads((DATA / "results.json").read_text())[f"held out, {train.HELD_OUT}"]["macro F1"]
+    assert got == pytest.approx(reported[0], abs=0.02)  # weights were rounded to half precision after scoring

@@ -1,0 +1,394 @@
+"""Probing on planted heads that must know a word and heads that cannot, vectors against a slow pass, parts, resuming, and bad input."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binomtest, pearsonr
+from sklearn.metrics import f1_score, matthews_corrcoef
+from statsmodels.stats.multitest import multipletests
+
+from headwise.analyses.contract import Shape, make_analysis
+from headwise.analyses.probing.analysis import Probing, probe, with_random_weights
+from headwise.analyses.probing.fit import FitOptions, control_labels, features_of, fit_task
+from headwise.analyses.probing.result import correlation_test, fisher_interval, probing_dataset, second_metric
+from headwise.core.errors import InputError, OutputError, ParameterError
+from headwise.models import HeadModel
+from headwise.models import vectors as vectors_module
+from headwise.models.vectors import collect_vectors, pool_tokens, token_rule
+from headwise.probes import ProbeSettings, Split, fit_probes
+from headwise.testing import eager_hidden, planted_model
+from headwise.text import Corpus, Example
+from headwise.text.tasks.probing import ProbeTask, glue_task, read_tasks, sample, senteval_task, task_from_examples
+
+WORDS = [f"w{i}" for i in range(12)]
+BEHAVIOURS = [["next", "cls", "offset:+3"], ["cls", "sep", "offset:+2"]]
+FAST = ProbeSettings(solver="lbfgs", penalties=(1e-3, 1e-1))
+
+
+def sentences(count: int, seed: int = 0, lengths: tuple[int, int] = (4, 9)) -> list[list[str]]:
+    random = np.random.default_rng(seed)
+    return [[WORDS[i] for i in random.choice(len(WORDS), random.integers(*lengths))] for _ in range(count)]
+
+
+def first_word_task(count: int = 260, name: str = "first", position: int = 0, classes: int = 3) -> ProbeTask:
+    """The label is told by one word of the sentence."""
+    texts = sentences(count)
+    examples = tuple(Example(text=" ".join(words), label=f"c{int(words[position][1:]) % classes}") for words in texts)
+    return ProbeTask(name, examples, Split(*np.split(np.arange(count), [count * 6 // 10, count * 8 // 10])))
+
+
+@pytest.fixture(scope="module")
+def planted() -> HeadModel:
+    made = planted_model(BEHAVIOURS, words=WORDS, max_length=16)
+    return HeadModel.open(made.model, tokenizer=made.tokenizer)
+
+
+@pytest.fixture(scope="module")
+def result(planted: HeadModel) -> Any:
+    return probe(
+        planted, [first_word_task(), first_word_task(name="third", position=2)], settings=FAST, random_baseline=True, curve=(1, 2, 6)
+    )
+
+
+def test_planted_heads_know_the_word_they_look_at(result: Any) -> None:
+    accuracy = result.accuracy
+    assert accuracy.sel(task="first").values[0, 0] == 1.0  # looks at the first word from [CLS]
+    assert accuracy.sel(task="third").values[0, 2] == 1.0  # three places on
+    for task, knows in (("first", (0, 0)), ("third", (0, 2))):
+        others = [accuracy.sel(task=task).values[0, h] for h in range(3) if (0, h) != knows]
+        assert max(others) < 0.7
+        assert bool(result.better.sel(task=task).values[knows])
+        assert (int(result.top_layer.sel(task=task)[0]), int(result.top_head.sel(task=task)[0])) == knows
+        assert float(result.pooled_accuracy.sel(task=task, pooling="top_heads")) > 0.95
+        assert float(result.selectivity.sel(task=task).values[knows]) > 0.4
+
+
+def test_dims_coordinates_and_intervals(result: Any, planted: HeadModel) -> None:
+    assert result.accuracy.dims == ("task", "layer", "head")
+    assert result.layer_accuracy.dims == ("task", "layer")
+    assert result.pooled_accuracy.dims == ("task", "pooling")
+    assert result.pooling.values[:3].tolist() == ["last_layer", "best_layer", "top_heads"]
+    assert result.sizes["layer"] == planted.layers
+    assert result.sizes["head"] == planted.heads
+    for name in ("accuracy", "layer_accuracy", "pooled_accuracy", "curve_accuracy", "control_accuracy", "random_accuracy", "selectivity"):
+        value, low, high = (result[name + end].values for end in ("", "_low", "_high"))
+        assert (low <= value + 1e-6).all(), name
+        assert (value <= high + 1e-6).all(), name
+        assert (result[f"{name}_n"] == 52).all(), name
+    np.testing.assert_allclose(result.task_correlation.values, np.corrcoef(result.accuracy.values.reshape(2, -1)), atol=1e-5)
+
+
+def test_the_test_against_the_majority_is_mcnemars_with_holm(planted: HeadModel) -> None:
+    task = first_word_task()
+    fit = fit_task(task, collect_vectors(planted, task.examples), FitOptions(FAST, curve=(), greedy=False, control=False))
+    shape = Shape(planted.layers, planted.heads, planted.d_head, planted.hidden, False, 16, ())
+    dataset = probing_dataset([task], [fit], shape, 3, ())
+    labels = np.array(task.labels)
+    names, counts = np.unique(labels[task.split.train], return_counts=True)
+    majority = labels[task.split.test] == names[counts.argmax()]
+    assert float(dataset.majority[0]) == pytest.approx(majority.mean())
+    p = []
+    for row in fit["heads/predicted"]:
+        right = np.array(sorted(names))[row] == labels[task.split.test]
+        first, second = int((right & ~majority).sum()), int((~right & majority).sum())
+        p.append(binomtest(first, first + second, 0.5, alternative="greater").pvalue if first + second else 1.0)
+    np.testing.assert_allclose(dataset.p_value.values.ravel(), p, rtol=1e-9)
+    np.testing.assert_allclose(dataset.p_adjusted.values.ravel(), multipletests(p, method="holm")[1], rtol=1e-9)
+
+
+def test_top_heads_are_ranked_on_validation_and_refitted(planted: HeadModel) -> None:
+    task = first_word_task()
+    vectors = collect_vectors(planted, task.examples)
+    fit = fit_task(task, vectors, FitOptions(FAST, curve=(2,), greedy=False, control=False))
+    order = np.argsort(-fit["heads/validation"], kind="stable")
+    np.testing.assert_array_equal(fit["top/order"], order)
+    joined = np.concatenate([vectors.heads.reshape(6, -1, planted.d_head)[u] for u in order[:2]], -1)[None]
+    again = fit_probes(joined, task.labels, task.split, FAST)
+    np.testing.assert_array_equal(fit["top/2/predicted"], again.predicted)
+
+
+def test_vectors_are_the_slow_ones_whatever_the_batch(planted: HeadModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    examples = [Example(text=" ".join(words)) for words in sentences(9)]
+    together = collect_vectors(planted, examples)
+    monkeypatch.setattr(vectors_module, "MAX_TOKENS", 1)
+    alone = collect_vectors(planted, examples)
+    np.testing.assert_allclose(together.heads, alone.heads, atol=1e-5)
+    rows = [planted.encode(example, i) for i, example in enumerate(examples)]
+    hidden = eager_hidden(planted, rows)
+    for i, states in enumerate(hidden):
+        np.testing.assert_allclose(together.layers[:, i], states[1:, 0], atol=1e-5)
+        trace = planted.trace(planted.batch([rows[i]]), {"outputs"})
+        np.testing.assert_allclose(
+            together.heads[:, :, i],
+            trace.outputs[:, 0, :, 0] if trace.outputs.shape[0] == planted.layers else trace.outputs[0, :, :, 0],
+            atol=1e-5,
+        )
+
+
+def test_tokens_that_stand_for_a_sentence() -> None:
+    values = torch.arange(2 * 3 * 4 * 2, dtype=torch.float32).view(2, 3, 4, 2)
+    real = torch.tensor([[True, True, True, True], [True, True, False, False]])
+    np.testing.assert_array_equal(pool_tokens(values, real, "first"), values[:, :, 0])
+    np.testing.assert_array_equal(pool_tokens(values, real, "last"), torch.stack([values[0, :, 3], values[1, :, 1]]))
+    np.testing.assert_allclose(pool_tokens(values, real, "mean"), torch.stack([values[0].mean(1), values[1, :, :2].mean(1)]))
+    np.testing.assert_array_equal(pool_tokens(values[:, 0], real, "last"), torch.stack([values[0, 0, 3], values[1, 0, 1]]))
+
+
+def test_decoders_are_read_at_their_last_token() -> None:
+    made = planted_model([["self", "previous"]], words=WORDS, causal=True, max_length=16)
+    model = HeadModel.open(made.model, tokenizer=made.tokenizer)
+    assert token_rule(model) == "last"
+    assert token_rule(model, "mean") == "mean"
+    texts = sentences(240)
+    examples = tuple(Example(text=" ".join(words), label=str(int(words[-1][1:]) % 2)) for words in texts)
+    task = ProbeTask("last", examples, Split(*np.split(np.arange(240), [140, 190])))
+    found = probe(model, [task], settings=FAST, greedy=False, control=False, curve=())
+    assert found.accuracy.values[0, 0, 0] == 1.0
+    assert found.attrs["token"] == "last"
+
+
+def test_order_of_examples_does_not_matter_for_a_corpus(planted: HeadModel) -> None:
+    examples = list(first_word_task(150).examples)
+    results = [
+        probe(planted, Corpus.from_examples(list_, "c"), settings=FAST, greedy=False, control=False, curve=())
+        for list_ in (examples, examples[::-1])
+    ]
+    np.testing.assert_array_equal(results[0].accuracy.values, results[1].accuracy.values)
+    np.testing.assert_array_equal(results[0].pooled_accuracy.values, results[1].pooled_accuracy.values)
+
+
+def test_phases_resume_and_refuse_another_model(planted: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = first_word_task(150)
+    whole = collect_vectors(planted, task.examples)
+    monkeypatch.setattr(vectors_module, "SHARD", 40)
+    real_batch, seen = vectors_module.batch_vectors, []
+
+    def killed(model: Any, batch: Any, token: str) -> Any:
+        seen.append(len(batch))
+        if sum(seen) > 90:
+            raise KeyboardInterrupt
+        return real_batch(model, batch, token)
+
+    monkeypatch.setattr(vectors_module, "batch_vectors", killed)
+    with pytest.raises(KeyboardInterrupt):
+        collect_vectors(planted, task.examples, tmp_path / "v")
+    assert json.loads((tmp_path / "v" / "vectors.json").read_text())["done"] == [0, 40]
+    counted = []
+    monkeypatch.setattr(vectors_module, "batch_vectors", lambda m, b, t: counted.append(len(b)) or real_batch(m, b, t))
+    resumed = collect_vectors(planted, task.examples, tmp_path / "v")
+    assert sum(counted) == 70
+    np.testing.assert_allclose(resumed.heads, whole.heads, atol=1e-6)
+    assert isinstance(resumed.heads, np.memmap)
+    with pytest.raises(OutputError, match="checkpoint of another model"):
+        collect_vectors(with_random_weights(planted), task.examples, tmp_path / "v")
+    with pytest.raises(OutputError, match="other examples"):
+        collect_vectors(planted, task.examples[:-1], tmp_path / "v")
+
+
+def test_a_fit_is_done_once(planted: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = {"settings": FAST, "greedy": False, "control": False, "curve": (), "folder": tmp_path}
+    first = probe(planted, [first_word_task(120)], **arguments)
+    monkeypatch.setattr("headwise.analyses.probing.analysis.fit_task", lambda *a: pytest.fail("fitted again"))
+    again = probe(planted, [first_word_task(120)], **arguments)
+    assert first.identical(again)
+    monkeypatch.undo()
+    other = probe(planted, [first_word_task(120)], **(arguments | {"settings": replace(FAST, solver="ridge")}))
+    assert other.attrs["solver"] != first.attrs["solver"]
+
+
+def test_pairs_as_features_and_as_one_input(planted: HeadModel) -> None:
+    left, right = sentences(200, 1), sentences(200, 2)
+    right = [one[:1] + two[1:] if i % 2 else two for i, (one, two) in enumerate(zip(left, right, strict=True))]
+    examples = tuple(
+        Example(text=" ".join(one), pair=" ".join(two), label=float(one[0] == two[0])) for one, two in zip(left, right, strict=True)
+    )
+    task = ProbeTask("same", tuple(replace(e, label=str(int(e.label))) for e in examples), Split(*np.split(np.arange(200), [130, 165])))
+    apart = probe(planted, [task], settings=FAST, pairs="features", curve=(), greedy=False, control=False)
+    joint = probe(planted, [task], settings=FAST, pairs="joint", curve=(), greedy=False, control=False)
+    assert apart.accuracy.values[0, 0, 0] > 0.85  # |u - v| of the heads that read the first words
+    assert joint.accuracy.values[0, 0, 0] < 0.75  # one input's [CLS] never sees the second first word there
+    numeric = ProbeTask("score", examples, task.split, "regression", "spearman")
+    found = probe(planted, [numeric], settings=FAST, pairs="features", curve=(1,))
+    assert found.accuracy.values[0, 0, 0] > 0.6
+    assert np.isfinite(found.pooled_spearman.values).all()
+    assert found.kind.values.tolist() == ["regression"]
+
+
+def test_control_labels_keep_the_shape_and_random_weights_are_seeded(planted: HeadModel) -> None:
+    task = first_word_task(200)
+    dealt = control_labels(task, 0)
+    for rows in (task.split.train, task.split.test):
+        texts = {task.examples[i].text for i in rows}
+        if len(texts) == len(rows):
+            assert sorted(dealt[i] for i in rows) == sorted(task.labels[i] for i in rows)
+    by_text: dict[str | None, set] = {}
+    for example, label in zip(task.examples, dealt, strict=True):
+        by_text.setdefault(example.text, set()).add(label)
+    assert all(len(labels) == 1 for labels in by_text.values())
+    assert dealt != task.labels
+    one, two, three = (with_random_weights(planted, seed).identity()["weight_hash"] for seed in (0, 0, 1))
+    assert one == two != three
+
+
+def test_syntactic_and_semantic_scores_are_means_over_their_tasks(planted: HeadModel) -> None:
+    names = ("tree_depth", "bigram_shift", "past_present", "sentence_length")
+    tasks = [first_word_task(100, name, position=i) for i, name in enumerate(names)]
+    found = probe(planted, tasks, settings=replace(FAST, solver="ridge"), greedy=False, control=False, curve=())
+    np.testing.assert_allclose(found.syntactic_score, found.accuracy.values[:2].mean(0), atol=1e-6)
+    np.testing.assert_allclose(found.semantic_score, found.accuracy.values[2], atol=1e-6)
+
+
+def test_second_metrics_are_scikit_learns() -> None:
+    random = np.random.default_rng(0)
+    truth, said = random.integers(0, 2, (2, 80))
+    fit = {"truth": truth, "x/predicted": said[None]}
+    assert second_metric("f1", fit, "x", 0) == pytest.approx(f1_score(truth, said))
+    assert second_metric("matthews", fit, "x", 0) == pytest.approx(matthews_corrcoef(truth, said))
+    numbers = random.normal(size=(2, 60))
+    numbers[1] += numbers[0]
+    known = pearsonr(*numbers)
+    np.testing.assert_allclose(fisher_interval(np.array(known.statistic), 60), known.confidence_interval(0.95), atol=1e-9)
+    np.testing.assert_allclose(correlation_test(np.array(known.statistic), 60), pearsonr(*numbers, alternative="greater").pvalue)
+
+
+# --- tasks ---------------------------------------------------------------------------------------------------------------
+
+
+def test_senteval_files(tmp_path: Path) -> None:
+    path = tmp_path / "tree_depth.txt"
+    path.write_text("tr\t5\ta b\nva\t6\tc d\ntr\t6\te f\nte\t5\tg h\n")
+    task = senteval_task(path)
+    assert (task.name, task.group, task.labels) == ("tree_depth", "syntactic", ["5", "6", "6", "5"])
+    assert [part.tolist() for part in (task.split.train, task.split.validation, task.split.test)] == [[0, 1], [2], [3]]
+    assert [t.name for t in read_tasks(tmp_path)] == ["tree_depth"]
+    (tmp_path / "bad.txt").write_text("tr\t5\ta b\nva\t6\tc d\n")
+    with pytest.raises(InputError, match="no rows of the part 'te'"):
+        senteval_task(tmp_path / "bad.txt")
+
+
+def test_glue_folders(tmp_path: Path) -> None:
+    folder = tmp_path / "RTE"
+    folder.mkdir()
+    head = "index\tsentence1\tsentence2\tlabel\n"
+    (folder / "train.tsv").write_text(
+        head + "".join(f"{i}\ta{i}\tb{i}\t{'entailment' if i % 2 else 'not_entailment'}\n" for i in range(20))
+    )
+    (folder / "dev.tsv").write_text(head + "0\tc\td\tentailment\n")
+    task = glue_task(folder)
+    assert task.paired
+    assert (len(task.split.train), len(task.split.validation), len(task.split.test)) == (18, 2, 1)
+    assert not set(task.split.train) & set(task.split.validation)
+    assert task.examples[task.split.test[0]].text == "c"
+    only = tmp_path / "QNLI"
+    only.mkdir()
+    (only / "dev.tsv").write_text("index\tquestion\tsentence\tlabel\n" + "".join(f"{i}\tq{i}\ts{i}\tentailment\n" for i in range(10)))
+    assert len(glue_task(only).split.train) == 6
+    assert [t.name for t in read_tasks(f"{folder},{only}")] == ["RTE", "QNLI"]
+
+
+def test_samples_keep_labels_in_proportion() -> None:
+    labels = ["a"] * 60 + ["b"] * 30 + ["c"] * 10
+    rows = sample(labels, np.arange(100), 50, seed=3)
+    assert [sum(labels[r] == name for r in rows) for name in "abc"] == [30, 15, 5]
+    assert rows.tolist() == sorted(rows)
+    assert rows.tolist() == sample(labels, np.arange(100), 50, seed=3).tolist()
+    assert rows.tolist() != sample(labels, np.arange(100), 50, seed=4).tolist()
+
+
+def test_bad_input(planted: HeadModel, tmp_path: Path) -> None:
+    task = first_word_task(60)
+    for bad, message in (
+        ({"top": 7}, "7 heads, but the model has 6"),
+        ({"curve": (1, 9)}, "9 heads, but the model has 6"),
+        ({"top": 0}, "asks for 0"),
+    ):
+        with pytest.raises(ParameterError, match=message):
+            probe(planted, [task], settings=FAST, **bad)
+    one_class = replace(task, examples=tuple(replace(e, label="x") for e in task.examples))
+    with pytest.raises(InputError, match="at least two classes"):
+        probe(planted, [one_class], settings=FAST)
+    missing = replace(task, examples=tuple(replace(e, label=None) if i == 59 else e for i, e in enumerate(task.examples)))
+    with pytest.raises(InputError, match="test part have no label"):
+        probe(planted, [missing], settings=FAST)
+    with pytest.raises(ParameterError, match="Two tasks are called 'first'"):
+        probe(planted, [task, task], settings=FAST)
+    with pytest.raises(ParameterError, match="`token` must be one of"):
+        probe(planted, [task], token="middle")
+    with pytest.raises(ParameterError, match="`pairs` must be one of"):
+        probe(planted, [task], pairs="both")
+    with pytest.raises(InputError, match="neither SentEval files"):
+        read_tasks(tmp_path)
+    with pytest.raises(InputError, match="no example has a label"):
+        task_from_examples([Example(text="a")])
+    with pytest.raises(InputError, match="cannot be cut into 50 folds"):
+        probe(planted, [task], settings=replace(FAST, folds=50), greedy=False, control=False)
+    mixed = replace(task, examples=(replace(task.examples[0], pair="w1"), *task.examples[1:]))
+    with pytest.raises(InputError, match="1 of 60 examples have a second sentence"):
+        probe(planted, [mixed], pairs="features", settings=FAST)
+
+
+def test_nan_weights_are_refused(planted: HeadModel) -> None:
+    broken = with_random_weights(planted)
+    with torch.no_grad():
+        next(p for n, p in broken.module.named_parameters() if "query.weight" in n).fill_(float("nan"))
+    with pytest.raises(InputError, match="NaN or infinity"):
+        collect_vectors(broken, first_word_task(5).examples)
+
+
+def test_the_experiment_runs_on_a_labelled_corpus(planted: HeadModel, tmp_path: Path) -> None:
+    analysis = make_analysis("probing", {"greedy": False, "control": False, "train": 80})
+    assert isinstance(analysis, Probing)
+    assert analysis.requires == {"label"}
+    assert Probing(tasks="x").requires == frozenset()
+
+    class Bench:
+        model, corpus, folder, limit = planted, Corpus.from_examples(first_word_task(150).examples, "words"), tmp_path, 140
+        shape = Shape(planted.layers, planted.heads, planted.d_head, planted.hidden, False, 16, ())
+
+        def progress(self, what: str, done: int, total: int) -> None:
+            assert what.startswith("words")
+
+    found = analysis.perform(Bench())
+    assert found.accuracy.shape == (1, 2, 3)
+    assert int(found.train_n[0]) == 80
+    with pytest.raises(ParameterError, match="`folds` must be 0"):
+        Probing(folds=1)
+    with pytest.raises(ParameterError, match="`solver` must be one of"):
+        Probing(solver="svm")
+
+
+def test_features_of_pairs_take_first_and_second_sentences(planted: HeadModel) -> None:
+    examples = tuple(Example(text=f"w{i}", pair=f"w{i + 1}", label=str(i % 2)) for i in range(6))
+    task = ProbeTask("p", examples, Split([0, 1], [2, 3], [4, 5]))
+    from headwise.analyses.probing.analysis import task_vectors
+
+    vectors = task_vectors(planted, task, "features")
+    heads, _ = features_of(vectors, task)
+    alone = collect_vectors(planted, [Example(text="w3"), Example(text="w4")])
+    block = heads.block(0, 1, np.array([3]))[0, 0]
+    u, v = alone.heads[0, 0]
+    np.testing.assert_allclose(block, np.concatenate([u, v, np.abs(u - v), u * v]), atol=1e-5)
+
+
+@pytest.mark.real
+def test_real_vectors_and_scikit_learn_agree_on_twenty_heads(shared: Path, wiki_bert: Path) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    model = HeadModel.open(wiki_bert)
+    task = senteval_task(shared / "data" / "probing" / "subj_number.txt.gz").limit(300, 100, 400)
+    vectors = collect_vectors(model, task.examples)
+    heads = vectors.heads.reshape(144, len(task.examples), -1)[np.random.default_rng(0).choice(144, 20, replace=False)]
+    labels = np.array(task.labels)
+    found = fit_probes(heads, labels, task.split, ProbeSettings(solver="lbfgs", penalties=(1e-2,)))
+    for unit in range(20):
+        x = heads[unit].astype(np.float64)
+        x = (x - x[task.split.train].mean(0)) / x[task.split.train].std(0)
+        reference = LogisticRegression(C=1 / (300 * 1e-2), max_iter=2000, tol=1e-5).fit(x[task.split.train], labels[task.split.train])
+        assert abs(found.test[unit] - reference.score(x[task.split.test], labels[task.split.test])) <= 0.005

@@ -1,0 +1,427 @@
+"""`roles`: equal to loops over tokens, exact on planted heads, and tests that hold their level."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+import xarray as xr
+
+import slow_sieves
+from headwise import Corpus, HeadModel, make_atlas
+from headwise.analyses.contract import make_analysis
+from headwise.analyses.roles import tests as role_tests
+from headwise.analyses.roles.sieves import known_sieves, sieve
+from headwise.analyses.roles.sieves.registry import forget_sieve
+from headwise.core.errors import MissingAnnotationError, ParameterError
+from headwise.run.engine import observe_batches
+from headwise.run.plan import model_shape, scan
+from headwise.stats.accumulators import Moments
+from headwise.stats.corrections import benjamini_hochberg, holm
+from headwise.stats.overlap import overlap_test, stratified_overlap_test
+from headwise.stats.skewed import bootstrap_family_test, bootstrap_t_test
+from headwise.testing import eager_maps, planted_annotations, planted_model
+from headwise.testing.corpora import battery_examples
+from headwise.text import open_corpus
+from headwise.text.demo import demo_examples
+from headwise.text.encode import Encoded, batches
+
+COUNT = 50 if os.environ.get("HEADWISE_FULL") else 8
+
+
+def slow_bias(maps: np.ndarray, row: Encoded, role: str, causal: bool) -> np.ndarray | None:
+    """The score of one input `[layer, head]`, token by token; None where no token has a sieve."""
+    scores = []
+    for i in range(len(row)):
+        visible = range(i + 1) if causal else range(len(row))
+        inside = [j for j in visible if slow_sieves.in_sieve(role, row, i, j)]
+        if inside:
+            to_sieve = sum(maps[:, :, i, j] for j in inside) / len(inside)
+            to_all = sum(maps[:, :, i, j] for j in visible) / len(visible)
+            scores.append(to_sieve / to_all)
+    return np.mean(scores, axis=0) if scores else None
+
+
+def compare(dataset: xr.Dataset, maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool) -> None:
+    for role in dataset["role"].values:
+        found = [slow_bias(m, row, role, causal) for m, row in zip(maps, rows, strict=True)]
+        known = [score for score in found if score is not None]
+        chosen = dataset.sel(role=role)
+        assert (chosen["bias_n"] == len(known)).all(), role
+        assert (chosen["inputs_left_out"] == len(rows) - len(known)).all(), role
+        if known:
+            np.testing.assert_allclose(chosen["bias"], np.mean(known, axis=0), rtol=2e-5, atol=1e-5, err_msg=role)
+        else:
+            assert chosen["bias"].isnull().all()
+        if len(known) > 1:
+            np.testing.assert_allclose(chosen["spread"], np.std(known, axis=0, ddof=1), rtol=1e-3, atol=2e-5, err_msg=role)
+        tokens = sum(
+            any(slow_sieves.in_sieve(role, row, i, j) for j in range(i + 1 if causal else len(row)))
+            for row in rows
+            for i in range(len(row))
+        )
+        assert (chosen["tokens"] == tokens).all(), role
+        assert (chosen["tokens_empty"] == sum(map(len, rows)) - tokens).all(), role
+
+
+def opened(planted) -> HeadModel:
+    return HeadModel.open(planted.model, tokenizer=planted.tokenizer)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_equal_to_loops_on_planted_heads(causal: bool) -> None:
+    behaviours = [["previous", "uniform", "same_word"], ["first", "self", "offset:-2"]]
+    examples = battery_examples()
+    planted = planted_model(behaviours, causal=causal, words=[w for e in examples for w in e.all_words])
+    model = opened(planted)
+    dataset = make_atlas(model, Corpus.from_examples(examples), ["roles"])["roles"]
+    rows = [model.encode(example, i) for i, example in enumerate(examples)]
+    assert len(dataset["role"]) == len(known_sieves())
+    compare(dataset, [planted.expected_map(row) for row in rows], rows, causal)
+
+
+@pytest.mark.real
+def test_equal_to_loops_on_a_real_model(shared: Path, wiki_bert: Path) -> None:
+    model = HeadModel.open(wiki_bert)
+    gold = list(open_corpus(shared / "data" / "trees" / "en_ewt-ud-dev.conllu.xz", limit=COUNT))
+    examples = [example for example in gold if len(example.all_words) < 40] + demo_examples(COUNT // 2)
+    dataset = make_atlas(model, Corpus.from_examples(examples), ["roles"])["roles"]
+    rows = [model.encode(example, i) for i, example in enumerate(examples)]
+    compare(dataset, eager_maps(model, rows), rows, causal=False)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_uniform_head_scores_one_on_every_role_and_has_none(causal: bool) -> None:
+    examples = demo_examples(20)
+    planted = planted_model([["uniform", "self"]], causal=causal, words=[w for e in examples for w in e.all_words], max_length=96)
+    dataset = make_atlas(opened(planted), Corpus.from_examples(examples), ["roles"], parameters={"roles": {"tau": 1}})["roles"]
+    uniform = dataset.sel(layer=0, head=0)
+    known = uniform["bias_n"] > 0
+    assert known.sum() >= (10 if causal else 16)
+    np.testing.assert_allclose(uniform["bias"].values[known], 1, atol=2e-6)
+    assert (uniform["p_value"].values[known] == 1).all()
+    assert (uniform["bootstrap_p_value"].values[known] == 1).all()
+    assert not uniform["has_role"].any()
+
+
+def test_planted_heads_get_their_roles_up_to_their_bias_and_no_other() -> None:
+    heads = {
+        "cls": "cls",
+        "sep": "sep",
+        "block": "block",
+        "same_word_other_segment": "same_word:other_segment",
+        "offset:-2": "local:prev",
+        "next": "local:next",
+    }
+    examples = [e for e in demo_examples(40) if e.has_pair]
+    planted = planted_model([list(heads)], words=[w for e in examples for w in e.all_words], max_length=96)
+    model, corpus = opened(planted), Corpus.from_examples(examples)
+    analysis = make_analysis("roles", {"bootstrap": 0})
+    shape = model_shape(model, scan(corpus, model.encoder))
+    rows = [model.encode(example, i) for i, example in enumerate(examples)]
+    state = observe_batches(model, batches(rows, 2000, model.pad_id), [analysis], {"roles": analysis.start(shape)})["roles"]
+    first = analysis.result(state, shape)
+    for head, (behaviour, role) in enumerate(heads.items()):
+        one = first.sel(layer=0, head=head, role=role)
+        if behaviour in ("cls", "sep", "block"):  # nothing but the sieve: the largest bias there is
+            assert float(one["bias"]) == pytest.approx(float(one["ceiling"].values), rel=1e-5)
+    for tau in (1.0, 1.5, 1.9, 4.0):
+        dataset = make_analysis("roles", {"tau": tau, "bootstrap": 0}).result(state, shape)
+        for head, (behaviour, role) in enumerate(heads.items()):
+            one = dataset.sel(layer=0, head=head)
+            if tau < float(one["bias"].sel(role=role)) - 0.3:
+                assert bool(one["has_role"].sel(role=role)), (behaviour, tau)
+        here = dataset.sel(layer=0)
+        missed = {
+            "cls": ["sep", "block", "local:next", "same_word", "syntactic"],
+            "sep": ["cls", "first", "block", "same_word", "rare"],
+            "block": ["cls", "sep", "delimiter", "first"],
+        }
+        for behaviour, roles in missed.items():
+            chosen = here.sel(head=list(heads).index(behaviour), role=roles)
+            assert not chosen["has_role"].any()
+            if behaviour != "block":  # special tokens of a block head look at themselves
+                np.testing.assert_allclose(chosen["bias"].sel(role=[r for r in roles if r not in ("local:next",)]), 0, atol=1e-6)
+        assert bool(here["has_role"].sel(head=0, role="cls")) == (tau < float(here["bias"].sel(head=0, role="cls")))
+    assert set(first.attrs["tau_rule"].split()) >= {"local,", "syntactic,", "block,", "delimiter)"}
+
+
+def test_heads_that_follow_the_tree_are_syntactic() -> None:
+    planted, examples = planted_annotations(demo_examples(40), [["tree", "children", "uniform"]], max_length=128)
+    dataset = make_atlas(opened(planted), Corpus.from_examples(examples), ["roles"], parameters={"roles": {"tau": 3, "bootstrap": 0}})[
+        "roles"
+    ]
+    roles = dataset["has_role"].sel(layer=0)
+    assert roles.sel(head=0, role=["nsubj", "dobj", "amod"]).all()
+    assert not roles.sel(head=2).any()
+    assert not roles.sel(role=["cls", "sep", "delimiter", "rare"]).any()
+    # A head that follows only one end of an arc gets about half of what it would from both: the bias is known from the rule, token by token.
+    rows = [opened(planted).encode(example, i) for i, example in enumerate(examples)]
+    for role in ("nsubj", "dobj"):
+        known = [b[0, 1] for row in rows if (b := slow_bias(planted.expected_map(row), row, role, False)) is not None]
+        below = np.mean(known) - 4 * np.std(known, ddof=1) / np.sqrt(len(known))
+        again = make_atlas(
+            opened(planted), Corpus.from_examples(examples), ["roles"], parameters={"roles": {"tau": below, "bootstrap": 0, "sieves": role}}
+        )["roles"]
+        assert below > 1
+        assert bool(again["has_role"].sel(layer=0, head=1, role=role))
+
+
+def test_rule_for_tau_counts_every_score_alike() -> None:
+    examples = demo_examples(12)
+    planted = planted_model([["previous", "uniform", "sep"]], words=[w for e in examples for w in e.all_words], max_length=96)
+    model = opened(planted)
+    dataset = make_atlas(model, Corpus.from_examples(examples), ["roles"])["roles"]
+    scores = []
+    for i, example in enumerate(examples):
+        row = model.encode(example, i)
+        for role in ("local", "syntactic", "block", "delimiter"):
+            found = slow_bias(planted.expected_map(row), row, role, False)
+            scores.extend([] if found is None else found.ravel())
+    assert dataset.attrs["tau_mean"] == pytest.approx(np.mean(scores), rel=1e-5)
+    assert dataset.attrs["tau"] == np.floor(np.mean(scores)) + 1
+
+
+# --- the tests hold their level ---------------------------------------------------------------------------------------------------
+
+
+def simulate(rng: np.random.Generator, inputs: int, true: np.ndarray, skew: float) -> np.ndarray:
+    """Scores `[input, layer, head, role]` with these means: lognormal, so skewed as real ones are."""
+    raw = rng.lognormal(0, skew, (inputs, *true.shape))
+    return (raw / np.exp(skew**2 / 2) * true).astype(np.float32)
+
+
+def decide(scores: np.ndarray, tau: float, bootstrap: int = 0) -> dict[str, np.ndarray]:
+    moments = Moments(*scores.shape[1:])
+    moments.add(torch.from_numpy(scores))
+    roles = list(role_tests.COARSE)[: scores.shape[-1]]
+    settings = SimpleNamespace(tau=tau, alpha=0.05, correction="holm", bootstrap=bootstrap, seed=1)
+    return {name: variable.values for name, variable in role_tests.tested(moments, scores, roles, settings)[0].items()}
+
+
+@pytest.mark.parametrize("skew", [0.1, 0.6])
+def test_the_z_test_holds_its_level(skew: float) -> None:
+    rng = np.random.default_rng(5)
+    true = np.full((12, 12, 4), 3.0)
+    rejected, family = [], []
+    for _ in range(40):
+        found = decide(simulate(rng, 400, true, skew), 3.0)
+        rejected.append((found["p_value"] < 0.05).mean())
+        family.append((found["p_holm"] < 0.05).any())
+        assert (found["has_role"] == (found["p_value"] < 0.05)).all()
+    trials = 40 * true.size
+    assert np.mean(rejected) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / trials)
+    assert np.mean(rejected) > 0.01  # and it does test something
+    assert np.mean(family) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 40)
+
+
+def test_false_discoveries_and_family_errors_hold_with_true_roles_among_them() -> None:
+    rng = np.random.default_rng(6)
+    true = np.full((12, 12, 4), 3.0)
+    true[:4] = 3.25
+    null = true == 3.0
+    false_share, family, power = [], [], []
+    for _ in range(40):
+        found = decide(simulate(rng, 400, true, 0.4), 3.0)
+        said = found["p_fdr"] < 0.05
+        false_share.append((said & null).sum() / max(said.sum(), 1))
+        family.append((found["p_holm"][null] < 0.05).any())
+        power.append(said[~null].mean())
+    assert np.mean(false_share) <= 0.05 + 3 * np.std(false_share) / np.sqrt(40)
+    assert np.mean(family) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 40)
+    assert np.mean(power) > 0.5
+
+
+def test_the_bootstrap_holds_its_level_where_scores_are_skewed_and_few() -> None:
+    rng = np.random.default_rng(7)
+    scores = simulate(rng, 40, np.full((20, 20, 4), 2.0), 1.0)
+    p = bootstrap_t_test(scores, 2.0, 400)
+    assert (p < 0.05).mean() <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / p.size)
+    assert (bootstrap_t_test(scores + 2, 2.0, 400) < 0.05).mean() > 0.5
+    below = bootstrap_t_test(2 - (scores - 2), 2.0, 400)  # skewed to the left: where z rejects too often, the bootstrap must not
+    z = (2 - (scores.astype(float) - 2)).mean(0) - 2
+    z /= scores.std(0, ddof=1) / np.sqrt(40)
+    assert (z > 1.645).mean() > 0.1
+    assert (below < 0.05).mean() - 0.05 < 0.6 * ((z > 1.645).mean() - 0.05)
+
+
+def test_bootstrap_against_a_plain_one() -> None:
+    rng = np.random.default_rng(8)
+    values = rng.exponential(1, (30, 3))
+    values[:5, 2] = np.nan
+    p = bootstrap_t_test(values, 0.8, 3000)
+    for column in range(3):
+        own = values[~np.isnan(values[:, column]), column]
+        t = (own.mean() - 0.8) / (own.std(ddof=1) / np.sqrt(len(own)))
+        drawn = [rng.choice(own, len(own)) for _ in range(3000)]
+        stars = [(d.mean() - own.mean()) / (d.std(ddof=1) / np.sqrt(len(d))) for d in drawn]
+        assert p[column] == pytest.approx(np.mean(np.array(stars) >= t), abs=0.04)
+    assert bootstrap_t_test(np.full((5, 2), 3.0), 2.0).tolist() == [0, 0]
+    assert bootstrap_t_test(np.full((5, 2), 2.0), 2.0).tolist() == [1, 1]
+    assert np.isnan(bootstrap_t_test(np.ones((1, 2)), 2.0)).all()
+
+
+def test_the_bootstrap_holds_its_family_and_finds_roles_all_the_same() -> None:
+    rng = np.random.default_rng(13)
+    family = []
+    for seed in range(40):
+        scores = simulate(rng, 100, np.full((6, 6, 4), 2.0), 0.6)
+        family.append((bootstrap_family_test(scores, 2.0, 200, seed).p_adjusted < 0.05).any())
+    assert np.mean(family) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 40)
+    # With far more tests than resamples, each p multiplied by their number would never be small.
+    true = np.full((12, 12, 4), 2.0)
+    true[:3] = 3.5
+    found = decide(simulate(rng, 100, true, 0.6), 2.0, bootstrap=200)
+    assert (found["bootstrap_p_adjusted"][:3] < 0.05).mean() > 0.95
+    assert (found["bootstrap_p_adjusted"][3:] < 0.05).mean() < 0.01
+    assert (found["bootstrap_p_adjusted"] >= found["bootstrap_p_value"]).all()
+
+
+def test_the_corrected_bootstrap_is_that_of_the_largest_t() -> None:
+    rng = np.random.default_rng(14)
+    values = rng.exponential(1, (60, 5))
+    values[::3, 3] = np.nan
+    values[2:, 4] = np.nan  # two values: too few to stand beside the others
+    found = bootstrap_family_test(values, 0.7, 500, seed=3)
+    picks = np.random.default_rng(3).multinomial(60, np.full(60, 1 / 60), size=500)
+    largest = np.full(500, -np.inf)
+    observed = []
+    for column in range(4):
+        own = values[:, column]
+        kept = own[~np.isnan(own)]
+        observed.append((kept.mean() - 0.7) / (kept.std(ddof=1) / np.sqrt(len(kept))))
+        for number, pick in enumerate(picks):
+            drawn = np.repeat(own, pick)
+            drawn = drawn[~np.isnan(drawn)]
+            largest[number] = max(largest[number], (drawn.mean() - kept.mean()) / (drawn.std(ddof=1) / np.sqrt(len(drawn))))
+    expected = [(1 + (largest >= t).sum()) / 501 for t in observed]
+    assert found.p_adjusted[:4] == pytest.approx(expected, abs=1.01 / 501)
+    assert found.p_adjusted[4] == 1
+    assert found.p_value[4] < 1
+    assert bootstrap_family_test(np.full((5, 2), 3.0), 2.0).p_adjusted.tolist() == [0, 0]
+
+
+# --- overlaps and the rest --------------------------------------------------------------------------------------------------------
+
+
+def test_overlap_tests_against_all_permutations() -> None:
+    rng = np.random.default_rng(9)
+    members = rng.random((2, 4, 3)) < 0.5
+    members[..., 2] = members[..., 0]  # the same heads
+    flat = members.reshape(8, 3)
+    anywhere, in_layer = overlap_test(members), stratified_overlap_test(members)
+    for a, b in itertools.combinations(range(3), 2):
+        found = (flat[:, a] & flat[:, b]).sum()
+        chosen = [set(c) for c in itertools.combinations(range(8), flat[:, b].sum())]
+        hits = [sum(flat[i, a] for i in c) >= found for c in chosen]
+        assert anywhere[a, b] == anywhere[b, a] == pytest.approx(np.mean(hits))
+        within = [c for c in chosen if all(len([i for i in c if i // 4 == layer]) == members[layer, :, b].sum() for layer in range(2))]
+        assert in_layer[a, b] == pytest.approx(np.mean([sum(flat[i, a] for i in c) >= found for c in within]))
+    assert np.isnan(np.diag(anywhere)).all()
+    assert np.isnan(overlap_test(np.zeros((3, 2), bool))).all()
+
+
+def test_counts_shares_and_correlations() -> None:
+    rng = np.random.default_rng(10)
+    true = rng.uniform(1, 6, (3, 4, 4))
+    found = decide(simulate(rng, 100, true, 0.3), 3.0, bootstrap=50)
+    has = found["has_role"].reshape(12, 4)
+    for a in range(4):
+        for b in range(4):
+            both, either = (has[:, a] & has[:, b]).sum(), (has[:, a] | has[:, b]).sum()
+            assert found["overlap"][a, b] == both
+            assert found["jaccard"][a, b] == pytest.approx(both / either)
+            assert found["share"][a, b] == pytest.approx(both / has[:, a].sum())
+    assert found["p_holm"] == pytest.approx(holm(found["p_value"]))
+    assert found["p_fdr"] == pytest.approx(benjamini_hochberg(found["p_value"]))
+    assert found["per_layer"].tolist() == found["has_role"].sum(1).tolist()
+    assert found["coarse_skills"].tolist() == found["has_role"].sum(-1).tolist()
+    assert found["skills"].tolist() == found["has_role"][..., 2].tolist()  # of the nine only block is here
+    assert found["sweep"][list(role_tests.THRESHOLDS).index(3.0)].tolist() == has.sum(0).tolist()
+    assert (np.diff(found["sweep"], axis=0) <= 0).all()
+    assert found["histogram"].sum(-1).tolist() == np.full((3, 4, 4), 100).tolist()
+    scores = simulate(np.random.default_rng(10), 100, true, 0.3)
+    again = decide(scores, 3.0)
+    expected = scipy.stats.spearmanr(scores.mean(0)[..., 0].ravel(), scores.mean(0)[..., 1].ravel())
+    assert again["spearman"][0, 1] == pytest.approx(expected.statistic)
+    assert again["spearman_p_value"][0, 1] == pytest.approx(expected.pvalue)
+    low = role_tests.EDGES[:-1]
+    column = scores[:, 1, 2, 3]
+    assert again["histogram"][1, 2, 3].tolist() == [
+        int(((column >= a) & (column < b)).sum()) for a, b in zip(low, role_tests.EDGES[1:], strict=True)
+    ]
+
+
+# --- what a user can get wrong ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"sieves": "locale"}, "Did you mean 'local'"),
+        ({"tau": 0}, "`tau` must be a number above 0"),
+        ({"tau": "three"}, "`tau` must be a number"),
+        ({"sieves": "rare,cls"}, "`tau` must be given"),
+        ({"alpha": 1.5}, "`alpha` must lie between"),
+        ({"correction": "bonferroni"}, "holm"),
+        ({"bootstrap": -1}, "at least 0"),
+        ({"plugin": "none.py"}, "no file 'none.py'"),
+    ],
+)
+def test_bad_parameters(parameters: dict, said: str) -> None:
+    with pytest.raises(ParameterError, match=said):
+        make_analysis("roles", parameters)
+
+
+def test_what_the_corpus_lacks_is_named_and_nan() -> None:
+    planted = planted_model([["uniform", "sep"]], words=["the", "cat"])
+    atlas = make_atlas(opened(planted), Corpus.from_texts(["the cat", "cat cat the"]), ["roles"])
+    roles = atlas["roles"]
+    assert roles.attrs["matched_nothing"] == "question_mark"
+    assert atlas.provenance["left_out"]["roles"]["role=question_mark"] == "its sieve is empty on every input"
+    assert set(roles.attrs["roles_not_computed"].split(", ")) == {
+        "syntactic",
+        "nsubj",
+        "dobj",
+        "amod",
+        "advmod",
+        "block",
+        "same_word:other_segment",
+        "siblings",
+    }
+    assert roles["bias"].sel(role="syntactic").isnull().all()
+    assert roles["bias"].sel(role="delimiter").notnull().all()
+    assert not roles["has_role"].sel(role="syntactic").any()
+    with pytest.raises(MissingAnnotationError, match="no trees"):
+        make_atlas(opened(planted), Corpus.from_texts(["the cat"]), ["roles"], parameters={"roles": {"sieves": "nsubj", "tau": 3}})
+    with pytest.raises(ParameterError, match="no relation in this corpus 'nsubjj'"):
+        make_atlas(
+            opened(planted_model([["uniform"]], words=["a"])),
+            Corpus.from_examples(demo_examples(2)),
+            ["roles"],
+            parameters={"roles": {"sieves": "relation:nsubjj,local"}},
+        )
+
+
+def test_a_registered_sieve_is_picked_up() -> None:
+    @sieve("cats", "cats")
+    def cats(i, j):
+        return j.piece == "cat"
+
+    try:
+        planted = planted_model([["uniform", "self"]], words=["the", "cat"])
+        roles = make_atlas(opened(planted), Corpus.from_texts(["the cat", "the the cat"]), ["roles"])["roles"]
+        assert roles["bias"].sel(role="cats", head=0).values == pytest.approx(1)
+        assert roles["bias"].sel(role="cats", head=1).values == pytest.approx(
+            1
+        )  # one of n tokens looks at the cat, with n times the average
+        assert str(roles["about"].sel(role="cats").values) == "cats"
+    finally:
+        forget_sieve("cats")

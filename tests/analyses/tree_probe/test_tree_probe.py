@@ -1,0 +1,214 @@
+"""`tree_probe`: a planted tree head is found and parses the demo corpus; maps, splits, random weights and leftovers are as promised."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from headwise import Corpus, HeadModel, make_atlas
+from headwise.analyses.contract import make_analysis
+from headwise.analyses.tree_probe import analysis as module_under_test
+from headwise.analyses.tree_probe.analysis import PROBES, random_but_embeddings
+from headwise.core.errors import InputError, MissingAnnotationError, ParameterError
+from headwise.probes.tree import MapFile
+from headwise.run import RunOptions, run_analyses
+from headwise.testing import eager_maps, planted_annotations, random_model
+from headwise.testing.corpora import battery_examples
+from headwise.text import open_corpus
+from headwise.text.demo import demo_corpus
+from headwise.text.encode import Encoded
+from headwise.text.example import ROOT
+
+
+def word_level(full: np.ndarray, row: Encoded) -> np.ndarray:
+    count = int(row.word.max()) + 1
+    out = np.zeros((*full.shape[:2], count, count))
+    for a in range(count):
+        for b in range(count):
+            out[:, :, a, b] = full[:, :, row.word == a][..., row.word == b].sum(-1).mean(-1)
+    return out
+
+
+def test_a_planted_tree_head_parses_the_demo_corpus() -> None:
+    examples = [e for e in demo_corpus(size=160) if e.heads is not None and not e.has_pair and len(e.all_words) <= 25][:60]
+    planted, renamed = planted_annotations(examples, [["uniform", "previous"], ["self", "tree"]])
+    model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
+    found = make_atlas(
+        model,
+        Corpus.from_examples(renamed),
+        ["tree_probe"],
+        parameters={"tree_probe": {"epochs": 12, "patience": 3, "learning_rate": 0.1}},
+        full=True,
+    )["tree_probe"]
+    uas = dict(zip(found["probe"].values.tolist(), found["uas"].values.tolist(), strict=True))
+    assert uas["attention"] == 1.0
+    assert uas["random_attention_words"] < 0.9
+    assert uas["right_branching"] < 0.6
+    weight = found["weight"].sel(probe="attention", direction="dependent_to_head")
+    others = weight.sel(layer=0, head=1), weight.sel(layer=1, head=0)  # the uniform head's weight only shifts all words against the root
+    assert float(weight.sel(layer=1, head=1)) > max(map(abs, map(float, others))) + 1
+    assert found["weight"].sel(probe=["distance_words", "random_attention_words", "right_branching"]).isnull().all()
+    assert found.attrs["sentences_train"] == 42
+    assert found.attrs["sentences_validation"] == 6
+    assert found.attrs["sentences_test"] == 12
+    assert found.attrs["vector_coverage"] == 1.0
+
+
+def test_right_branching_is_counted_on_the_test_part() -> None:
+    module, tokenizer = random_model()
+    model = HeadModel.open(module, tokenizer=tokenizer)
+    test = battery_examples(2)
+    train = Corpus.from_examples(battery_examples(4), "train")
+    path_free = make_analysis("tree_probe", {"train": "given", "epochs": 1})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headwise.text.open_corpus", lambda *_, **__: train)
+        found = _run(model, Corpus.from_examples(test), path_free)
+    right = scored = 0
+    for example in test:
+        for word, (head, relation) in enumerate(zip(example.heads, example.relations, strict=True)):
+            scored += relation != "punct"
+            right += relation != "punct" and head == word + 1
+    assert float(found["uas"].sel(probe="right_branching")) == pytest.approx(right / scored)
+    assert found.attrs["words_tested"] == scored
+    assert int(found["uas_n"][0]) == len(test)
+    assert found.attrs["sentences_train"] + found.attrs["sentences_validation"] == 44
+    assert set(found["probe"].values) == set(PROBES)
+
+
+def _run(model: HeadModel, corpus: Corpus, analysis, folder: Path | None = None):
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as temporary:
+        return run_analyses(model, corpus, [analysis], folder or temporary, RunOptions())["tree_probe"]
+
+
+def test_maps_are_written_right_and_deleted_and_finished_probes_are_not_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, tokenizer = random_model()
+    model = HeadModel.open(module, tokenizer=tokenizer)
+    corpus = Corpus.from_examples(battery_examples(5))
+    seen: list[MapFile] = []
+    original = module_under_test.fit_tree_probe
+
+    def watch(probe, trees, file, *rest):
+        if not seen:
+            rows = [model.encode(example, i) for i, example in enumerate(corpus)][:6]
+            for i, (row, full) in enumerate(zip(rows, eager_maps(model, rows), strict=True)):
+                expected = word_level(full, row).reshape(-1, row.word_count, row.word_count)
+                np.testing.assert_allclose(file.read([i], row.word_count)[0].numpy(), np.moveaxis(expected, 0, -1), atol=1e-3)
+        seen.append(file)
+        if len(seen) == 3:
+            raise KeyboardInterrupt  # the third probe is interrupted
+        return original(probe, trees, file, *rest)
+
+    monkeypatch.setattr(module_under_test, "fit_tree_probe", watch)
+    analysis = make_analysis("tree_probe", {"epochs": 2})
+    with pytest.raises(KeyboardInterrupt):
+        _run(model, corpus, analysis, tmp_path)
+    assert len(list(tmp_path.rglob("*.f16"))) == 1
+    resumed = []
+    monkeypatch.setattr(module_under_test, "fit_tree_probe", lambda *a: resumed.append(type(a[0]).__name__) or original(*a))
+    first = _run(model, corpus, analysis, tmp_path)
+    assert resumed[-2:] == ["DistanceWordsProbe", "AttentionWordsProbe"]
+    assert len(resumed) == 2  # attention and attention + words were done
+    assert not list(tmp_path.rglob("*.f16"))
+    fresh = _run(model, corpus, analysis)
+    np.testing.assert_array_equal(first["uas"], fresh["uas"])
+
+
+def test_random_weights_keep_the_embeddings() -> None:
+    module, tokenizer = random_model()
+    model = HeadModel.open(module, tokenizer=tokenizer)
+    other = random_but_embeddings(model, 3)
+    own, made = dict(module.named_parameters()), dict(other.module.named_parameters())
+    for name, value in own.items():
+        same = torch.equal(value, made[name])
+        if "embeddings" in name:
+            assert same, name
+        elif value.ndim == 2 and "decoder" not in name:
+            assert not same, name
+
+
+def test_several_seeds_have_a_deviation() -> None:
+    module, tokenizer = random_model()
+    model = HeadModel.open(module, tokenizer=tokenizer)
+    found = _run(model, Corpus.from_examples(battery_examples(5)), make_analysis("tree_probe", {"epochs": 1, "seeds": 2}))
+    assert found["uas_deviation"].sel(probe=["attention", "distance_words"]).notnull().all()
+    assert np.isnan(found["uas_deviation"].sel(probe="right_branching"))
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    module, tokenizer = random_model()
+    model = HeadModel.open(module, tokenizer=tokenizer)
+    with pytest.raises(MissingAnnotationError, match="no dependencies"):
+        make_atlas(model, Corpus.from_texts(["the cat"]), ["tree_probe"])
+    with pytest.raises(InputError, match="training, validation and test"):
+        _run(model, Corpus.from_examples(battery_examples()[:2]), make_analysis("tree_probe"))
+    plain = tmp_path / "plain.txt"
+    plain.write_text("the cat\n")
+    with pytest.raises(MissingAnnotationError, match="has no trees"):
+        _run(model, Corpus.from_examples(battery_examples(2)), make_analysis("tree_probe", {"train": str(plain)}))
+    for wrong in ({"validation": 1.0}, {"epochs": 0}, {"seeds": 0}, {"longest": 1}, {"learning_rate": -1}, {"train_sentences": -1}):
+        with pytest.raises(ParameterError):
+            make_analysis("tree_probe", wrong)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_order_of_probes_on_wiki_bert(wiki_bert: Path, shared: Path) -> None:
+    """Attention + words beats attention beats right-branching, and random weights stay far below, on EWT."""
+    many = bool(os.environ.get("HEADWISE_FULL"))
+    model = HeadModel.open(wiki_bert)
+    trees, vectors = shared / "data" / "trees", shared / "data" / "vectors" / "glove_6B_100d_bertvocab_f16.npz"
+    parameters = {
+        "train": str(trees / "en_ewt-ud-train.conllu.xz"),
+        "train_sentences": 4000 if many else 300,
+        "test_sentences": 0 if many else 80,
+        "vectors": str(vectors),
+    }
+    corpus = open_corpus(trees / "en_ewt-ud-dev.conllu.xz")
+    uas = make_atlas(model, corpus, ["tree_probe"], parameters={"tree_probe": parameters}, full=True)["tree_probe"]["uas"]
+    by_name = dict(zip(uas["probe"].values.tolist(), uas.values.tolist(), strict=True))
+    if many:
+        assert by_name["attention_words"] > by_name["attention"] + 0.05
+    assert by_name["attention"] > by_name["right_branching"] + 0.15
+    assert by_name["random_attention_words"] < by_name["attention_words"] - 0.25
+
+
+@pytest.mark.real
+def test_attention_probe_equals_plain_loops_on_wiki_bert(wiki_bert: Path, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attention-only probe's UAS on real sentences, word by word from eager maps, with the weights it learned."""
+    count = 50 if os.environ.get("HEADWISE_FULL") else 8
+    model = HeadModel.open(wiki_bert)
+    examples = [e for e in open_corpus(shared / "data" / "trees" / "en_ewt-ud-dev.conllu.xz", limit=400) if 4 <= len(e.all_words) <= 14][
+        : 3 * count
+    ]
+    test, train = examples[:count], Corpus.from_examples(examples[count:], "train")
+    learned = []
+    original = module_under_test.score_tree_probe
+    monkeypatch.setattr(module_under_test, "score_tree_probe", lambda probe, *rest: learned.append(probe) or original(probe, *rest))
+    monkeypatch.setattr("headwise.text.open_corpus", lambda *_, **__: train)
+    found = _run(model, Corpus.from_examples(test), make_analysis("tree_probe", {"train": "given", "epochs": 3}))
+    probe = next(p for p in learned if type(p).__name__ == "AttentionProbe")
+    w, u = probe.weight.detach().double().numpy().T
+    right = scored = near = 0
+    rows = [model.encode(example, i) for i, example in enumerate(test)]
+    for example, row, full in zip(test, rows, eager_maps(model, rows), strict=True):
+        maps = word_level(full, row).reshape(-1, row.word_count, row.word_count)
+        for j, (head, relation) in enumerate(zip(example.heads, example.relations, strict=True)):
+            if relation.split(":")[0] == "punct":
+                continue
+            scores = {i: float(w @ maps[:, i, j] + u @ maps[:, j, i]) for i in range(row.word_count) if i != j}
+            scores[ROOT] = float(probe.root.detach())
+            ordered = sorted(scores.values())
+            near += ordered[-1] - ordered[-2] < 0.02  # the stored maps are float16: such a tie may fall either way
+            scored += 1
+            right += max(scores, key=lambda i: scores[i]) == head
+    assert found.attrs["words_tested"] == scored
+    assert abs(float(found["uas"].sel(probe="attention")) * scored - right) <= near
+    assert near < scored / 10

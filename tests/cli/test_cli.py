@@ -1,0 +1,342 @@
+"""The command line: what works, and one clear sentence with exit code 2 for everything a user can get wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from headwise import Atlas, __version__, cli
+from headwise.analyses.roles.sieves.registry import forget_sieve
+from headwise.run import runner as runner_module
+from headwise.testing import planted_annotations, planted_model
+from headwise.testing.corpora import battery_examples
+
+WORDS = ["the", "a", "cat", "dog", "saw", "sleeps", ".", ","]
+
+
+class Outcome:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, " ".join(err.split())
+
+
+@pytest.fixture
+def headwise(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Call the command line as a user would."""
+
+    def call(*arguments: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["headwise", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        captured = capsys.readouterr()
+        return Outcome(int(ended.value.code or 0), captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    planted = planted_model([["previous", "next", "uniform"], ["sep", "cls", "self"]], words=WORDS)
+    folder = tmp_path_factory.mktemp("model") / "planted"
+    planted.model.save_pretrained(folder)
+    planted.tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def corpus_file(tmp_path: Path) -> Path:
+    path = tmp_path / "toy.txt"
+    path.write_text("the cat saw a dog .\n\na dog sleeps .\n\nthe dog saw the cat , the dog sleeps\n")
+    return path
+
+
+def test_atlas_writes_everything_and_never_overwrites(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = ("atlas", model_folder, "--corpus", corpus_file, "--analyses", "surface,offsets", "--out", out)
+    first = headwise(*arguments)
+    assert first.code == 0, first.err
+    atlas = Atlas.load(out / "atlas.nc")
+    assert int(atlas["surface"]["entropy_n"].max()) == 3
+    page = (out / "index.html").read_text()
+    assert "planted" in page
+    assert "L0H0" in page
+    assert {p.suffix for p in (out / "figures").iterdir()} == {".svg", ".pdf", ".png"}
+    assert (out / "tables" / "surface.csv").read_text().startswith("analysis,variable,layer,head,item,value,n,low,high")
+    assert not (out / ".run").exists()  # finished: nothing to resume is left behind
+    again = headwise(*arguments)
+    assert again.code == 2
+    assert "exists; give --overwrite" in again.err
+    assert headwise(*arguments, "--overwrite").code == 0
+
+
+def test_a_relative_folder_is_as_good(
+    headwise, model_folder: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = headwise("atlas", model_folder, "--corpus", corpus_file, "--analyses", "surface", "--out", "deep/out")
+    assert done.code == 0, done.err
+    assert (tmp_path / "deep" / "out" / "index.html").read_text().count("data:image/svg") >= 3
+
+
+def test_run_sets_parameters(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path) -> None:
+    target = tmp_path / "o.nc"
+    done = headwise(
+        "run",
+        "offsets",
+        "--model",
+        model_folder,
+        "--corpus",
+        corpus_file,
+        "--out",
+        target,
+        "--set",
+        "reach=2",
+        "--set",
+        "offsets.weighting=tokens",
+    )
+    assert done.code == 0, done.err
+    assert Atlas.load(target)["offsets"].sizes["offset"] == 5
+    assert "mean_distance" in done.out
+
+
+def test_help_begins_with_what_a_newcomer_needs_and_the_version_is_told(headwise) -> None:
+    helped = headwise("--help").out
+    places = [
+        helped.index(f" {name} ")
+        for name in ("atlas", "run", "draw", "list", "cite", "ablate", "compare", "finetune", "label", "probe", "prune")
+    ]
+    assert places == sorted(places)
+    assert headwise("--version").out == f"headwise {__version__}\n"
+
+
+def test_roles_with_a_sieve_of_ones_own(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path) -> None:
+    plugin, target = tmp_path / "mine.py", tmp_path / "roles.nc"
+    plugin.write_text(
+        "from headwise.analyses.roles.sieves import sieve\n\n\n@sieve('dogs', 'the word dog')\ndef dogs(i, j):\n    return j.piece == 'dog'\n"
+    )
+    arguments = (
+        "run",
+        "roles",
+        "--model",
+        model_folder,
+        "--corpus",
+        corpus_file,
+        "--out",
+        target,
+        "--set",
+        "tau=2",
+        "--set",
+        f"plugin={plugin}",
+    )
+    try:
+        done = headwise(*arguments)
+        assert done.code == 0, done.err
+        assert "τ = 2 (given); 3 inputs, 6 heads" in done.out
+        assert "dogs" in done.out
+        assert "left out: roles (role=question_mark): its sieve is empty on every input" in done.err
+        dataset = Atlas.load(target)["roles"]
+        assert float(dataset["bias"].sel(role="dogs", layer=0, head=2)) == pytest.approx(1, abs=1e-5)  # the uniform head
+        assert str(int(dataset["has_role"].sum())) + " in all" in done.out
+        plugin.write_text(plugin.read_text().replace("j.piece == 'dog'", "j.piece[:, :2] == 'dog'") + "# now of the wrong shape\n")
+        again = headwise(*arguments, "--overwrite")
+        assert again.code == 2
+        assert re.search(r"The sieve 'dogs' gives a matrix of shape \(1, 2\) for \d+ looking tokens and \d+ tokens", again.err)
+    finally:
+        forget_sieve("dogs")
+
+
+def test_a_feature_that_matches_nothing_is_named(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "words.jsonl"
+    corpus.write_text('{"words": ["the", "dog", "sleeps"]}\n')
+    arguments = (
+        "run",
+        "features",
+        "--model",
+        model_folder,
+        "--corpus",
+        corpus,
+        "--out",
+        tmp_path / "f.nc",
+        "--set",
+        "extra=ghost: form=ghost",
+    )
+    done = headwise(*arguments)
+    assert done.code == 0, done.err
+    assert "left out: features (feature=ghost): no token of the corpus is one" in done.err
+    assert "feature=ghost" in Atlas.load(tmp_path / "f.nc")["features"].attrs["left_out"]
+    alone = headwise(*arguments, "--set", "features=ghost", "--overwrite")
+    assert alone.code == 2
+    assert "No token of the corpus is of any of the features ghost" in alone.err
+
+
+def test_list_and_cite(headwise) -> None:
+    listed = headwise("list")
+    assert listed.code == 0
+    assert "surface" in listed.out
+    assert "offsets" in listed.out
+    assert "What Does BERT Look At" in headwise("cite", "surface").out
+    assert "@inproceedings{pascual2021" in headwise("cite", "offsets", "--bibtex").out
+
+
+def test_draw_and_probe(headwise, model_folder: Path, tmp_path: Path) -> None:
+    drawn = headwise("draw", "L0H0", "L1H2", "--model", model_folder, "--text", "the cat saw a dog", "--out", tmp_path / "heads.svg")
+    assert drawn.code == 0, drawn.err
+    assert (tmp_path / "heads.svg").read_text().startswith("<?xml")
+    assert "There is no head L7H9" in headwise("draw", "L7H9", "--model", model_folder, "--text", "a dog", "--out", tmp_path / "x.svg").err
+    assert "like 'L7H9'" in headwise("draw", "8-10", "--model", model_folder, "--out", tmp_path / "x.svg").err
+    task = tmp_path / "animal.txt"
+    rows = [
+        (part, animal, f"{a} {animal} {v} .")
+        for part, n in (("tr", 12), ("va", 4), ("te", 6))
+        for i in range(n)
+        for animal, a, v in [(("cat", "dog")[i % 2], ("the", "a")[i % 3 % 2], ("saw", "sleeps")[i % 5 % 2])]
+    ]
+    task.write_text("".join(f"{part}\t{label}\t{text}\n" for part, label, text in rows))
+    probed = headwise("probe", task, "--model", model_folder, "--out", tmp_path / "probing")
+    assert probed.code == 0, probed.err
+    assert "animal" in probed.out
+    assert Atlas.load(tmp_path / "probing")["probing"]["accuracy"].shape == (1, 2, 3)
+
+
+def test_draw_a_relation(headwise, tmp_path: Path) -> None:
+    singles = [example for example in battery_examples() if not example.has_pair]
+    planted, examples = planted_annotations(singles, (("tree", "children", "previous"),))
+    planted.model.save_pretrained(tmp_path / "model")
+    planted.tokenizer.save_pretrained(tmp_path / "model")
+    rows = [{"words": e.words, "heads": e.heads, "relations": e.relations} for e in examples]
+    (tmp_path / "trees.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def draw(*arguments: object) -> Outcome:
+        where = ("--model", tmp_path / "model", "--corpus", tmp_path / "trees.jsonl", "--out", tmp_path / "obj.svg")
+        return headwise("draw", *arguments, *where)
+
+    best = draw("--relation", "obj", "--count", "1")
+    assert best.code == 0, best.err
+    assert (tmp_path / "obj-1.svg").exists()
+    assert "obj-1.svg exists; give --overwrite" in draw("--relation", "obj").err
+    named = draw("L0H1", "--relation", "nsubj", "--count", "2", "--overwrite")
+    assert named.code == 0, named.err
+    assert (tmp_path / "obj-2.svg").exists()
+    assert "--relation draws one head" in draw("L0H0", "L0H1", "--relation", "obj", "--overwrite").err
+    assert "--relation draws one head" in draw("all", "--relation", "obj", "--overwrite").err
+    assert "There is no relation in this atlas 'dobj'" in draw("--relation", "dobj", "--overwrite").err
+
+
+def test_ctrl_c_says_how_to_go_on(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner_module, "_shard_states", interrupted)
+    stopped = headwise("atlas", model_folder, "--corpus", corpus_file, "--out", tmp_path / "out")
+    assert stopped.code == 130
+    assert "the same command goes on" in stopped.err
+
+
+WRONG_FILES = {
+    "empty.txt": (b"", "no examples"),
+    "utf8.txt": (b"the cat\n\n\xff\xfe broken\n", "utf8.txt.*UTF-8"),
+    "nine.conllu": (b"1\tthe\tthe\tDET\t_\t_\t2\tdet\t_\n\n", r"nine.conllu.*\b9\b"),
+    "cycle.conllu": (b"1\ta\ta\tX\t_\t_\t2\tdep\t_\t_\n2\tb\tb\tX\t_\t_\t1\tdep\t_\t_\n\n", "cycle"),
+    "row.jsonl": (b'{"text": "the cat"}\n{"txt": "a dog"}\n', r"row.jsonl.*2"),
+    "what.xyz": (b"the cat", "ending"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_FILES)
+def test_bad_corpora_are_one_sentence(headwise, model_folder: Path, tmp_path: Path, name: str) -> None:
+    content, expected = WRONG_FILES[name]
+    path = tmp_path / name
+    path.write_bytes(content)
+    outcome = headwise("atlas", model_folder, "--corpus", path, "--out", tmp_path / "out")
+    assert outcome.code == 2
+    assert "Traceback" not in outcome.err
+    import re
+
+    assert re.search(expected, outcome.err), outcome.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("atlas", "--analyses", "surfaces"), "Did you mean 'surface'"),
+        (("run", "surface", "--set", "weight=tokens"), "weighting"),
+        (("run", "surface", "--set", "weighting=words"), "`weighting` must be one of examples, tokens"),
+        (("run", "surface", "--set", "weighting"), "name=value"),
+        (("atlas", "--corpus", "missing.txt"), "missing.txt"),
+        (("atlas", "no/such-model"), "no/such-model"),
+        (("cite", "surfce"), "Did you mean 'surface'"),
+        (("atlas", "--overlong", "drop"), "truncate, skip"),
+    ],
+)
+def test_bad_arguments_are_one_sentence(
+    headwise, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments, expected: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if arguments[0] == "atlas" and "no/such-model" not in arguments:
+        arguments = (arguments[0], model_folder, *arguments[1:])
+    elif arguments[0] == "run":
+        arguments = (*arguments, "--model", model_folder)
+    outcome = headwise(*arguments)
+    assert outcome.code == 2
+    assert expected in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_over_long_examples_are_cut_and_counted_or_all_skipped(headwise, model_folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "long.txt"
+    path.write_text("the cat saw a dog " * 60)
+    cut = headwise("run", "surface", "--model", model_folder, "--corpus", path, "--out", tmp_path / "a.nc")
+    assert cut.code == 0, cut.err
+    assert "1 cut" in cut.err
+    skipped = headwise("run", "surface", "--model", model_folder, "--corpus", path, "--out", tmp_path / "b.nc", "--overlong", "skip")
+    assert skipped.code == 2
+    assert "longer than 64 tokens" in skipped.err
+
+
+def _changed(folder: Path, target: Path, name: str, change) -> Path:
+    import shutil
+
+    shutil.copytree(folder, target)
+    weights = load_file(target / "model.safetensors")
+    weights[name] = change(weights[name].clone())
+    save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
+    return target
+
+
+def test_nan_weights_are_named(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path) -> None:
+    name = "bert.encoder.layer.1.attention.self.query.weight"
+
+    def spoil(weight: torch.Tensor) -> torch.Tensor:
+        weight[0, 0] = torch.nan
+        return weight
+
+    outcome = headwise("atlas", _changed(model_folder, tmp_path / "nan", name, spoil), "--corpus", corpus_file, "--out", tmp_path / "out")
+    assert outcome.code == 2
+    assert "layer.1.attention.self.query" in outcome.err
+
+
+def test_a_tokenizer_that_does_not_fit_is_refused(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path) -> None:
+    import shutil
+
+    other = planted_model([["self"]], words=[*WORDS, *(f"word{i}" for i in range(200))])
+    folder = tmp_path / "misfit"
+    shutil.copytree(model_folder, folder)
+    other.tokenizer.save_pretrained(folder)
+    outcome = headwise("atlas", folder, "--corpus", corpus_file, "--out", tmp_path / "out")
+    assert outcome.code == 2
+    assert "tokenizer" in outcome.err
+
+
+def test_an_output_folder_that_cannot_be_written_is_found_before_any_work(
+    headwise, model_folder: Path, corpus_file: Path, tmp_path: Path
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    outcome = headwise("atlas", model_folder, "--corpus", corpus_file, "--out", blocked / "out")
+    assert outcome.code == 2
+    assert "cannot be written" in outcome.err

@@ -1,0 +1,155 @@
+"""Removing heads: written folders open in plain transformers and give what the model gives with the heads disabled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from headwise.core.errors import ModelError, OutputError, ParameterError
+from headwise.experiments.ablation import TaskSubject, evaluate, prune
+from headwise.experiments.finetuning import finetune
+from headwise.models import HeadModel
+from headwise.models.opening import _quiet
+from headwise.testing.models import random_model
+from headwise.testing.toy import WORDS, toy_folder, toy_task
+
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.25,
+}
+
+
+def decoder(folder: Path, kind: str = "llama", groups: int = 4) -> Path:
+    _, tokenizer = random_model(causal=True, words=WORDS)
+    torch.manual_seed(0)
+    common = {"vocab_size": len(tokenizer), **SIZES}
+    if kind == "llama":
+        model = LlamaForCausalLM(LlamaConfig(**common, num_key_value_heads=groups, head_dim=8))
+    elif kind == "qwen3":
+        model = Qwen3ForCausalLM(Qwen3Config(**common, num_key_value_heads=groups, head_dim=8))
+    else:
+        model = GPTNeoXForCausalLM(GPTNeoXConfig(**common))
+    with _quiet():
+        model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def plain_logits(folder: Path) -> torch.Tensor:
+    ids = torch.tensor([[3, 5, 7, 9, 4, 6]])
+    with torch.no_grad(), _quiet():
+        return AutoModelForCausalLM.from_pretrained(folder).eval()(ids).logits
+
+
+@pytest.mark.parametrize(
+    ("kind", "groups", "heads"),
+    [
+        ("llama", 4, [(0, 1), (0, 2), (1, 0), (1, 3), (2, 2), (2, 3)]),  # the same number in every layer
+        ("llama", 2, [(0, 1), (0, 2), (1, 0), (1, 3), (2, 0), (2, 2)]),  # and in every key/value group
+        ("llama", 2, [(0, 0), (0, 1), (1, 2), (1, 3), (2, 0), (2, 1)]),  # or whole groups
+        ("qwen3", 4, [(0, 1), (1, 0), (2, 3)]),  # three heads of 8 in a width of 32
+    ],
+)
+def test_removed_heads_are_gone_and_the_rest_is_as_with_them_disabled(
+    tmp_path: Path, kind: str, groups: int, heads: list[tuple[int, int]]
+) -> None:
+    source = decoder(tmp_path / "model", kind, groups)
+    found = prune(source, heads, tmp_path / "out", device="cpu")
+    assert found.difference <= 1e-5
+    assert found.table["after"]["parameters"] < found.table["before"]["parameters"]
+    model = HeadModel.open(source)
+    batch = model.batch("the film was very good")
+    ids = torch.tensor([[3, 5, 7, 9, 4, 6]])
+    whole = plain_logits(source)
+    with HeadModel.open(tmp_path / "out") as again:
+        assert again.heads == 4 - len(heads) // 3
+        expected = model.forward(batch, interventions=dict.fromkeys(heads, "zero"), logits=True).logits
+        assert (again.forward(batch, logits=True).logits - expected).abs().max() <= 1e-5
+    assert plain_logits(tmp_path / "out").shape == whole.shape == (1, 6, model.config.vocab_size)
+    assert not torch.allclose(plain_logits(tmp_path / "out"), whole, atol=1e-2)
+    assert ids.shape == (1, 6)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "neox"])
+def test_classes_that_cannot_have_fewer_heads_say_so_and_are_zeroed(tmp_path: Path, kind: str) -> None:
+    source = decoder(tmp_path / "model", "neox") if kind == "neox" else toy_folder(tmp_path / "model", causal=kind == "gpt2")
+    heads = [(0, 1), (1, 0), (2, 3)]
+    with pytest.raises(ModelError, match=r"cannot have fewer of them; give --zero"):  # and not that as many must go from every layer
+        prune(source, heads[:1], tmp_path / "out", device="cpu")
+    with pytest.raises(ModelError, match="--zero"):
+        prune(source, heads, tmp_path / "out", device="cpu")
+    assert not (tmp_path / "out").exists()
+    found = prune(source, heads, tmp_path / "out", mode="zero", device="cpu")
+    assert found.difference <= 1e-5
+    assert found.absolute <= 1e-5
+    model, again = HeadModel.open(source), HeadModel.open(tmp_path / "out")
+    batch = model.batch("the film was very good")
+    expected = model.forward(batch, interventions=dict.fromkeys(heads, "zero"), logits=True).logits
+    assert (again.forward(batch, logits=True).logits - expected).abs().max() <= 1e-5
+    assert (model.forward(batch, logits=True).logits - expected).abs().max() > 1e-2
+
+
+def test_scores_before_and_after_stand_in_one_table(tmp_path: Path) -> None:
+    task = toy_task(32)
+    source = toy_folder(tmp_path / "bert")
+    [record] = finetune(
+        source, task, tmp_path, seeds=1, epochs=2, learning_rate=3e-3, device="cpu", pooling="top_heads", heads=["L2H1", "L1H0"]
+    )
+    folder = tmp_path / record.folder / "model"
+
+    def score(where: Path) -> dict[str, float]:
+        subject = TaskSubject.open(where, task, device="cpu")
+        return subject.score(evaluate(subject, []).baseline)
+
+    found = prune(folder, [(2, 0), (2, 3)], tmp_path / "out", mode="zero", score=score, device="cpu")
+    assert found.table["before"]["accuracy"] == record.metrics["accuracy"] == found.table["after"]["accuracy"]  # nobody reads those two
+    changed = prune(folder, [(2, 1), (1, 0)], tmp_path / "read", mode="zero", score=score, device="cpu")
+    assert changed.table["after"]["accuracy"] != record.metrics["accuracy"]
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    source = decoder(tmp_path / "model", groups=2)
+    with pytest.raises(ModelError, match="leave from 3 to 4 of them"):
+        prune(source, [(0, 1)], tmp_path / "out", device="cpu")
+    with pytest.raises(ModelError, match="every key/value group"):
+        prune(source, [(0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 2)], tmp_path / "out", device="cpu")
+    with pytest.raises(ModelError, match="no head left"):
+        prune(source, [(0, h) for h in range(4)], tmp_path / "out", device="cpu")
+    with pytest.raises(ModelError, match=r"does not take 3 heads a layer"):
+        prune(decoder(tmp_path / "plain"), [(0, 0), (1, 0), (2, 0)], tmp_path / "out", device="cpu")
+    with pytest.raises(ParameterError, match="no head L3H0"):
+        prune(source, [(3, 0)], tmp_path / "out", device="cpu")
+    with pytest.raises(ParameterError, match="No head is named"):
+        prune(source, [], tmp_path / "out", device="cpu")
+    with pytest.raises(OutputError, match="--overwrite"):
+        prune(source, [(0, 0)], tmp_path / "plain", device="cpu")
+    with pytest.raises(OutputError, match="is the model itself"):  # before and after could not be told apart
+        prune(source, [(0, 0)], source, device="cpu", mode="zero", overwrite=True)
+    assert plain_logits(source).isfinite().all()
+
+
+@pytest.mark.real
+def test_half_of_stories15m_is_removed(stories: Path, tmp_path: Path) -> None:
+    heads = [(layer, head) for layer in range(6) for head in ((0, 2, 4) if layer % 2 else (1, 3, 5))]
+    found = prune(stories, heads, tmp_path / "out", device="cpu")
+    assert found.difference <= 1e-5
+    model, again = (HeadModel.open(folder, dtype=torch.float64, device="cpu") for folder in (stories, tmp_path / "out"))
+    assert again.heads == 3
+    batch = model.batch("Once upon a time there was a little girl.")
+    expected = model.forward(batch, interventions=dict.fromkeys(heads, "zero"), logits=True).logits
+    assert (again.forward(batch, logits=True).logits - expected).abs().max() <= 1e-10  # without rounding nothing differs

@@ -51,19 +51,25 @@ def main() -> None:
         classifier = OwnClassifier(BertForSequenceClassification(config).to(args.device).eval(), tokenizer)  # type: ignore[arg-type]
     words = sorted(word for word in tokenizer.get_vocab() if word.isalpha())
     random = np.random.default_rng(0)
-    dev = tuple(Example(text=" ".join(random.choice(words, args.length)), label=str(i % 2)) for i in range(args.examples))
+    dev = tuple(
+        Example(text=" ".join(random.choice(words, args.length)), label=str(i % 2)) for i in range(args.examples)
+    )
     task = Task("bench", "classification", ("accuracy",), ("0", "1"), (), dev)
     subject = TaskSubject(classifier, tokenizer, task, max_length=args.length)
     model = subject.model
     conditions = single_heads(model.layers, model.heads)
 
-    clock = time.perf_counter if args.device != "cpu" else time.process_time  # processor time: other work on the machine does not count
+    clock = (
+        time.perf_counter if args.device != "cpu" else time.process_time
+    )  # processor time: other work on the machine does not count
     began = clock()
     shared = evaluate(subject, conditions, args.how)
     seconds = clock() - began
     began = clock()
     whole = np.zeros_like(shared.values)
-    for i, condition in enumerate(conditions):  # one evaluation of the dev set for each head, as users of the tap would write it
+    for i, condition in enumerate(
+        conditions
+    ):  # one evaluation of the dev set for each head, as users of the tap would write it
         for batch in subject.batches:
             logits = model.forward(batch, interventions={condition.heads[0]: args.how}, logits=True).logits
             whole[i, batch.index] = logits.argmax(-1).cpu().numpy()
@@ -71,7 +77,11 @@ def main() -> None:
     assert shared.shared, shared.note
     assert np.array_equal(shared.values, whole), "the two ways differ"
     report_ratio(
-        f"{len(conditions)} heads, shared prefix", seconds, f"{len(conditions)} whole evaluations", reference, wanted=f"{WANTED} x"
+        f"{len(conditions)} heads, shared prefix",
+        seconds,
+        f"{len(conditions)} whole evaluations",
+        reference,
+        wanted=f"{WANTED} x",
     )
 
 

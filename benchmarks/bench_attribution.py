@@ -40,7 +40,9 @@ def main() -> None:
 
     graph = reverse_graph(model, batch)
     generator = torch.Generator().manual_seed(0)
-    layers = torch.arange(given.outputs) * model.layers // given.outputs  # spread over the layers, heads and tokens at random
+    layers = (
+        torch.arange(given.outputs) * model.layers // given.outputs
+    )  # spread over the layers, heads and tokens at random
     seconds = torch.zeros(given.outputs)
     worst = 0.0
     for number, layer in enumerate(layers.tolist()):
@@ -59,7 +61,11 @@ def main() -> None:
         f"reverse mode: {given.outputs} random outputs of {model.layers * model.heads * given.tokens}, each {model.d_head} gradients at once; largest difference {worst:.1e}"
     )
     report_ratio(
-        "exact, all layers and heads", exact_seconds, "batched reverse mode (scaled from the sample)", reverse_seconds, wanted="5 x faster"
+        "exact, all layers and heads",
+        exact_seconds,
+        "batched reverse mode (scaled from the sample)",
+        reverse_seconds,
+        wanted="5 x faster",
     )
 
     began = time.process_time()

@@ -64,7 +64,9 @@ def released(maps: list[np.ndarray], rows: list[Encoded]) -> tuple[Counter, Coun
                         attention = attention.T
                     attention[range(len(attention)), range(len(attention))] = 0
                     predicted = np.argmax(attention[1:-1, 1:-1], axis=-1)
-                    for word, (gold, relation) in enumerate(zip(row.example.heads or (), row.example.relations or (), strict=True)):
+                    for word, (gold, relation) in enumerate(
+                        zip(row.example.heads or (), row.example.relations or (), strict=True)
+                    ):
                         label = relation.split(":")[0]
                         found = predicted[word] == gold
                         for name in (label, "all"):
@@ -94,7 +96,9 @@ def ours(cut: list[tuple[Batch, torch.Tensor]], shape: Shape) -> State:
     for batch, weights in cut:
         visible = (batch.real[:, :, None] & batch.real[:, None, :])[:, None]
         for layer, block in enumerate(weights):
-            ANALYSIS.observe(state, ANALYSIS.reduce(Rows(layer, 0, block.shape[2], block, visible), batch), Layer(layer), batch)
+            ANALYSIS.observe(
+                state, ANALYSIS.reduce(Rows(layer, 0, block.shape[2], block, visible), batch), Layer(layer), batch
+            )
     return state
 
 
@@ -110,7 +114,16 @@ def main() -> None:
     rows = [model.encode(example, index) for index, example in enumerate(examples)]
     maps = [m.astype(np.float32) for m in eager_maps(model, rows)]
     relations = tuple(sorted({r for example in examples for r in example.relations or ()}))
-    shape = Shape(model.layers, model.heads, model.d_head, model.hidden, False, max(map(len, rows)), ("cls", "sep"), relations=relations)
+    shape = Shape(
+        model.layers,
+        model.heads,
+        model.d_head,
+        model.hidden,
+        False,
+        max(map(len, rows)),
+        ("cls", "sep"),
+        relations=relations,
+    )
     cut = padded(maps, rows, 4096)
 
     right, count = released(maps, rows)
@@ -121,7 +134,9 @@ def main() -> None:
     for name in map(str, dataset["relation"].values):
         assert int(dataset["count"].sel(relation=name)) == count[name], name
         for d, direction in enumerate(DIRECTIONS):
-            expected = np.array([[right[direction, layer, head, name] for head in range(model.heads)] for layer in range(model.layers)])
+            expected = np.array(
+                [[right[direction, layer, head, name] for head in range(model.heads)] for layer in range(model.layers)]
+            )
             differing += int(np.abs(found.isel(direction=d).sel(relation=name).values - expected).sum())
             pairs += expected.size * count[name]
     print(f"{differing} of {pairs} answers differ (near ties, summed in another order)")

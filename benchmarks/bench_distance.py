@@ -75,7 +75,11 @@ def main() -> None:
     what = f"distances of {heads} heads, {options.length} tokens, one thread"
     report_ratio(what, own, "released loop in float32", single, wanted="at least 6 x faster")
     report_ratio(
-        what, own, f"released loop in float16 ({options.half_heads} of {heads} heads, scaled)", half, wanted="at least 250 x faster"
+        what,
+        own,
+        f"released loop in float16 ({options.half_heads} of {heads} heads, scaled)",
+        half,
+        wanted="at least 250 x faster",
     )
     entries = heads * (heads + 1) // 2 * maps[0].size
     print(

@@ -42,7 +42,12 @@ def main() -> None:
         began = clock()
         with torch.no_grad():
             for batch in cut:
-                bare(input_ids=batch.ids, attention_mask=batch.real.long(), token_type_ids=batch.types, output_attentions=True)
+                bare(
+                    input_ids=batch.ids,
+                    attention_mask=batch.real.long(),
+                    token_type_ids=batch.types,
+                    output_attentions=True,
+                )
         times["bare"].append(clock() - began)
         began = clock()
         states = {a.name: a.start(shape) for a in analyses}

@@ -20,7 +20,9 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=96)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
-    maps = (3 * torch.randn(options.maps, options.length, options.length, generator=torch.Generator().manual_seed(0))).softmax(-1)
+    maps = (
+        3 * torch.randn(options.maps, options.length, options.length, generator=torch.Generator().manual_seed(0))
+    ).softmax(-1)
     few = maps[: max(options.maps // 8, 1)]  # one at a time is slow: an eighth of them, scaled up
     shipped_classifier()
     together = best_time(lambda: classify_maps(maps, causal=False), options.repeats)

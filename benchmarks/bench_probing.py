@@ -79,7 +79,11 @@ def sequential(
         scaled = torch.from_numpy((head - mean) / deviation).to(settings.device)
         parts = [
             (scaled[rows], targets[rows])
-            for rows in (torch.from_numpy(split.train), torch.from_numpy(split.validation), torch.from_numpy(split.test))
+            for rows in (
+                torch.from_numpy(split.train),
+                torch.from_numpy(split.validation),
+                torch.from_numpy(split.test),
+            )
         ]
         fits = [one_classifier(*parts[0], *parts[1], classes, penalty, settings) for penalty in PENALTIES]
         picked = max(range(len(fits)), key=lambda i: (fits[i][0], i))
@@ -98,7 +102,9 @@ def main() -> None:
     parser.add_argument("--classes", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--sequential-heads", type=int, default=0, help="time only so many heads in sequence and scale up; 0 for all")
+    parser.add_argument(
+        "--sequential-heads", type=int, default=0, help="time only so many heads in sequence and scale up; 0 for all"
+    )
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
 
@@ -125,7 +131,10 @@ def main() -> None:
     print(
         f"{given.heads} heads x {len(PENALTIES)} penalties, {given.examples} examples x {given.size}, {given.classes} classes, {given.device}, {given.threads} thread(s)"
     )
-    print(f"one by one     {sequential_seconds:8.2f} s" + ("" if some == given.heads else f"  (scaled up from {some} heads)"))
+    print(
+        f"one by one     {sequential_seconds:8.2f} s"
+        + ("" if some == given.heads else f"  (scaled up from {some} heads)")
+    )
     print(f"all at once    {batched_seconds:8.2f} s")
     print(f"ratio          {ratio:8.1f} x   (wanted: {WANTED[given.device.split(':')[0]]:.0f} x)")
     print(
@@ -134,7 +143,9 @@ def main() -> None:
     others = [fit_probes(vectors[chosen], labels, split, replace(settings, seed=seed)).test for seed in (1, 2)]
     spread = np.std([together.test[chosen], *others], axis=0, ddof=1)
     print(f"spread of a head's test accuracy over three seeds: mean {spread.mean():.4f}, largest {spread.max():.4f}")
-    print(f"validation accuracy: largest difference of a head {np.abs(together.validation[chosen] - validation).max():.4f}")
+    print(
+        f"validation accuracy: largest difference of a head {np.abs(together.validation[chosen] - validation).max():.4f}"
+    )
 
 
 if __name__ == "__main__":

@@ -35,7 +35,18 @@ def made_row(index: int, length: int) -> Encoded:
     none = np.zeros(length, dtype=bool)
     words = np.full(length, NO_WORD)
     return Encoded(
-        index, Example(text="a", pair="b"), ids, (segment > 0).astype(np.int64), words, segment, special, cls, sep, none, False, False
+        index,
+        Example(text="a", pair="b"),
+        ids,
+        (segment > 0).astype(np.int64),
+        words,
+        segment,
+        special,
+        cls,
+        sep,
+        none,
+        False,
+        False,
     )
 
 
@@ -55,7 +66,9 @@ def released_local(attention: np.ndarray) -> np.ndarray:
     return out
 
 
-def released_block(attention: np.ndarray, middle: int, with_entropy: bool = True, with_special: bool = True) -> np.ndarray:
+def released_block(
+    attention: np.ndarray, middle: int, with_entropy: bool = True, with_special: bool = True
+) -> np.ndarray:
     """The same for the own segment of `[CLS] a [SEP] b [SEP]`, whose first [SEP] stands at `middle`; as released unless told otherwise."""
     layers, heads, n, _ = attention.shape
     out = np.zeros((layers, heads))
@@ -97,7 +110,10 @@ def main() -> None:
     middle = options.length // 2
     wanted = {"local": 30, "block": 500}
     released = {"local": lambda: released_local(one), "block": lambda: released_block(one, middle)}
-    paper = {"local": lambda: released_local(one), "block": lambda: released_block(one, middle, with_entropy=False, with_special=False)}
+    paper = {
+        "local": lambda: released_local(one),
+        "block": lambda: released_block(one, middle, with_entropy=False, with_special=False),
+    }
     for name, loops in released.items():
         slow = best_time(loops, 1 if name == "block" else 3)
         fast = best_time(lambda name=name: ours([name], batch, maps), options.repeats) / options.inputs
@@ -108,7 +124,10 @@ def main() -> None:
         report_ratio(what, fast, "released per-token loops", slow, wanted=f"at least {wanted[name]} x")
         if name == "block":
             report_ratio(
-                what, fast, "the same loops without their entropy factor", best_time(lambda: released_block(one, middle, False), 3)
+                what,
+                fast,
+                "the same loops without their entropy factor",
+                best_time(lambda: released_block(one, middle, False), 3),
             )
     everything = [
         "local",

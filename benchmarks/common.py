@@ -44,7 +44,9 @@ def report_ratio(what: str, seconds: float, reference: str, reference_seconds: f
     """Print one line for people and one for programs; returns seconds / reference_seconds."""
     ratio = seconds / reference_seconds
     faster = f"{1 / ratio:.1f} x faster" if ratio < 1 else f"{ratio:.2f} x the time"
-    print(f"{what}: {seconds:.4g} s; {reference}: {reference_seconds:.4g} s; {faster}{f' ({wanted} wanted)' if wanted else ''}")
+    print(
+        f"{what}: {seconds:.4g} s; {reference}: {reference_seconds:.4g} s; {faster}{f' ({wanted} wanted)' if wanted else ''}"
+    )
     print(
         json.dumps(
             {

@@ -32,7 +32,11 @@ def random_bert(layers: int, heads: int, hidden: int) -> BertModel:
     """BERT with random weights, of a size at which its attention is far from uniform."""
     torch.manual_seed(0)
     config = BertConfig(
-        num_hidden_layers=layers, num_attention_heads=heads, hidden_size=hidden, intermediate_size=4 * hidden, vocab_size=1000
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        hidden_size=hidden,
+        intermediate_size=4 * hidden,
+        vocab_size=1000,
     )
     model = BertModel(config).eval()
     with torch.no_grad():
@@ -45,7 +49,9 @@ def random_bert(layers: int, heads: int, hidden: int) -> BertModel:
 def token_batch(tokens: int, device: torch.device, seed: int = 0) -> Batch:
     ids = np.random.default_rng(seed).integers(5, 1000, tokens)
     none, no = np.zeros(tokens, dtype=np.int64), np.zeros(tokens, dtype=bool)
-    return collate([Encoded(seed, Example(text="x"), ids, none, none - 1, none, no, no, no, no, False, False)], 0, device)
+    return collate(
+        [Encoded(seed, Example(text="x"), ids, none, none - 1, none, no, no, no, no, False, False)], 0, device
+    )
 
 
 def synchronised(device: torch.device) -> None:
@@ -112,7 +118,9 @@ def largest_error(model: HeadModel, batch: Batch, squares: torch.Tensor, rows: i
     errors = []
     for number in range(rows):
         layer = number * model.layers // rows
-        head, token = (int(torch.randint(0, size, (), generator=generator)) for size in (model.heads, batch.ids.shape[1]))
+        head, token = (
+            int(torch.randint(0, size, (), generator=generator)) for size in (model.heads, batch.ids.shape[1])
+        )
         truth = block_squares(graph.outputs[layer][:, head, token], graph.leaves_in[0]).sqrt()[0]
         found = squares[0, layer, head, token].sqrt()
         errors.append(float((found / found.sum() - truth / truth.sum()).abs().sum() / 2))
@@ -148,7 +156,9 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--heads", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=768)
-    parser.add_argument("--memory", type=float, nargs="+", default=[2000.0, 8000.0, 24000.0], help="MiB for tangents, each tried")
+    parser.add_argument(
+        "--memory", type=float, nargs="+", default=[2000.0, 8000.0, 24000.0], help="MiB for tangents, each tried"
+    )
     parser.add_argument("--rows", type=int, default=24, help="rows whose error is measured")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -165,7 +175,9 @@ def main() -> None:
     report: list[dict[str, Any]] = []
     for tf32 in (True, False) if device.type == "cuda" else (False,):
         label = "tf32" if tf32 else "IEEE float32"
-        rate = matrix_rate(device, 4096 * given.tokens if device.type == "cuda" else 512, given.hidden, tf32, given.repeats)
+        rate = matrix_rate(
+            device, 4096 * given.tokens if device.type == "cuda" else 512, given.hidden, tf32, given.repeats
+        )
         print(f"\n{label}: measured matrix rate {rate / 1e12:.1f} TFLOP/s")
         for memory in given.memory:
             with matrix_products(tf32):

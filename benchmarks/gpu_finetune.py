@@ -47,7 +47,9 @@ def jobs(args: argparse.Namespace, chosen: dict[str, dict[str, Any]], ready: boo
                     yield {"task": task, "seeds": [seed], "learning_rate": args.rate, "pack": pack}
         if "starts" in only:
             for start in ("random", "none"):
-                yield from ({"task": task, "seeds": [0], "start": start, "learning_rate": args.rate} for task in REFERENCE)
+                yield from (
+                    {"task": task, "seeds": [0], "start": start, "learning_rate": args.rate} for task in REFERENCE
+                )
         return
     for start in [s for s, name in (("pretrained", "poolings"), ("frozen", "frozen")) if name in only]:
         for seed in range(args.pooling_seeds):
@@ -117,7 +119,9 @@ def pack_model(trained: Path, base: Path, packed: Path) -> None:
             continue
         delta = value.float() - before[name].float()
         size = delta.square().mean(1).sqrt()
-        scale = torch.where(size > UNTOUCHED * before[name].float().square().mean(1).sqrt(), size / STEP, torch.zeros_like(size))
+        scale = torch.where(
+            size > UNTOUCHED * before[name].float().square().mean(1).sqrt(), size / STEP, torch.zeros_like(size)
+        )
         rows = torch.where(scale[:, None] > 0, delta / scale.clamp(min=1e-30)[:, None], torch.zeros_like(delta))
         tensors[name] = rows.round().clamp(-127, 127).to(torch.int8)
         tensors[f"{name}.scale"] = scale
@@ -138,7 +142,9 @@ def unpack_model(packed: Path, base: Path, target: Path) -> None:
         config = file.metadata()["config"]
     before = load_file(base / "model.safetensors")
     weights = {
-        name: before[name].float() + value.float() * stored[f"{name}.scale"][:, None] if f"{name}.scale" in stored else value
+        name: before[name].float() + value.float() * stored[f"{name}.scale"][:, None]
+        if f"{name}.scale" in stored
+        else value
         for name, value in stored.items()
         if not name.endswith(".scale")
     }
@@ -150,7 +156,9 @@ def unpack_model(packed: Path, base: Path, target: Path) -> None:
     (target / "config.json").write_text(config)
 
 
-def score_packed(packed: Path, base: Path, folder: Path, task: str, data: Path, device: str, limit: int | None) -> dict[str, float]:
+def score_packed(
+    packed: Path, base: Path, folder: Path, task: str, data: Path, device: str, limit: int | None
+) -> dict[str, float]:
     """The dev scores of the packed model, to see what packing costs."""
     from headwise.experiments.finetuning import open_classifier
     from headwise.experiments.finetuning.data import encode_rows
@@ -193,10 +201,14 @@ def main() -> None:
     parser.add_argument("--shared", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--jobs", type=int, default=6, help="trainings at once")
-    parser.add_argument("--only", default="reference,starts,poolings,models", help="of reference, starts, poolings, frozen, models")
+    parser.add_argument(
+        "--only", default="reference,starts,poolings,models", help="of reference, starts, poolings, frozen, models"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--pooling-seeds", type=int, default=5)
-    parser.add_argument("--rate", type=float, default=None, help="learning rate of the reference trainings instead of the recipe's")
+    parser.add_argument(
+        "--rate", type=float, default=None, help="learning rate of the reference trainings instead of the recipe's"
+    )
     parser.add_argument("--jo-rate", type=float, default=None)
     parser.add_argument("--sst2-epochs", type=int, default=1)
     parser.add_argument("--limit", type=int, default=None, help="examples of each part, for a trial")
@@ -217,7 +229,11 @@ def main() -> None:
 
         records.append(record)
         scores = " ".join(f"{name} {100 * value:.1f}" for name, value in record["metrics"].items())
-        packed = f" packed {record['packed']['bytes'] / 2**20:.1f} MiB {record['packed']['metrics']}" if "packed" in record else ""
+        packed = (
+            f" packed {record['packed']['bytes'] / 2**20:.1f} MiB {record['packed']['metrics']}"
+            if "packed" in record
+            else ""
+        )
         print(
             f"[{time.perf_counter() - began:5.0f} s] {record['task']} {record['pooling']} {record['start']} {record['recipe']} seed {record['seed']}: {scores}"
             f" ({record['job_seconds']} s){packed}",

@@ -44,7 +44,9 @@ print("end", flush=True)
 """
 
 
-def run(folder: Path, target: Path, examples: int, pause: float, kill_after: float | None = None) -> tuple[list[int], bool]:
+def run(
+    folder: Path, target: Path, examples: int, pause: float, kill_after: float | None = None
+) -> tuple[list[int], bool]:
     """The shards made, and whether the run came to its end."""
     process = subprocess.Popen(
         [sys.executable, "-c", RUN, str(folder), str(target), str(examples), str(pause)],
@@ -88,7 +90,9 @@ def trials(kills: int, examples: int, pause: float, seed: int, show: bool = True
             stopped += not early
             if show:
                 print(f"kill {trial + 1}: {len(before)} shards before, {len(after)} after, bytes equal", flush=True)
-        print(f"{kills} kills, {stopped} of them before the end: every resumed result is byte-identical, no finished shard was repeated")
+        print(
+            f"{kills} kills, {stopped} of them before the end: every resumed result is byte-identical, no finished shard was repeated"
+        )
 
 
 if __name__ == "__main__":

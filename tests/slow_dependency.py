@@ -19,7 +19,9 @@ class Slow:
     found: Counter = field(default_factory=Counter)
     tried: Counter = field(default_factory=Counter)
     offsets: dict = field(default_factory=lambda: defaultdict(Counter))
-    outcomes: dict = field(default_factory=lambda: defaultdict(list))  # of each pair: its offset, and whether it is found
+    outcomes: dict = field(
+        default_factory=lambda: defaultdict(list)
+    )  # of each pair: its offset, and whether it is found
     noop: dict = field(default_factory=lambda: defaultdict(list))
 
 
@@ -67,7 +69,9 @@ def slow_dependency(
             labels = [label] + (["all"] if with_punct or not label.startswith("punct") else [])
             pairs.append((d, h, labels, full))
         for d, h, labels, full in pairs:
-            source = d + 1 if poss_rule and full in ("poss", "nmod:poss") and d + 1 < count and words[d + 1] == "'s" else d
+            source = (
+                d + 1 if poss_rule and full in ("poss", "nmod:poss") and d + 1 < count and words[d + 1] == "'s" else d
+            )
             for label in labels:
                 out.offsets[label][None if h is None else h - source] += 1
         for layer in range(attention.shape[0]):
@@ -75,7 +79,13 @@ def slow_dependency(
                 level = word_map(attention[layer, head], row)
                 sep_mass = {
                     w: float(
-                        np.mean([attention[layer, head, t, getattr(row, target)].sum() for t in range(len(row.word)) if row.word[t] == w])
+                        np.mean(
+                            [
+                                attention[layer, head, t, getattr(row, target)].sum()
+                                for t in range(len(row.word))
+                                if row.word[t] == w
+                            ]
+                        )
                     )
                     for w in range(count)
                 }
@@ -91,8 +101,16 @@ def slow_dependency(
                         top = max(weight.values(), default=None)
                         predicted[d] = min((w for w in weight if weight[w] == top), default=None)
                     for d, h, labels, full in pairs:
-                        source = d + 1 if poss_rule and full in ("poss", "nmod:poss") and d + 1 < count and words[d + 1] == "'s" else d
-                        if causal and h is not None and (h > source if direction == "dependent_to_head" else h < source):
+                        source = (
+                            d + 1
+                            if poss_rule and full in ("poss", "nmod:poss") and d + 1 < count and words[d + 1] == "'s"
+                            else d
+                        )
+                        if (
+                            causal
+                            and h is not None
+                            and (h > source if direction == "dependent_to_head" else h < source)
+                        ):
                             continue
                         right = h is not None and predicted[source] == h
                         offset = None if h is None else h - source
@@ -104,11 +122,17 @@ def slow_dependency(
     return out
 
 
-def _no_op(out: Slow, layer: int, head: int, mass: dict[int, float], example: object, pairs: list, every_label: set[str]) -> None:
+def _no_op(
+    out: Slow, layer: int, head: int, mass: dict[int, float], example: object, pairs: list, every_label: set[str]
+) -> None:
     upos = getattr(example, "upos", None)
     for direction in ("dependent_to_head", "head_to_dependent"):
         for label in every_label:
-            own = {(d if direction == "dependent_to_head" else h) for d, h, labels, _ in pairs if label in labels and h is not None}
+            own = {
+                (d if direction == "dependent_to_head" else h)
+                for d, h, labels, _ in pairs
+                if label in labels and h is not None
+            }
             for group, members in (("with", own), ("without", set(mass) - own)):
                 if members:
                     out.noop[group, direction, layer, head, label].append(np.mean([mass[w] for w in members]))

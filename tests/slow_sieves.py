@@ -75,7 +75,9 @@ def has_feature(name: str, row: Encoded, t: int) -> bool:
     if word is None:
         return False
     if name in ("noun", "verb", "pronoun"):
-        return example.upos is not None and example.upos[word] == {"noun": "NOUN", "verb": "VERB", "pronoun": "PRON"}[name]
+        return (
+            example.upos is not None and example.upos[word] == {"noun": "NOUN", "verb": "VERB", "pronoun": "PRON"}[name]
+        )
     if name in ("subject", "object"):
         wanted = ("nsubj", "nsubjpass") if name == "subject" else ("obj", "dobj")
         return example.relations is not None and example.relations[word].split(":")[0] in wanted

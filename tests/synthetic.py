@@ -58,7 +58,11 @@ def surface(layers: int = 12, heads: int = 12, *, causal: bool = False, n: int =
     if causal:
         position[..., 2] = np.nan
     entropy = np.clip(4.6 * rng.beta(3, 2, (layers, heads)) * (0.8 + 0.2 * depth), 0.1, 4.6)
-    first = np.full((layers, heads), np.nan) if causal else np.clip(entropy * rng.normal(0.95, 0.1, (layers, heads)), 0, 4.7)
+    first = (
+        np.full((layers, heads), np.nan)
+        if causal
+        else np.clip(entropy * rng.normal(0.95, 0.1, (layers, heads)), 0, 4.7)
+    )
     dims = ("layer", "head", "token_type")
     variables = {
         **_mean("position", ("layer", "head", "offset"), position, n),
@@ -80,7 +84,14 @@ def surface(layers: int = 12, heads: int = 12, *, causal: bool = False, n: int =
 
 
 def offsets(
-    layers: int = 12, heads: int = 12, *, causal: bool = False, sources: int = 2, reach: int = 20, n: int = 200, seed: int = 0
+    layers: int = 12,
+    heads: int = 12,
+    *,
+    causal: bool = False,
+    sources: int = 2,
+    reach: int = 20,
+    n: int = 200,
+    seed: int = 0,
 ) -> xr.Dataset:
     """An offsets dataset with up to three sources; the last layer's last head has no numbers."""
     rng = np.random.default_rng(seed)
@@ -114,7 +125,10 @@ def attention(layers: int, heads: int, tokens: int, *, seed: int = 0) -> np.ndar
         2.5 * ((i < tokens // 2) == (j < tokens // 2)), 0.0 * i, -0.5 * np.abs(i - j),
     ]  # fmt: skip
     scores = np.array(
-        [[kinds[rng.integers(len(kinds))] + rng.normal(0, 0.6, (tokens, tokens)) for _ in range(heads)] for _ in range(layers)]
+        [
+            [kinds[rng.integers(len(kinds))] + rng.normal(0, 0.6, (tokens, tokens)) for _ in range(heads)]
+            for _ in range(layers)
+        ]
     )
     weights = np.exp(scores)
     return weights / weights.sum(-1, keepdims=True)

@@ -54,7 +54,9 @@ def test_help_examples_exist() -> None:
 
 
 def test_the_table_of_the_readme_has_every_analysis_and_every_command() -> None:
-    table = "\n".join(line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if line.startswith("|"))
+    table = "\n".join(
+        line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if line.startswith("|")
+    )
     for name in known_analyses():
         assert f"`{name}`" in table, name
     text = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -71,7 +73,9 @@ def test_the_worked_analysis_works_as_printed() -> None:
         exec(compile(code, "longest_word.py", "exec", dont_inherit=True), space)
         planted = planted_model([["previous", "self"]], words=["a", "cat", "sleeps"])
         model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
-        found = make_atlas(model, Corpus.from_examples([Example(words=("a", "cat", "sleeps"))]), ["longest_word"])["longest_word"]
+        found = make_atlas(model, Corpus.from_examples([Example(words=("a", "cat", "sleeps"))]), ["longest_word"])[
+            "longest_word"
+        ]
     finally:
         REGISTRY.clear()
         REGISTRY.update(before)

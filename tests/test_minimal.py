@@ -24,7 +24,8 @@ def test_importing_headwise_and_its_command_line_is_light() -> None:
 
 def test_everything_imports_without_any_extra() -> None:
     core = {
-        re.split(r"[<>=\[]", line)[0].lower() for line in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+        re.split(r"[<>=\[]", line)[0].lower()
+        for line in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     }
     extras = [
         "spacy",
@@ -39,7 +40,9 @@ def test_everything_imports_without_any_extra() -> None:
         "accelerate",
         "gguf",
     ]
-    assert not {"scikit-learn" if e == "sklearn" else e for e in extras} & core, "an extra became a core dependency: take it off this list"
+    assert not {"scikit-learn" if e == "sklearn" else e for e in extras} & core, (
+        "an extra became a core dependency: take it off this list"
+    )
     # transformers itself looks for some of these, so only headwise's own imports are refused.
     code = f"""
 import builtins, importlib, pkgutil, sys

@@ -33,10 +33,7 @@ SECOND = {
     "all-MiniLM-L6-v2": {"segments": 48},
 }
 # A third draw, to have more to train on: any head ("any") and candidates as before.
-THIRD = {
-    "wiki-bert": {"any": 40, "diagonal": 24, "spread": 16, "segments": 16},
-    "stories15M": {"any": 32},
-}
+THIRD = {"wiki-bert": {"any": 40, "diagonal": 24, "spread": 16, "segments": 16}, "stories15M": {"any": 32}}
 KINDS = ("single", "pair", "long")
 TEXTS_PER_KIND = 24
 MAX_LENGTH = 128
@@ -49,11 +46,22 @@ def sentences(path: Path) -> list[str]:
 
 def text_pools(shared: Path, rng: np.random.Generator) -> dict[str, dict[str, list[tuple[str, str | None, str]]]]:
     """For every model its own texts: `(first, second or None, corpus)` by kind; no text serves two models."""
-    tree = [(s, "UD EWT dev") for s in sentences(shared / "data/trees/en_ewt-ud-dev.conllu.xz") if 5 <= len(s.split()) <= 45]
-    tree += [(s, "UD English PUD") for s in sentences(shared / "data/trees/en_pud-ud-test.conllu.xz") if 5 <= len(s.split()) <= 45]
+    tree = [
+        (s, "UD EWT dev") for s in sentences(shared / "data/trees/en_ewt-ud-dev.conllu.xz") if 5 <= len(s.split()) <= 45
+    ]
+    tree += [
+        (s, "UD English PUD")
+        for s in sentences(shared / "data/trees/en_pud-ud-test.conllu.xz")
+        if 5 <= len(s.split()) <= 45
+    ]
     with gzip.open(shared / "data/wikipedia/articles.jsonl.gz", "rt", encoding="utf-8") as lines:
         articles = [json.loads(line)["paragraphs"] for line in lines]
-    runs = [(a, b) for paragraphs in articles for a, b in zip(paragraphs[::2], paragraphs[1::2], strict=False) if min(len(a), len(b)) > 80]
+    runs = [
+        (a, b)
+        for paragraphs in articles
+        for a, b in zip(paragraphs[::2], paragraphs[1::2], strict=False)
+        if min(len(a), len(b)) > 80
+    ]
     tree = [tree[i] for i in rng.permutation(len(tree))]
     runs = [runs[i] for i in rng.permutation(len(runs))]
     pools: dict[str, dict[str, list[tuple[str, str | None, str]]]] = {}
@@ -120,7 +128,9 @@ def main() -> None:
         tokenizer, model = open_model(Path(folders[name]))
         config = model.config
         layers, heads = config.num_hidden_layers, config.num_attention_heads
-        order = np.concatenate([rng.permutation(layers * heads) for _ in range(-(-plan["design"] // (layers * heads)))])[: plan["design"]]
+        order = np.concatenate(
+            [rng.permutation(layers * heads) for _ in range(-(-plan["design"] // (layers * heads)))]
+        )[: plan["design"]]
         wanted: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for k, flat in enumerate(order):
             wanted.setdefault((KINDS[k % 3], int(rng.integers(TEXTS_PER_KIND))), []).append(divmod(int(flat), heads))
@@ -133,7 +143,9 @@ def main() -> None:
                 limit = MAX_LENGTH if kind != "long" else int(rng.integers(64, MAX_LENGTH + 1))
                 if kind == "pair" and rng.random() < 0.5:
                     limit = int(rng.integers(32, MAX_LENGTH + 1))
-                encoded = tokenizer(first, second, truncation="longest_first" if second else True, max_length=limit, return_tensors="pt")
+                encoded = tokenizer(
+                    first, second, truncation="longest_first" if second else True, max_length=limit, return_tensors="pt"
+                )
                 encoded.pop("token_type_ids", None) if plan["causal"] else None
                 with torch.no_grad():
                     maps = torch.stack(model(**encoded, output_attentions=True).attentions)[:, 0].numpy()
@@ -151,7 +163,11 @@ def main() -> None:
             for k in rng.permutation(len(top)):
                 _, kind, t, layer, head = top[k]
                 # One head gives at most one picked map of a shape, else a handful of heads would fill the stratum.
-                if (kind, t, layer, head) in chosen or sum((layer, head) == u for u in used) or taken >= plan["picked"] // 3:
+                if (
+                    (kind, t, layer, head) in chosen
+                    or sum((layer, head) == u for u in used)
+                    or taken >= plan["picked"] // 3
+                ):
                     continue
                 used.add((layer, head))
                 chosen[kind, t, layer, head] = f"picked:{shape}"

@@ -37,7 +37,9 @@ def one_thread():
 
 @cache
 def bed(name: str, causal: bool) -> Bed:
-    return Bed(make_analysis(name, PARAMETERS.get(name)), causal, order_dependent=ORDER_DEPENDENT.get(name, frozenset()))
+    return Bed(
+        make_analysis(name, PARAMETERS.get(name)), causal, order_dependent=ORDER_DEPENDENT.get(name, frozenset())
+    )
 
 
 @pytest.mark.parametrize("check", CHECKS)

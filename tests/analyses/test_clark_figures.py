@@ -21,7 +21,9 @@ def dataset(group: str, causal: bool) -> xr.Dataset:
     module, tokenizer = random_model(causal=causal)
     model = HeadModel.open(module, tokenizer=tokenizer)
     parameters = {"tree_probe": {"epochs": 1}}
-    made = make_atlas(model, Corpus.from_examples(battery_examples(3)), [group], parameters=parameters, full=True)[group]
+    made = make_atlas(model, Corpus.from_examples(battery_examples(3)), [group], parameters=parameters, full=True)[
+        group
+    ]
     return made.assign_attrs(model="tiny", corpus="made-up sentences")
 
 
@@ -52,7 +54,9 @@ def test_what_the_figures_name() -> None:
     assert f"L{int(best['best_layer'])}H{int(best['best_head'])}, best head overall" in said
     assert "proper" not in said  # there is no name in this corpus
     assert f"n = {int(best['count'])} mentions" in said
-    assert "masked tokens predicted" in texts(plots.figures_for("gradient")[0].draw(dataset("gradient", False))[0].figure)
+    assert "masked tokens predicted" in texts(
+        plots.figures_for("gradient")[0].draw(dataset("gradient", False))[0].figure
+    )
     probe = dataset("tree_probe", False)
     said = texts(plots.figures_for("tree_probe")[0].draw(probe)[0].figure)
     assert f"{100 * float(probe['uas'].sel(probe='right_branching')):.1f} %" in said

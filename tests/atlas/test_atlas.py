@@ -28,9 +28,13 @@ def small_atlas() -> Atlas:
         coords=heads | {"token_type_name": ("token_type", ["cls", "sep"])},
     )
     offsets = xr.Dataset(
-        {"histogram": (("layer", "head", "offset"), rng.random((2, 3, 99)))}, coords=heads | {"offset": np.arange(-49, 50)}
+        {"histogram": (("layer", "head", "offset"), rng.random((2, 3, 99)))},
+        coords=heads | {"offset": np.arange(-49, 50)},
     )
-    return Atlas({"surface": tidy(surface), "offsets": offsets}, {"model": {"name": "tiny"}, "corpus": {"name": "toy", "examples": 7}})
+    return Atlas(
+        {"surface": tidy(surface), "offsets": offsets},
+        {"model": {"name": "tiny"}, "corpus": {"name": "toy", "examples": 7}},
+    )
 
 
 def test_saved_and_loaded_is_the_same(tmp_path: Path) -> None:
@@ -41,7 +45,9 @@ def test_saved_and_loaded_is_the_same(tmp_path: Path) -> None:
     assert loaded.provenance == atlas.provenance
     assert list(loaded) == list(atlas)
     xr.testing.assert_equal(loaded["surface"]["token_type"], atlas["surface"]["token_type"])
-    assert float(loaded["surface"]["token_type"].sel(token_type_name="sep")[1, 2]) == float(atlas["surface"]["token_type"][1, 2, 1])
+    assert float(loaded["surface"]["token_type"].sel(token_type_name="sep")[1, 2]) == float(
+        atlas["surface"]["token_type"][1, 2, 1]
+    )
     assert Atlas.load(path.parent).digest == atlas.digest  # the folder is enough
     assert atlas.save(tmp_path / "again.nc").read_bytes() == path.read_bytes()
 
@@ -99,7 +105,9 @@ def test_tables() -> None:
     atlas = small_atlas()
     frame = atlas.to_dataframe("surface")
     assert len(frame) == 6 + 12
-    cell = frame[(frame["variable"] == "token_type") & (frame["layer"] == 1) & (frame["head"] == 0) & (frame["item"] == "cls")]
+    cell = frame[
+        (frame["variable"] == "token_type") & (frame["layer"] == 1) & (frame["head"] == 0) & (frame["item"] == "cls")
+    ]
     assert cell["value"].item() == float(atlas["surface"]["token_type"][1, 0, 0])
     summary = atlas.summary().set_index(["variable", "item"])
     entropy = atlas["surface"]["entropy"]

@@ -22,7 +22,12 @@ def surface() -> xr.Dataset:
         "token_type": ((*HEADS, "token_type"), np.concatenate([types, 1 - types.sum(1, keepdims=True)], 1)[None]),
         "max_weight": (HEADS, [[0.9, 0.8, 0.4, 0.4, 0.06, 0.4]]),
     }
-    coords = {"layer": [0], "head": np.arange(6), "offset": [-1, 0, 1], "token_type_name": ("token_type", ["cls", "sep", "punct", "other"])}
+    coords = {
+        "layer": [0],
+        "head": np.arange(6),
+        "offset": [-1, 0, 1],
+        "token_type_name": ("token_type", ["cls", "sep", "punct", "other"]),
+    }
     return xr.Dataset(variables, coords=coords)
 
 
@@ -63,7 +68,10 @@ def test_where_a_head_looks(surface: xr.Dataset) -> None:
 def test_the_largest_share_comes_first_where_a_model_cannot_look_ahead(surface: xr.Dataset) -> None:
     surface["position"][0, 3] = [0.25, 0.21, np.nan]
     surface["token_type"][0, 3, :2] = [0.33, 0.0]
-    assert describe_heads({"surface": surface}, 1, 6)["attention"][3] == "cls 0.33, previous token 0.25, same token 0.21, punct 0.10"
+    assert (
+        describe_heads({"surface": surface}, 1, 6)["attention"][3]
+        == "cls 0.33, previous token 0.25, same token 0.21, punct 0.10"
+    )
 
 
 def test_what_a_head_finds_comes_first_and_only_if_certain_and_large(surface: xr.Dataset) -> None:
@@ -83,26 +91,43 @@ def test_what_a_head_finds_comes_first_and_only_if_certain_and_large(surface: xr
 
 def test_antecedents_frames_roles_and_maps(surface: xr.Dataset) -> None:
     better = np.zeros((3, 1, 6)) + 1.0
-    better[:, 0, 1] = better[:2, 0, 2] = better[:, 0, 3] = 0.001  # the third head beats the two simple rules only, the fourth all by little
+    better[:, 0, 1] = better[:2, 0, 2] = better[:, 0, 3] = (
+        0.001  # the third head beats the two simple rules only, the fourth all by little
+    )
     coreference = xr.Dataset(
         {
             "accuracy": ((*HEADS, "mention_type"), np.array([0.2, 0.9, 0.9, 0.65, 0.2, 0.2])[None, :, None]),
             "baseline_accuracy": (("baseline", "mention_type"), np.array([[0.5], [0.4], [0.6]])),
             "p_adjusted": (("baseline", *HEADS, "mention_type"), better[..., None]),
         },
-        coords={"mention_type": ["all"], "baseline": ["nearest", "head_match", "rules"], "layer": [0], "head": np.arange(6)},
+        coords={
+            "mention_type": ["all"],
+            "baseline": ["nearest", "head_match", "rules"],
+            "layer": [0],
+            "head": np.arange(6),
+        },
     )
     p = np.ones((1, 6))
     p[0, 5] = 0.01
     frames = xr.Dataset({"score": (HEADS, p * 0 + 0.3), "expected": (HEADS, p * 0 + 0.1), "p_adjusted": (HEADS, p)})
-    roles = xr.Dataset({"has_role_adjusted": ((*HEADS, "role"), np.eye(6, 2, dtype=bool)[None])}, coords={"role": ["local", "block"]})
+    roles = xr.Dataset(
+        {"has_role_adjusted": ((*HEADS, "role"), np.eye(6, 2, dtype=bool)[None])}, coords={"role": ["local", "block"]}
+    )
     patterns = xr.Dataset(
-        {"proportion": ((*HEADS, "pattern"), np.tile([0.8, 0.2], (1, 6, 1)))}, coords={"pattern": ["vertical", "diagonal"]}
+        {"proportion": ((*HEADS, "pattern"), np.tile([0.8, 0.2], (1, 6, 1)))},
+        coords={"pattern": ["vertical", "diagonal"]},
     )
     given = {"surface": surface, "coreference": coreference, "frames": frames, "roles": roles, "patterns": patterns}
     found = describe_heads(given, 1, 6)
     assert found["does"].tolist()[1:4] == ["antecedents", "delimiters", "neighbours"]
-    assert found["finds"].tolist() == ["", "antecedents 90 % (best rule 60 %)", "", "", "", "frame elements 0.30 (expected 0.10)"]
+    assert found["finds"].tolist() == [
+        "",
+        "antecedents 90 % (best rule 60 %)",
+        "",
+        "",
+        "",
+        "frame elements 0.30 (expected 0.10)",
+    ]
     assert found["roles"].tolist() == ["local", "block", "", "", "", ""]
     assert set(found["maps"]) == {"vertical 80 %"}
 

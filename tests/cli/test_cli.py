@@ -55,7 +55,9 @@ def corpus_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_atlas_writes_everything_and_never_overwrites(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path) -> None:
+def test_atlas_writes_everything_and_never_overwrites(
+    headwise, model_folder: Path, corpus_file: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     arguments = ("atlas", model_folder, "--corpus", corpus_file, "--analyses", "surface,offsets", "--out", out)
     first = headwise(*arguments)
@@ -140,17 +142,25 @@ def test_roles_with_a_sieve_of_ones_own(headwise, model_folder: Path, corpus_fil
         assert "dogs" in done.out
         assert "left out: roles (role=question_mark): its sieve is empty on every input" in done.err
         dataset = Atlas.load(target)["roles"]
-        assert float(dataset["bias"].sel(role="dogs", layer=0, head=2)) == pytest.approx(1, abs=1e-5)  # the uniform head
+        assert float(dataset["bias"].sel(role="dogs", layer=0, head=2)) == pytest.approx(
+            1, abs=1e-5
+        )  # the uniform head
         assert str(int(dataset["has_role"].sum())) + " in all" in done.out
-        plugin.write_text(plugin.read_text().replace("j.piece == 'dog'", "j.piece[:, :2] == 'dog'") + "# now of the wrong shape\n")
+        plugin.write_text(
+            plugin.read_text().replace("j.piece == 'dog'", "j.piece[:, :2] == 'dog'") + "# now of the wrong shape\n"
+        )
         again = headwise(*arguments, "--overwrite")
         assert again.code == 2
-        assert re.search(r"The sieve 'dogs' gives a matrix of shape \(1, 2\) for \d+ looking tokens and \d+ tokens", again.err)
+        assert re.search(
+            r"The sieve 'dogs' gives a matrix of shape \(1, 2\) for \d+ looking tokens and \d+ tokens", again.err
+        )
     finally:
         forget_sieve("dogs")
 
 
-def test_a_feature_that_matches_nothing_is_named(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path) -> None:
+def test_a_feature_that_matches_nothing_is_named(
+    headwise, model_folder: Path, corpus_file: Path, tmp_path: Path
+) -> None:
     corpus = tmp_path / "words.jsonl"
     corpus.write_text('{"words": ["the", "dog", "sleeps"]}\n')
     arguments = (
@@ -184,10 +194,15 @@ def test_list_and_cite(headwise) -> None:
 
 
 def test_draw_and_probe(headwise, model_folder: Path, tmp_path: Path) -> None:
-    drawn = headwise("draw", "L0H0", "L1H2", "--model", model_folder, "--text", "the cat saw a dog", "--out", tmp_path / "heads.svg")
+    drawn = headwise(
+        "draw", "L0H0", "L1H2", "--model", model_folder, "--text", "the cat saw a dog", "--out", tmp_path / "heads.svg"
+    )
     assert drawn.code == 0, drawn.err
     assert (tmp_path / "heads.svg").read_text().startswith("<?xml")
-    assert "There is no head L7H9" in headwise("draw", "L7H9", "--model", model_folder, "--text", "a dog", "--out", tmp_path / "x.svg").err
+    assert (
+        "There is no head L7H9"
+        in headwise("draw", "L7H9", "--model", model_folder, "--text", "a dog", "--out", tmp_path / "x.svg").err
+    )
     assert "like 'L7H9'" in headwise("draw", "8-10", "--model", model_folder, "--out", tmp_path / "x.svg").err
     task = tmp_path / "animal.txt"
     rows = [
@@ -227,7 +242,9 @@ def test_draw_a_relation(headwise, tmp_path: Path) -> None:
     assert "There is no relation in this atlas 'dobj'" in draw("--relation", "dobj", "--overwrite").err
 
 
-def test_ctrl_c_says_how_to_go_on(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_says_how_to_go_on(
+    headwise, model_folder: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -293,7 +310,9 @@ def test_over_long_examples_are_cut_and_counted_or_all_skipped(headwise, model_f
     cut = headwise("run", "surface", "--model", model_folder, "--corpus", path, "--out", tmp_path / "a.nc")
     assert cut.code == 0, cut.err
     assert "1 cut" in cut.err
-    skipped = headwise("run", "surface", "--model", model_folder, "--corpus", path, "--out", tmp_path / "b.nc", "--overlong", "skip")
+    skipped = headwise(
+        "run", "surface", "--model", model_folder, "--corpus", path, "--out", tmp_path / "b.nc", "--overlong", "skip"
+    )
     assert skipped.code == 2
     assert "longer than 64 tokens" in skipped.err
 
@@ -315,12 +334,21 @@ def test_nan_weights_are_named(headwise, model_folder: Path, corpus_file: Path, 
         weight[0, 0] = torch.nan
         return weight
 
-    outcome = headwise("atlas", _changed(model_folder, tmp_path / "nan", name, spoil), "--corpus", corpus_file, "--out", tmp_path / "out")
+    outcome = headwise(
+        "atlas",
+        _changed(model_folder, tmp_path / "nan", name, spoil),
+        "--corpus",
+        corpus_file,
+        "--out",
+        tmp_path / "out",
+    )
     assert outcome.code == 2
     assert "layer.1.attention.self.query" in outcome.err
 
 
-def test_a_tokenizer_that_does_not_fit_is_refused(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_that_does_not_fit_is_refused(
+    headwise, model_folder: Path, corpus_file: Path, tmp_path: Path
+) -> None:
     import shutil
 
     other = planted_model([["self"]], words=[*WORDS, *(f"word{i}" for i in range(200))])

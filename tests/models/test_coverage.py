@@ -83,15 +83,23 @@ def check(model: Any, stack: str | None) -> None:
     opened.forward(batch, watcher)
     output, attentions = own_pass(own, batch, stack)
 
-    assert [rows.layer for rows in watcher.blocks] == [layer.layer for layer in watcher.layers] == list(range(opened.layers))
+    assert (
+        [rows.layer for rows in watcher.blocks]
+        == [layer.layer for layer in watcher.layers]
+        == list(range(opened.layers))
+    )
     assert attentions.shape[1] == opened.layers
     assert attentions.shape[2] == opened.heads
     for rows, layer in zip(watcher.blocks, watcher.layers, strict=True):
         expected = attentions[:, rows.layer]
         for example, length in enumerate(batch.lengths.tolist()):
-            torch.testing.assert_close(rows.weights[example, :, :length], expected[example, :, :length], atol=1e-5, rtol=0)
+            torch.testing.assert_close(
+                rows.weights[example, :, :length], expected[example, :, :length], atol=1e-5, rtol=0
+            )
             assert not rows.weights[example, :, length:].any()
-            total = rows.weights[example, :, :length].sum(-1) + (0 if rows.sink is None else rows.sink[example, :, :length])
+            total = rows.weights[example, :, :length].sum(-1) + (
+                0 if rows.sink is None else rows.sink[example, :, :length]
+            )
             torch.testing.assert_close(total, torch.ones_like(total), atol=1e-5, rtol=0)
         visible = rows.visible.expand_as(rows.weights)
         assert not rows.weights[~visible].any()
@@ -101,7 +109,9 @@ def check(model: Any, stack: str | None) -> None:
         value = layer.value.repeat_interleave(opened.heads // layer.value.shape[1], dim=1)
         produced = rows.weights @ value
         for example, length in enumerate(batch.lengths.tolist()):
-            torch.testing.assert_close(layer.outputs[example, :, :length], produced[example, :, :length], atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(
+                layer.outputs[example, :, :length], produced[example, :, :length], atol=1e-5, rtol=1e-5
+            )
     if stack is None:
         for layer, expected in zip(watcher.layers, output.hidden_states, strict=False):
             assert layer.hidden is not None
@@ -109,7 +119,9 @@ def check(model: Any, stack: str | None) -> None:
 
     blocked = opened.trace(batch, block_rows=4)
     assert blocked.attention is not None
-    torch.testing.assert_close(blocked.attention, torch.stack([rows.weights for rows in watcher.blocks], 1), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        blocked.attention, torch.stack([rows.weights for rows in watcher.blocks], 1), atol=1e-5, rtol=0
+    )
 
 
 @pytest.mark.parametrize("name", SERVED)
@@ -152,7 +164,8 @@ def test_the_cap_changes_something() -> None:
     name, cls, arguments = SERVED["gemma2"]
     batch = ids_batch()
     with_cap, without = (
-        HeadModel.open(build(name, cls, arguments | {"attn_logit_softcapping": cap})).trace(batch).attention for cap in (0.5, None)
+        HeadModel.open(build(name, cls, arguments | {"attn_logit_softcapping": cap})).trace(batch).attention
+        for cap in (0.5, None)
     )
     assert with_cap is not None
     assert without is not None

@@ -26,7 +26,9 @@ def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     package = tmp_path / "site" / "headwise_wiki_bert"
     data = package / "data"
     data.mkdir(parents=True)
-    (package / "__init__.py").write_text("from pathlib import Path\ndef path():\n    return Path(__file__).parent / 'data'\n")
+    (package / "__init__.py").write_text(
+        "from pathlib import Path\ndef path():\n    return Path(__file__).parent / 'data'\n"
+    )
     generator = torch.Generator().manual_seed(0)
     tensors = {
         "layer.weight": torch.randint(-127, 128, (6, 4), generator=generator, dtype=torch.int8),
@@ -48,7 +50,8 @@ def expected(data: Path) -> dict[str, list]:
     """The weights by plain Python arithmetic in float64."""
     raw = load_file(data / demo.PACKED)
     matrix = [
-        [int(v) * float(s) for v in row] for row, s in zip(raw["layer.weight"].tolist(), raw["layer.weight.scale"].tolist(), strict=True)
+        [int(v) * float(s) for v in row]
+        for row, s in zip(raw["layer.weight"].tolist(), raw["layer.weight.scale"].tolist(), strict=True)
     ]
     return {"layer.weight": matrix, "layer.bias": raw["layer.bias"].tolist()}
 
@@ -202,7 +205,9 @@ def test_missing_package_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_cache_that_cannot_be_written(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("HEADWISE_CACHE", str(tmp_path / "file"))  # works for root too, whom a read-only folder does not stop
+    monkeypatch.setenv(
+        "HEADWISE_CACHE", str(tmp_path / "file")
+    )  # works for root too, whom a read-only folder does not stop
     with pytest.raises(OutputError, match="HEADWISE_CACHE") as caught:
         demo.demo_model_path()
     assert "\n" not in str(caught.value)

@@ -68,11 +68,16 @@ def test_against_finite_differences() -> None:
         step = torch.zeros_like(weights)
         step[example, query, key] = 1e-5
         values = [
-            loss(opened.forward(batch, interventions={(layer, head): Patch(weights=weights + sign * step)}, logits=True), batch)
+            loss(
+                opened.forward(batch, interventions={(layer, head): Patch(weights=weights + sign * step)}, logits=True),
+                batch,
+            )
             for sign in (1, -1)
         ]
         slope = (values[0] - values[1]) / 2e-5
-        assert slope[example].item() == pytest.approx(rows.gradient[example, head, query, key].item(), rel=1e-5, abs=1e-10)
+        assert slope[example].item() == pytest.approx(
+            rows.gradient[example, head, query, key].item(), rel=1e-5, abs=1e-10
+        )
         assert slope[1 - example].abs() < 1e-12  # examples do not see each other
 
 

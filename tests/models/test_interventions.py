@@ -66,7 +66,9 @@ WEIGHTS = torch.rand(3, 11, 11, generator=GENERATOR)
 
 @pytest.mark.parametrize("block_rows", [None, 4])
 @pytest.mark.parametrize("name", ["bert", "llama"])
-@pytest.mark.parametrize("what", ["zero", "uniform", "mean", "vector", "output", "output of all", "weights", "weights of all"])
+@pytest.mark.parametrize(
+    "what", ["zero", "uniform", "mean", "vector", "output", "output of all", "weights", "weights of all"]
+)
 def test_against_hooks(name: str, what: str, block_rows: int | None) -> None:
     model = build(*SERVED[name])
     own = copy.deepcopy(model)
@@ -102,7 +104,9 @@ def test_watchers_see_the_weights_after_it() -> None:
     assert trace.sink is not None
     visible = trace.visible[:, 0].float()
     for head in range(opened.heads):
-        torch.testing.assert_close(trace.attention[:, 0, head], visible[:, 0] / visible[:, 0].sum(-1, keepdim=True).clamp(min=1))
+        torch.testing.assert_close(
+            trace.attention[:, 0, head], visible[:, 0] / visible[:, 0].sum(-1, keepdim=True).clamp(min=1)
+        )
     assert not trace.sink[:, 0].any()
     torch.testing.assert_close(trace.attention[0, 2, 1], WEIGHTS[0])
     assert trace.sink[:, 1].any()
@@ -139,11 +143,17 @@ def test_a_head_wins_over_its_layer() -> None:
         ({(0, 9): "zero"}, "There is no head 9 in layer 0: the model has heads 0 to 3."),
         ({(3, 0): "zero"}, "There is no layer 3: the model has layers 0 to 2."),
         ({-1: "zero"}, "There is no layer -1: the model has layers 0 to 2."),
-        ({"L0H1": "zero"}, "An intervention is given for a layer or a (layer, head), as 0-based numbers; it was given for 'L0H1'."),
+        (
+            {"L0H1": "zero"},
+            "An intervention is given for a layer or a (layer, head), as 0-based numbers; it was given for 'L0H1'.",
+        ),
         ({0: "unifrom"}, "There is no intervention 'unifrom'. Did you mean 'uniform'? Known: uniform, zero, mean."),
         ({0: 3}, "An intervention is one of uniform, zero, mean, a Mean or a Patch; it is a int."),
         ({0: Mean(torch.zeros(5))}, "`Mean` takes a vector of the head's size, [8]; it has shape [5]."),
-        ({0: Patch(output=torch.zeros(2, 5))}, "`Patch(output=...)` must have shape [3, 11, 8] or [11, 8] for this batch; it has [2, 5]."),
+        (
+            {0: Patch(output=torch.zeros(2, 5))},
+            "`Patch(output=...)` must have shape [3, 11, 8] or [11, 8] for this batch; it has [2, 5].",
+        ),
         (
             {0: Patch(weights=torch.zeros(2, 11, 11))},
             "`Patch(weights=...)` must have shape [3, 11, 11] or [11, 11] for this batch; it has [2, 11, 11].",

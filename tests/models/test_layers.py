@@ -9,7 +9,9 @@ from tiny_models import SERVED, build, ids_batch
 from headwise.models import HeadModel
 
 NAMES = ["albert", "albert-groups", "albert-inner", "distilbert", "bert", "llama", "xlnet", "gpt1"]
-SPECS = SERVED | {"albert-inner": (*SERVED["albert"][:2], SERVED["albert"][2] | {"inner_group_num": 2, "num_hidden_layers": 3})}
+SPECS = SERVED | {
+    "albert-inner": (*SERVED["albert"][:2], SERVED["albert"][2] | {"inner_group_num": 2, "num_hidden_layers": 3})
+}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -29,7 +31,10 @@ def test_an_intervention_in_a_layer_changes_it_and_what_follows_only(name: str) 
         moved = ((after.hidden - before.hidden).abs().amax(-1) * real).amax((0, 2)) > 0
         assert moved.tolist() == [False] * (layer + 1) + [True] * (opened.layers - layer)
         assert torch.equal(after.attention[:, : layer + 1], before.attention[:, : layer + 1])
-        assert not torch.equal(after.attention[:, layer + 1 :], before.attention[:, layer + 1 :]) or layer == opened.layers - 1
+        assert (
+            not torch.equal(after.attention[:, layer + 1 :], before.attention[:, layer + 1 :])
+            or layer == opened.layers - 1
+        )
         assert not after.outputs[:, layer, 1].any()
         others = [head for head in range(opened.heads) if head != 1]
         assert torch.equal(after.outputs[:, layer, others], before.outputs[:, layer, others])

@@ -29,7 +29,13 @@ def saved(folder: Path, name: str, cls: str, dtype: torch.dtype | None = None, t
 
 def test_a_folder(tmp_path: Path) -> None:
     model = HeadModel.open(saved(tmp_path / "little-bert", "bert", "BertForMaskedLM"), device="cpu")
-    assert (model.name, model.stack, model.causal, model.lm_kind, model.has_lm_head) == ("little-bert", "encoder", False, "masked", True)
+    assert (model.name, model.stack, model.causal, model.lm_kind, model.has_lm_head) == (
+        "little-bert",
+        "encoder",
+        False,
+        "masked",
+        True,
+    )
     assert (model.layers, model.heads, model.kv_heads, model.d_head, model.hidden, model.max_length, model.pad_id) == (
         3,
         4,
@@ -63,7 +69,9 @@ def test_gpt2_gets_no_segment_ids() -> None:
     opened = HeadModel.open(build(*SERVED["gpt2"]), tokenizer=word_tokenizer())
     batch = opened.batch("w1 w2 w3")
     with torch.no_grad():
-        torch.testing.assert_close(opened.forward(batch).last_hidden_state, opened.module(input_ids=batch.ids).last_hidden_state)
+        torch.testing.assert_close(
+            opened.forward(batch).last_hidden_state, opened.module(input_ids=batch.ids).last_hidden_state
+        )
 
 
 @pytest.mark.parametrize(
@@ -82,7 +90,9 @@ def test_gpt2_gets_no_segment_ids() -> None:
         ("t5", "T5ForConditionalGeneration", None, "T5ForConditionalGeneration", None),
     ],
 )
-def test_the_head_that_is_there_is_opened(tmp_path: Path, name: str, cls: str, task: str | None, expected: str, kind: str | None) -> None:
+def test_the_head_that_is_there_is_opened(
+    tmp_path: Path, name: str, cls: str, task: str | None, expected: str, kind: str | None
+) -> None:
     model = HeadModel.open(saved(tmp_path, name, cls), device="cpu", task=task)
     assert type(model.module).__name__ == expected
     assert model.lm_kind == kind
@@ -115,7 +125,12 @@ def test_identity_is_that_of_the_weights(tmp_path: Path) -> None:
     first, again = HeadModel.open(folder, device="cpu").identity(), HeadModel.open(folder, device="cpu").identity()
     assert first == again
     assert json.loads(json.dumps(first)) == first
-    assert (first["architecture"], first["model_type"], first["layers"], first["heads"]) == ("BertForMaskedLM", "bert", 3, 4)
+    assert (first["architecture"], first["model_type"], first["layers"], first["heads"]) == (
+        "BertForMaskedLM",
+        "bert",
+        3,
+        4,
+    )
     assert len(first["weight_hash"]) == 64
     changed = HeadModel.open(folder, device="cpu")
     with torch.no_grad():
@@ -146,7 +161,8 @@ def test_a_hub_name_out_of_reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
     monkeypatch.setattr(opening, "_offline", lambda where: True)
     refused(
-        "nobody-here/no-such-model", "'nobody-here/no-such-model' is neither a folder here nor a model that can be fetched from the hub now"
+        "nobody-here/no-such-model",
+        "'nobody-here/no-such-model' is neither a folder here nor a model that can be fetched from the hub now",
     )
 
 
@@ -164,7 +180,9 @@ def test_broken_files(tmp_path: Path) -> None:
 
 def test_remote_code_is_never_run(tmp_path: Path) -> None:
     folder = saved(tmp_path / "a", "bert", "BertForMaskedLM")
-    (folder / "config.json").write_text('{"model_type": "own", "auto_map": {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}}')
+    (folder / "config.json").write_text(
+        '{"model_type": "own", "auto_map": {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}}'
+    )
     (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     refused(folder, "The config.json of")
     assert not (tmp_path / "ran").exists()
@@ -211,7 +229,9 @@ def test_tokenizers_that_are_missing_or_do_not_fit(tmp_path: Path) -> None:
     assert bare.tokenizer is None
     with pytest.raises(ModelError, match="without a tokenizer"):
         bare.batch("w1")
-    assert HeadModel.open(build(*SERVED["bert"]), tokenizer=word_tokenizer()).batch("w1 w2").ids.tolist() == [[2, 6, 7, 3]]
+    assert HeadModel.open(build(*SERVED["bert"]), tokenizer=word_tokenizer()).batch("w1 w2").ids.tolist() == [
+        [2, 6, 7, 3]
+    ]
 
 
 def test_too_long_an_input() -> None:
@@ -253,10 +273,18 @@ def test_wiki_bert_equals_its_eager_self(wiki_bert: Path) -> None:
 
     model = HeadModel.open(wiki_bert, device="cpu")
     assert (model.layers, model.heads, model.d_head, model.lm_kind, model.max_length) == (12, 12, 32, "masked", 512)
-    batch = model.batch(["The cat sat on the mat, and slept.", "She gave him a book.", Example(text="One two.", pair="Three four five.")])
+    batch = model.batch(
+        [
+            "The cat sat on the mat, and slept.",
+            "She gave him a book.",
+            Example(text="One two.", pair="Three four five."),
+        ]
+    )
     eager = AutoModel.from_pretrained(wiki_bert, attn_implementation="eager", dtype=torch.float32).eval()
     with torch.no_grad():
-        expected = eager(input_ids=batch.ids, attention_mask=batch.real.long(), token_type_ids=batch.types, output_attentions=True)
+        expected = eager(
+            input_ids=batch.ids, attention_mask=batch.real.long(), token_type_ids=batch.types, output_attentions=True
+        )
     attentions = torch.stack(expected.attentions, 1) * batch.real[:, None, None, :, None]
     assert torch.equal(model.trace(batch).attention, attentions)  # type: ignore[arg-type]
 
@@ -273,7 +301,9 @@ def test_stories_equals_its_eager_self(stories: Path) -> None:
         expected = eager(input_ids=batch.ids, attention_mask=batch.real.long(), output_attentions=True, use_cache=False)
     attentions = torch.stack(expected.attentions, 1) * batch.real[:, None, None, :, None]
     torch.testing.assert_close(model.trace(batch).attention, attentions, atol=1e-6, rtol=0)
-    torch.testing.assert_close(model.forward(batch, logits=True).logits[batch.real], expected.logits[batch.real], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        model.forward(batch, logits=True).logits[batch.real], expected.logits[batch.real], atol=1e-4, rtol=1e-4
+    )
 
 
 def test_float32_weights_under_a_float16_config_are_not_rounded(tmp_path: Path) -> None:

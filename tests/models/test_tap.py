@@ -35,7 +35,9 @@ def test_two_threads_do_not_meet() -> None:
             for _ in range(15):
                 got = model.trace(batch, {"attention", "hidden"})  # type: ignore[arg-type]
                 wrong.extend(
-                    name for name in ("attention", "hidden") if not torch.allclose(getattr(got, name), getattr(expected, name), atol=1e-6)
+                    name
+                    for name in ("attention", "hidden")
+                    if not torch.allclose(getattr(got, name), getattr(expected, name), atol=1e-6)
                 )
         except Exception as error:
             wrong.append(repr(error))
@@ -219,7 +221,9 @@ def test_precision(name: str, dtype: torch.dtype) -> None:
     batch = ids_batch()
     trace = opened.trace(batch, {"attention", "outputs"})
     with torch.no_grad():
-        expected = own(input_ids=batch.ids, attention_mask=batch.real.long(), output_attentions=True, output_hidden_states=True)
+        expected = own(
+            input_ids=batch.ids, attention_mask=batch.real.long(), output_attentions=True, output_hidden_states=True
+        )
     attentions = torch.stack(expected.attentions, 1)
     wanted = torch.promote_types(dtype, torch.float32)
     assert trace.attention is not None
@@ -228,7 +232,9 @@ def test_precision(name: str, dtype: torch.dtype) -> None:
     real = batch.real[:, None, None, :, None].expand_as(attentions)
     tolerance = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float64: 1e-6}[dtype]
     torch.testing.assert_close(trace.attention[real], attentions.to(wanted)[real], atol=tolerance, rtol=0)
-    sums = (trace.attention.sum(-1) + (0 if trace.sink is None else trace.sink))[batch.real[:, None, None].expand(attentions.shape[:-1])]
+    sums = (trace.attention.sum(-1) + (0 if trace.sink is None else trace.sink))[
+        batch.real[:, None, None].expand(attentions.shape[:-1])
+    ]
     torch.testing.assert_close(sums, torch.ones_like(sums), atol=1e-6, rtol=0)  # not rounded to half before it is seen
 
 
@@ -255,7 +261,9 @@ def test_unwatched_passes_give_the_same_output(name: str) -> None:
     kept = torch.stack(Outputs.kept, 1)
     Outputs.kept.clear()
     real = batch.real
-    torch.testing.assert_close(kept.transpose(2, 3)[:, :, real[0]], watched.transpose(2, 3)[:, :, real[0]], atol=1e-5, rtol=1e-5)  # type: ignore[union-attr]
+    torch.testing.assert_close(
+        kept.transpose(2, 3)[:, :, real[0]], watched.transpose(2, 3)[:, :, real[0]], atol=1e-5, rtol=1e-5
+    )  # type: ignore[union-attr]
     torch.testing.assert_close(blocked[real], plain[real], atol=1e-4, rtol=1e-4)
 
 
@@ -289,7 +297,9 @@ def test_another_computation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         return own(module, query, key, value.roll(1, dims=2), mask, **options)
 
     monkeypatch.setattr(modeling_bert, "eager_attention_forward", other)
-    with pytest.raises(ModelError, match="BertSelfAttention computes its attention in a way that headwise does not reproduce"):
+    with pytest.raises(
+        ModelError, match="BertSelfAttention computes its attention in a way that headwise does not reproduce"
+    ):
         HeadModel.open(build(*SERVED["bert"], scale=10))
 
 

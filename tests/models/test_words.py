@@ -50,7 +50,10 @@ def test_equals_the_double_loop(rows: tuple[list[Encoded], list[np.ndarray]]) ->
             expected = m[0][:, row.word == word][..., row.sep].sum(-1).mean(-1)
             np.testing.assert_allclose(found[i, :, word, -1], expected, atol=1e-6)
         assert (found[i, :, count:] == 0).all()
-    parts = [Rows(0, start, start + 7, weights[:, :, start : start + 7], visible[:, :, start : start + 7]) for start in range(0, 40, 7)]
+    parts = [
+        Rows(0, start, start + 7, weights[:, :, start : start + 7], visible[:, :, start : start + 7])
+        for start in range(0, 40, 7)
+    ]
     np.testing.assert_allclose(sum(word_maps(part, index, batch.sep[..., None]) for part in parts), found, atol=1e-6)
 
 

@@ -27,7 +27,15 @@ GROUPED = PLAIN | {"num_key_value_heads": 2, "head_dim": 8}
 IDS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 OLD = {"n_embd": 32, "n_layer": 3, "n_head": 4, "vocab_size": VOCABULARY, "n_positions": 40}
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
-T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 3, "num_heads": 4, "vocab_size": VOCABULARY, "decoder_start_token_id": 0}
+T5 = {
+    "d_model": 32,
+    "d_kv": 8,
+    "d_ff": 48,
+    "num_layers": 3,
+    "num_heads": 4,
+    "vocab_size": VOCABULARY,
+    "decoder_start_token_id": 0,
+}
 BART = {
     "d_model": 32,
     "encoder_layers": 3,
@@ -69,7 +77,11 @@ SERVED: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "data2vec-text": ("Data2VecTextConfig", "Data2VecTextModel", PLAIN | IDS),
     "ernie": ("ErnieConfig", "ErnieModel", PLAIN),
-    "esm": ("EsmConfig", "EsmModel", PLAIN | {"pad_token_id": 1, "mask_token_id": 3, "position_embedding_type": "rotary"}),
+    "esm": (
+        "EsmConfig",
+        "EsmModel",
+        PLAIN | {"pad_token_id": 1, "mask_token_id": 3, "position_embedding_type": "rotary"},
+    ),
     "eurobert": (
         "EuroBertConfig",
         "EuroBertModel",
@@ -81,7 +93,11 @@ SERVED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "roberta-prelayernorm": ("RobertaPreLayerNormConfig", "RobertaPreLayerNormModel", PLAIN | IDS),
     "xmod": ("XmodConfig", "XmodModel", PLAIN | IDS | {"languages": ["en_XX"], "default_language": "en_XX"}),
     "gpt1": ("OpenAIGPTConfig", "OpenAIGPTModel", OLD),
-    "gpt2": ("GPT2Config", "GPT2Model", OLD | {"bos_token_id": 1, "eos_token_id": 1, "scale_attn_by_inverse_layer_idx": True}),
+    "gpt2": (
+        "GPT2Config",
+        "GPT2Model",
+        OLD | {"bos_token_id": 1, "eos_token_id": 1, "scale_attn_by_inverse_layer_idx": True},
+    ),
     "gpt-bigcode": ("GPTBigCodeConfig", "GPTBigCodeModel", OLD | {"multi_query": True}),
     "gpt-neox": ("GPTNeoXConfig", "GPTNeoXModel", PLAIN),
     "gpt-neo": (
@@ -99,7 +115,11 @@ SERVED: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "gptj": ("GPTJConfig", "GPTJModel", OLD | {"rotary_dim": 4}),
     "codegen": ("CodeGenConfig", "CodeGenModel", OLD | {"rotary_dim": 4}),
-    "ctrl": ("CTRLConfig", "CTRLModel", {"n_embd": 32, "n_layer": 3, "n_head": 4, "dff": 48, "vocab_size": VOCABULARY, "n_positions": 40}),
+    "ctrl": (
+        "CTRLConfig",
+        "CTRLModel",
+        {"n_embd": 32, "n_layer": 3, "n_head": 4, "dff": 48, "vocab_size": VOCABULARY, "n_positions": 40},
+    ),
     "biogpt": ("BioGptConfig", "BioGptModel", PLAIN | IDS),
     "opt": ("OPTConfig", "OPTModel", PLAIN | {"ffn_dim": 48, "word_embed_proj_dim": 32} | IDS),
     "llama": ("LlamaConfig", "LlamaModel", GROUPED),
@@ -109,12 +129,26 @@ SERVED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qwen2-moe": (
         "Qwen2MoeConfig",
         "Qwen2MoeModel",
-        GROUPED | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16},
+        GROUPED
+        | {
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 16,
+            "shared_expert_intermediate_size": 16,
+        },
     ),
     "qwen3": ("Qwen3Config", "Qwen3Model", GROUPED | {"use_sliding_window": True} | BAND),
-    "qwen3-moe": ("Qwen3MoeConfig", "Qwen3MoeModel", GROUPED | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}),
+    "qwen3-moe": (
+        "Qwen3MoeConfig",
+        "Qwen3MoeModel",
+        GROUPED | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+    ),
     "gemma": ("GemmaConfig", "GemmaModel", GROUPED),
-    "gemma2": ("Gemma2Config", "Gemma2Model", GROUPED | BAND | {"attn_logit_softcapping": 0.5, "query_pre_attn_scalar": 2}),
+    "gemma2": (
+        "Gemma2Config",
+        "Gemma2Model",
+        GROUPED | BAND | {"attn_logit_softcapping": 0.5, "query_pre_attn_scalar": 2},
+    ),
     "gemma3": ("Gemma3TextConfig", "Gemma3TextModel", GROUPED | BAND),
     "phi": ("PhiConfig", "PhiModel", PLAIN),
     "phi3": ("Phi3Config", "Phi3Model", GROUPED | {"pad_token_id": 0, "sliding_window": 4}),
@@ -162,14 +196,25 @@ SERVED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "xglm": (
         "XGLMConfig",
         "XGLMModel",
-        {"d_model": 32, "ffn_dim": 48, "num_layers": 3, "attention_heads": 4, "vocab_size": VOCABULARY, "max_position_embeddings": 40}
+        {
+            "d_model": 32,
+            "ffn_dim": 48,
+            "num_layers": 3,
+            "attention_heads": 4,
+            "vocab_size": VOCABULARY,
+            "max_position_embeddings": 40,
+        }
         | IDS,
     ),
     "bloom": ("BloomConfig", "BloomModel", {"hidden_size": 32, "n_layer": 3, "n_head": 4, "vocab_size": VOCABULARY}),
     "falcon": ("FalconConfig", "FalconModel", PLAIN | {"multi_query": True}),
     "falcon-alibi": ("FalconConfig", "FalconModel", PLAIN | {"multi_query": False, "alibi": True}),
     "falcon-new": ("FalconConfig", "FalconModel", PLAIN | {"new_decoder_architecture": True, "num_kv_heads": 2}),
-    "mpt": ("MptConfig", "MptModel", {"d_model": 32, "n_heads": 4, "n_layers": 3, "vocab_size": VOCABULARY, "max_seq_len": 40}),
+    "mpt": (
+        "MptConfig",
+        "MptModel",
+        {"d_model": 32, "n_heads": 4, "n_layers": 3, "vocab_size": VOCABULARY, "max_seq_len": 40},
+    ),
     "deberta": (
         "DebertaConfig",
         "DebertaModel",
@@ -180,8 +225,16 @@ SERVED: dict[str, tuple[str, str, dict[str, Any]]] = {
         "DebertaV2Model",
         PLAIN | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 20},
     ),
-    "xlnet": ("XLNetConfig", "XLNetModel", {"d_model": 32, "n_layer": 3, "n_head": 4, "d_inner": 48, "vocab_size": VOCABULARY}),
-    "xlm": ("XLMConfig", "XLMModel", {"emb_dim": 32, "n_layers": 3, "n_heads": 4, "n_words": VOCABULARY, "max_position_embeddings": 40}),
+    "xlnet": (
+        "XLNetConfig",
+        "XLNetModel",
+        {"d_model": 32, "n_layer": 3, "n_head": 4, "d_inner": 48, "vocab_size": VOCABULARY},
+    ),
+    "xlm": (
+        "XLMConfig",
+        "XLMModel",
+        {"emb_dim": 32, "n_layers": 3, "n_heads": 4, "n_words": VOCABULARY, "max_position_embeddings": 40},
+    ),
     "flaubert": (
         "FlaubertConfig",
         "FlaubertModel",
@@ -207,9 +260,14 @@ SEQ2SEQ: dict[str, tuple[str, str, dict[str, Any]]] = {
     "switch": (
         "SwitchTransformersConfig",
         "SwitchTransformersModel",
-        T5 | {"num_decoder_layers": 3, "num_experts": 2, "num_sparse_encoder_layers": 0, "num_sparse_decoder_layers": 0},
+        T5
+        | {"num_decoder_layers": 3, "num_experts": 2, "num_sparse_encoder_layers": 0, "num_sparse_decoder_layers": 0},
     ),
-    "t5gemma": ("T5GemmaConfig", "T5GemmaModel", {"encoder": GROUPED | BAND, "decoder": GROUPED | BAND, "vocab_size": VOCABULARY}),
+    "t5gemma": (
+        "T5GemmaConfig",
+        "T5GemmaModel",
+        {"encoder": GROUPED | BAND, "decoder": GROUPED | BAND, "vocab_size": VOCABULARY},
+    ),
     "fsmt": (
         "FSMTConfig",
         "FSMTModel",
@@ -227,14 +285,32 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "funnel": (
         "FunnelConfig",
         "FunnelModel",
-        {"vocab_size": VOCABULARY, "block_sizes": [1, 1], "d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 48, "num_decoder_layers": 1},
+        {
+            "vocab_size": VOCABULARY,
+            "block_sizes": [1, 1],
+            "d_model": 32,
+            "n_head": 4,
+            "d_head": 8,
+            "d_inner": 48,
+            "num_decoder_layers": 1,
+        },
     ),
     "fnet": (
         "FNetConfig",
         "FNetModel",
-        {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48, "vocab_size": VOCABULARY, "max_position_embeddings": 40},
+        {
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "intermediate_size": 48,
+            "vocab_size": VOCABULARY,
+            "max_position_embeddings": 40,
+        },
     ),
-    "mamba": ("MambaConfig", "MambaModel", {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": VOCABULARY, "state_size": 8}),
+    "mamba": (
+        "MambaConfig",
+        "MambaModel",
+        {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": VOCABULARY, "state_size": 8},
+    ),
     "prophetnet": (
         "ProphetNetConfig",
         "ProphetNetModel",
@@ -259,7 +335,9 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
-def build(config_class: str, model_class: str, arguments: dict[str, Any], *, seed: int = 0, scale: float | None = None) -> Any:
+def build(
+    config_class: str, model_class: str, arguments: dict[str, Any], *, seed: int = 0, scale: float | None = None
+) -> Any:
     """A random model in evaluation mode with the eager path. Weight matrices are enlarged, so that attention is far from uniform."""
     torch.manual_seed(seed)
     if scale is None:
@@ -295,6 +373,12 @@ def word_tokenizer(size: int = VOCABULARY) -> PreTrainedTokenizerFast:
     backend.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    names_of = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+    names_of = {
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+    }
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
     return PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=40, model_input_names=inputs, **names_of)

@@ -52,11 +52,28 @@ class Reader(HTMLParser):
 
 def page(**changes: object) -> str:
     figure = PageFigure(
-        "Entropy by layer", "Each point is one head.", SVG, ["figures/entropy.svg", "figures/a b.pdf"], "Clark et al. 2019, Fig 4"
+        "Entropy by layer",
+        "Each point is one head.",
+        SVG,
+        ["figures/entropy.svg", "figures/a b.pdf"],
+        "Clark et al. 2019, Fig 4",
     )
-    table = PageTable("Every head", ["head", "entropy", "n"], [("L0H0", 1.23456, 200), ("L0H1", float("nan"), 0)], "tables/surface.csv")
+    table = PageTable(
+        "Every head",
+        ["head", "entropy", "n"],
+        [("L0H0", 1.23456, 200), ("L0H1", float("nan"), 0)],
+        "tables/surface.csv",
+    )
     section = Section(
-        "surface", "Where heads look", "Clark et al. 2019", "One.\n\nTwo with `code`.", [figure, figure], [table], "Def.", "Read.", ["Cut."]
+        "surface",
+        "Where heads look",
+        "Clark et al. 2019",
+        "One.\n\nTwo with `code`.",
+        [figure, figure],
+        [table],
+        "Def.",
+        "Read.",
+        ["Cut."],
     )
     grid = HeadGrid(
         [
@@ -75,7 +92,12 @@ def page(**changes: object) -> str:
         "notes": ["3 examples were cut."],
         "highlights": [("L2H3", "previous token: 0.93")],
         "sections": [section],
-        "provenance": {"model": {"name": "wiki-bert", "hash": "ab12"}, "analyses": ["surface", "offsets"], "seed": 0, "none": None},
+        "provenance": {
+            "model": {"name": "wiki-bert", "hash": "ab12"},
+            "analyses": ["surface", "offsets"],
+            "seed": 0,
+            "none": None,
+        },
         "citations": ["Clark et al. (2019). https://aclanthology.org/W19-4828/."],
         "files": [("the atlas", "atlas.nc")],
         **changes,
@@ -127,7 +149,15 @@ def test_figures_are_images_of_their_own_with_alternative_text() -> None:
 def test_names_are_escaped_everywhere() -> None:
     figure = PageFigure(EVIL, EVIL, SVG, (), EVIL, EVIL)
     section = Section(
-        "surface", EVIL, EVIL, EVIL + " `" + EVIL + "`", [figure], [PageTable(EVIL, [EVIL], [[EVIL]], note=EVIL)], EVIL, EVIL, [EVIL]
+        "surface",
+        EVIL,
+        EVIL,
+        EVIL + " `" + EVIL + "`",
+        [figure],
+        [PageTable(EVIL, [EVIL], [[EVIL]], note=EVIL)],
+        EVIL,
+        EVIL,
+        [EVIL],
     )
     html = page(
         grid=HeadGrid([PageHead(EVIL, 0, EVIL, "other", EVIL, False, [EVIL])], [EVIL], {"other": EVIL}),

@@ -15,12 +15,20 @@ from headwise.text.example import ROOT
 
 @pytest.fixture(scope="module")
 def planted() -> tuple[HeadModel, Corpus]:
-    examples = [e for e in demo_corpus(size=120) if e.heads is not None and not e.has_pair and len(e.all_words) <= 16 and e.mentions][:30]
-    made, renamed = planted_annotations(examples, [["tree", "children"], ["uniform", "to:antecedent"], ["to:frame", "uniform"]])
+    examples = [
+        e
+        for e in demo_corpus(size=120)
+        if e.heads is not None and not e.has_pair and len(e.all_words) <= 16 and e.mentions
+    ][:30]
+    made, renamed = planted_annotations(
+        examples, [["tree", "children"], ["uniform", "to:antecedent"], ["to:frame", "uniform"]]
+    )
     return HeadModel.open(made.model, tokenizer=made.tokenizer), Corpus.from_examples(renamed)
 
 
-def test_a_tree_head_is_right_in_every_sentence_and_its_dependents_are_coloured(planted: tuple[HeadModel, Corpus]) -> None:
+def test_a_tree_head_is_right_in_every_sentence_and_its_dependents_are_coloured(
+    planted: tuple[HeadModel, Corpus],
+) -> None:
     model, corpus = planted
     shown = find_sentences(model, corpus, "det", (0, 0), 100)
     with_det = [e for e in corpus if any(r == "det" for r in e.relations) and len(model.encode(e)) <= 24]
@@ -33,12 +41,19 @@ def test_a_tree_head_is_right_in_every_sentence_and_its_dependents_are_coloured(
     for word, (head, relation) in enumerate(zip(example.heads, example.relations, strict=True)):
         if relation == "det" and head != ROOT:
             expected.add(
-                (tuple(t for t in range(len(row)) if row.word[t] == word), tuple(t for t in range(len(row)) if row.word[t] == head))
+                (
+                    tuple(t for t in range(len(row)) if row.word[t] == word),
+                    tuple(t for t in range(len(row)) if row.word[t] == head),
+                )
             )
     (own,) = [one for one in shown if one.sample.tokens == [model.encoder.piece_text(int(i)) for i in row.ids]]
     assert set(own.pairs) == expected
     figure = draw_relation(model, [example], "det", (0, 0), 1)[0]
-    bold = [text.get_text() for text in figure.findobj(Text) if text.get_fontweight() == "bold" and text.get_text() in own.sample.tokens]
+    bold = [
+        text.get_text()
+        for text in figure.findobj(Text)
+        if text.get_fontweight() == "bold" and text.get_text() in own.sample.tokens
+    ]
     assert sorted(bold) == sorted(own.sample.tokens[t] for looking, _ in expected for t in looking)
 
 
@@ -47,7 +62,8 @@ def test_other_direction_and_coreference(planted: tuple[HeadModel, Corpus]) -> N
     for one in find_sentences(model, corpus, "nsubj", (0, 1), 5, "head_to_dependent"):
         assert one.right == one.asked
     by_children, by_tree = (
-        sum(one.right for one in find_sentences(model, corpus, "nsubj", (0, h), 100, "head_to_dependent")) for h in (1, 0)
+        sum(one.right for one in find_sentences(model, corpus, "nsubj", (0, h), 100, "head_to_dependent"))
+        for h in (1, 0)
     )
     assert by_children > by_tree
     found = find_sentences(model, corpus, "coreference", (1, 1), 3)
@@ -65,10 +81,16 @@ def test_frames(planted: tuple[HeadModel, Corpus]) -> None:
     row = model.encode(example)
     (own,) = [one for one in found if one.sample.tokens == [model.encoder.piece_text(int(i)) for i in row.ids]]
     targets = {link.target[0] for link in example.frames if link.core}
-    assert {looking for looking, _ in own.pairs} == {tuple(t for t in range(len(row)) if row.word[t] == word) for word in targets}
-    assert sum(one.right for one in found) > sum(one.right for one in find_sentences(model, corpus, "frames", (0, 0), 100))
+    assert {looking for looking, _ in own.pairs} == {
+        tuple(t for t in range(len(row)) if row.word[t] == word) for word in targets
+    }
+    assert sum(one.right for one in found) > sum(
+        one.right for one in find_sentences(model, corpus, "frames", (0, 0), 100)
+    )
     atlas = make_atlas(model, corpus, ["frames"])
-    assert "L2H0" in "".join(text.get_text() for text in draw_relation(model, corpus, "frames", count=1, atlas=atlas)[0].findobj(Text))
+    assert "L2H0" in "".join(
+        text.get_text() for text in draw_relation(model, corpus, "frames", count=1, atlas=atlas)[0].findobj(Text)
+    )
 
 
 def test_a_named_head_is_drawn_in_the_direction_in_which_it_finds_more(planted: tuple[HeadModel, Corpus]) -> None:
@@ -80,10 +102,14 @@ def test_a_named_head_is_drawn_in_the_direction_in_which_it_finds_more(planted: 
 def test_the_best_head_comes_from_an_atlas(planted: tuple[HeadModel, Corpus]) -> None:
     model, corpus = planted
     atlas = make_atlas(model, corpus, ["dependency", "coreference"])
-    said = " ".join(text.get_text() for text in draw_relation(model, corpus, "det", count=1, atlas=atlas)[0].findobj(Text))
+    said = " ".join(
+        text.get_text() for text in draw_relation(model, corpus, "det", count=1, atlas=atlas)[0].findobj(Text)
+    )
     assert "L0H0" in said
     assert "dependent to head" in said
-    said = " ".join(text.get_text() for text in draw_relation(model, corpus, "coreference", count=1, atlas=atlas)[0].findobj(Text))
+    said = " ".join(
+        text.get_text() for text in draw_relation(model, corpus, "coreference", count=1, atlas=atlas)[0].findobj(Text)
+    )
     assert "L1H1" in said
 
 

@@ -41,7 +41,13 @@ def texts(figure: Figure) -> str:
 
 
 def test_all_figures_of_the_two_groups_are_registered() -> None:
-    assert [spec.name for spec in plots.figures_for("surface")] == ["token-types", "positions", "entropy", "max-weight", "heads"]
+    assert [spec.name for spec in plots.figures_for("surface")] == [
+        "token-types",
+        "positions",
+        "entropy",
+        "max-weight",
+        "heads",
+    ]
     assert [spec.name for spec in plots.figures_for("offsets")] == ["histogram", "centre", "distance"]
     assert plots.figures_for("no such group") == []
     assert {"surface", "offsets"} <= set(plots.figure_groups())

@@ -26,7 +26,11 @@ def image(figure: Figure, axes: int = 0) -> np.ma.MaskedArray:
 
 def cells(figure: Figure) -> dict[tuple[int, int], str]:
     """What is written in each cell, by (row from the top, column)."""
-    return {(round(t.get_position()[1]), round(t.get_position()[0])): t.get_text() for t in figure.axes[0].texts if isinstance(t, Text)}
+    return {
+        (round(t.get_position()[1]), round(t.get_position()[0])): t.get_text()
+        for t in figure.axes[0].texts
+        if isinstance(t, Text)
+    }
 
 
 def test_layer_0_is_at_the_top_and_head_0_at_the_left() -> None:
@@ -75,7 +79,8 @@ def test_where_numbers_do_not_fit_they_are_not_spoken_of() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "carry"), [({}, True), ({"annotate": "head"}, True), ({"annotate": "none"}, False), ({"annotate": "value"}, False)]
+    ("options", "carry"),
+    [({}, True), ({"annotate": "head"}, True), ({"annotate": "none"}, False), ({"annotate": "value"}, False)],
 )
 def test_head_numbers_are_spoken_of_only_where_they_are_written(options: dict[str, str], carry: bool) -> None:
     figure = plots.heatmap(array([[0.1, 0.9, 0.5], [0.2, 0.3, 0.2]]), sort=True, **options)  # type: ignore[arg-type]
@@ -85,7 +90,9 @@ def test_head_numbers_are_spoken_of_only_where_they_are_written(options: dict[st
 
 
 def test_several_panels_share_one_scale() -> None:
-    figure = plots.heatmap_panels({"before": array([[0.0, 0.2]]), "after": array([[0.5, 2.0]])}, label="score", unit="nats")
+    figure = plots.heatmap_panels(
+        {"before": array([[0.0, 0.2]]), "after": array([[0.5, 2.0]])}, label="score", unit="nats"
+    )
     norms = [axes.images[0].norm for axes in figure.axes[:2]]
     assert [(norm.vmin, norm.vmax) for norm in norms] == [(0.0, 2.0)] * 2
     assert figure.axes[0].get_title("left") == "(a) before"
@@ -122,7 +129,8 @@ def test_wrong_dims_and_options_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0.0, "0"), (0.004, "0"), (0.07, ".07"), (-0.3, "−.30"), (0.999, "1.0"), (-2.04, "−2.0"), (1.25, "1.2")]
+    ("value", "text"),
+    [(0.0, "0"), (0.004, "0"), (0.07, ".07"), (-0.3, "−.30"), (0.999, "1.0"), (-2.04, "−2.0"), (1.25, "1.2")],
 )
 def test_numbers_are_short(value: float, text: str) -> None:
     assert short(value) == text

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import synthetic
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
+import synthetic
 from headwise import plots
 from headwise.core.errors import ParameterError
 from headwise.plots import style

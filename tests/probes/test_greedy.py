@@ -11,7 +11,15 @@ from headwise.core.errors import ParameterError
 from headwise.probes import ArrayFeatures, greedy_heads
 
 
-def slow(values: np.ndarray, targets: np.ndarray, train: np.ndarray, held: np.ndarray, labels: np.ndarray, steps: int, penalty: float):
+def slow(
+    values: np.ndarray,
+    targets: np.ndarray,
+    train: np.ndarray,
+    held: np.ndarray,
+    labels: np.ndarray,
+    steps: int,
+    penalty: float,
+):
     chosen: list[int] = []
     scores = []
     for _ in range(steps):
@@ -33,14 +41,24 @@ def slow(values: np.ndarray, targets: np.ndarray, train: np.ndarray, held: np.nd
 def test_greedy_equals_refitting_every_set() -> None:
     random = np.random.default_rng(1)
     labels = random.integers(0, 3, 400)
-    values = random.normal(size=(7, 400, 4)) + random.normal(size=(7, 3, 4))[:, labels] * random.uniform(0.1, 0.6, (7, 1, 1))
-    values[3] = values[2] + 0.05 * random.normal(size=values[2].shape)  # nearly a copy: good alone, useless beside its twin
+    values = random.normal(size=(7, 400, 4)) + random.normal(size=(7, 3, 4))[:, labels] * random.uniform(
+        0.1, 0.6, (7, 1, 1)
+    )
+    values[3] = values[2] + 0.05 * random.normal(
+        size=values[2].shape
+    )  # nearly a copy: good alone, useless beside its twin
     values = values.astype(np.float32)
     train, held = np.arange(250), np.arange(250, 400)
     targets = np.eye(3)[labels]
     right = torch.from_numpy(labels[held])
     found = greedy_heads(
-        ArrayFeatures(values), train, held, targets[train], lambda p: (p.argmax(-1) == right).double().mean(-1), 6, penalty=0.01
+        ArrayFeatures(values),
+        train,
+        held,
+        targets[train],
+        lambda p: (p.argmax(-1) == right).double().mean(-1),
+        6,
+        penalty=0.01,
     )
     expected = slow(values, targets, train, held, labels, 6, 0.01)
     assert found[0] == expected[0]

@@ -12,23 +12,33 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from headwise.core.errors import InputError, ParameterError
-from headwise.probes import ArrayFeatures, JoinedFeatures, PairFeatures, ProbeSettings, Split, fit_probes, fit_regressions
+from headwise.probes import (
+    ArrayFeatures,
+    JoinedFeatures,
+    PairFeatures,
+    ProbeSettings,
+    Split,
+    fit_probes,
+    fit_regressions,
+)
 from headwise.probes.linear import pick
 from headwise.probes.settings import make_folds
 
 PENALTIES = (1e-5, 1e-3, 1e-1)
 
 
-def data(units: int, examples: int = 1200, size: int = 12, classes: int = 2, seed: int = 0) -> tuple[np.ndarray, np.ndarray, Split]:
+def data(
+    units: int, examples: int = 1200, size: int = 12, classes: int = 2, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray, Split]:
     """Correlated, badly scaled features of units that know the label more or less well."""
     random = np.random.default_rng(seed)
     labels = random.integers(0, classes, examples)
     values = random.normal(size=(units, examples, size))
     strength = random.uniform(0, 0.7, (units, 1, 1))
     values += (random.normal(size=(units, classes, size)) * strength)[:, labels]
-    values = values @ random.normal(size=(units, size, size)) * 10 ** random.uniform(-2, 2, (units, 1, size)) + random.normal(
-        size=(units, 1, size)
-    )
+    values = values @ random.normal(size=(units, size, size)) * 10 ** random.uniform(
+        -2, 2, (units, 1, size)
+    ) + random.normal(size=(units, 1, size))
     cut = np.split(random.permutation(examples), [examples // 2, examples * 2 // 3])
     return values.astype(np.float32), labels, Split(*cut)
 
@@ -59,18 +69,31 @@ def test_lbfgs_weights_are_the_optimum() -> None:
     x = np.stack([scaled(v, split)[split.train] for v in values])
     features = torch.from_numpy(np.concatenate([x, np.ones((*x.shape[:2], 1))], -1))
     weights, converged = fit_lbfgs(
-        features, torch.from_numpy(labels[split.train]), 4, ProbeSettings(solver="lbfgs", penalties=PENALTIES, tolerance=1e-8)
+        features,
+        torch.from_numpy(labels[split.train]),
+        4,
+        ProbeSettings(solver="lbfgs", penalties=PENALTIES, tolerance=1e-8),
     )
     assert converged.all()
     for unit in range(3):
         for p, penalty in enumerate(PENALTIES):
-            reference = LogisticRegression(C=1 / (len(split.train) * penalty), max_iter=5_000, tol=1e-8).fit(x[unit], labels[split.train])
+            reference = LogisticRegression(C=1 / (len(split.train) * penalty), max_iter=5_000, tol=1e-8).fit(
+                x[unit], labels[split.train]
+            )
             np.testing.assert_allclose(weights[unit, p, :, :-1], reference.coef_, atol=2e-3)
             centred = weights[unit, p, :, -1] - weights[unit, p, :, -1].mean()
             np.testing.assert_allclose(centred, reference.intercept_ - reference.intercept_.mean(), atol=2e-3)
 
 
-def one_by_one(x: torch.Tensor, y: torch.Tensor, vx: torch.Tensor, vy: torch.Tensor, classes: int, penalty: float, settings: ProbeSettings):
+def one_by_one(
+    x: torch.Tensor,
+    y: torch.Tensor,
+    vx: torch.Tensor,
+    vy: torch.Tensor,
+    classes: int,
+    penalty: float,
+    settings: ProbeSettings,
+):
     """SentEval's loop for one classifier, with torch's own modules."""
     order = np.random.RandomState(settings.seed)
     torch.manual_seed(settings.seed)
@@ -153,7 +176,9 @@ def test_half_precision_features_in_a_file(tmp_path) -> None:
 def test_regression_is_ridge() -> None:
     random = np.random.default_rng(0)
     values, _, split = data(4, examples=500, seed=2)
-    target = np.stack([scaled(v, split) for v in values]).mean(0) @ random.normal(size=values.shape[-1]) + random.normal(size=500)
+    target = np.stack([scaled(v, split) for v in values]).mean(0) @ random.normal(
+        size=values.shape[-1]
+    ) + random.normal(size=500)
     found = fit_regressions(values, target.tolist(), split, ProbeSettings(penalties=(1e-2,)))
     for unit in range(4):
         x = scaled(values[unit], split)
@@ -168,7 +193,12 @@ def test_ridge_on_one_hot_labels_is_least_squares() -> None:
     found = fit_probes(values, labels, split, ProbeSettings(solver="ridge", penalties=(1e-3,)))
     for unit in range(3):
         x = scaled(values[unit], split)
-        said = Ridge(alpha=1e-3 * len(split.train)).fit(x[split.train], np.eye(4)[labels[split.train]]).predict(x[split.test]).argmax(1)
+        said = (
+            Ridge(alpha=1e-3 * len(split.train))
+            .fit(x[split.train], np.eye(4)[labels[split.train]])
+            .predict(x[split.test])
+            .argmax(1)
+        )
         assert np.mean(said == found.predicted[unit]) >= 0.998
 
 
@@ -179,11 +209,15 @@ def test_cross_validation_pools_training_and_validation(solver: str) -> None:
     found = fit_probes(values, labels, split, settings)
     single = replace(settings, folds=None)
     parts = make_folds(split.pool, 5, settings.seed)
-    by_hand = np.mean([fit_probes(values, labels, Split(train, held, split.test), single).validation_all for train, held in parts], 0)
+    by_hand = np.mean(
+        [fit_probes(values, labels, Split(train, held, split.test), single).validation_all for train, held in parts], 0
+    )
     np.testing.assert_allclose(found.validation_all, by_hand, atol=1e-7)
     if solver != "senteval":  # the tested classifier is the whole pool's
         whole = [
-            fit_probes(values, labels, Split(split.pool, split.validation, split.test), replace(single, penalties=(p,))).predicted
+            fit_probes(
+                values, labels, Split(split.pool, split.validation, split.test), replace(single, penalties=(p,))
+            ).predicted
             for p in settings.penalties
         ]
         picked = pick(torch.from_numpy(by_hand)).numpy()
@@ -221,7 +255,9 @@ def test_constant_and_copied_features_do_no_harm() -> None:
 @pytest.mark.parametrize("solver", ["lbfgs", "ridge"])
 def test_nearly_dependent_features_are_fitted(solver: str) -> None:
     values, labels, split = data(3, examples=400)
-    twins = values + 1e-4 * np.random.default_rng(0).normal(size=values.shape) * np.abs(values).mean((1, 2), keepdims=True)
+    twins = values + 1e-4 * np.random.default_rng(0).normal(size=values.shape) * np.abs(values).mean(
+        (1, 2), keepdims=True
+    )
     more = np.concatenate([values, twins.astype(np.float32), values @ np.ones((values.shape[-1], 4), np.float32)], -1)
     found = fit_probes(more, labels, split, ProbeSettings(solver=solver))
     assert np.isfinite(found.validation_all).all()
@@ -233,7 +269,9 @@ def test_features_of_pairs_and_joined_heads() -> None:
     u, v = random.normal(size=(2, 3, 10, 4)).astype(np.float32)
     rows = np.array([7, 2])
     pair = PairFeatures(ArrayFeatures(u), ArrayFeatures(v)).block(1, 3, rows)
-    np.testing.assert_array_equal(pair[1, 0], np.concatenate([u[2, 7], v[2, 7], np.abs(u[2, 7] - v[2, 7]), u[2, 7] * v[2, 7]]))
+    np.testing.assert_array_equal(
+        pair[1, 0], np.concatenate([u[2, 7], v[2, 7], np.abs(u[2, 7] - v[2, 7]), u[2, 7] * v[2, 7]])
+    )
     joined = JoinedFeatures(ArrayFeatures(u.reshape(3, 1, 10, 4)), [2, 0]).block(0, 1, rows)
     np.testing.assert_array_equal(joined[0, 1], np.concatenate([u[2, 2], u[0, 2]]))
     with pytest.raises(ParameterError, match="from 0 to 2"):

@@ -64,7 +64,9 @@ def plain_scores(probe: TreeProbe, maps: np.ndarray, v: np.ndarray) -> np.ndarra
             if i == j:
                 continue
             if isinstance(probe, AttentionProbe):
-                out[j, i] = sum(p["weight"][k, 0] * maps[k, i, j] + p["weight"][k, 1] * maps[k, j, i] for k in range(len(maps)))
+                out[j, i] = sum(
+                    p["weight"][k, 0] * maps[k, i, j] + p["weight"][k, 1] * maps[k, j, i] for k in range(len(maps))
+                )
             elif isinstance(probe, AttentionWordsProbe):
                 both = np.concatenate([v[i], v[j]])
                 total = 0.0
@@ -118,15 +120,21 @@ def test_weights_of_heads_are_means_over_true_pairs(tmp_path: Path) -> None:
     trees, _, _ = made(tmp_path)
     settings = FitSettings(0.1)
     constant = filled(AttentionProbe(HEADS))
-    np.testing.assert_allclose(mean_head_weights(constant, trees, np.arange(4), settings), constant.weight.detach(), atol=1e-6)
+    np.testing.assert_allclose(
+        mean_head_weights(constant, trees, np.arange(4), settings), constant.weight.detach(), atol=1e-6
+    )
     probe = filled(AttentionWordsProbe(HEADS, VECTOR))
     values = []
     for s in range(4):
         for j, (i, scored) in enumerate(zip(trees.heads[s], trees.scored[s], strict=True)):
             if scored and i < len(trees.heads[s]):
                 v = torch.from_numpy(trees.vectors[s])
-                values.append(torch.einsum("d,dhw->hw", v[i], probe.candidate) + torch.einsum("d,dhw->hw", v[j], probe.dependent))
-    np.testing.assert_allclose(mean_head_weights(probe, trees, np.arange(4), settings), torch.stack(values).mean(0).detach(), atol=1e-5)
+                values.append(
+                    torch.einsum("d,dhw->hw", v[i], probe.candidate) + torch.einsum("d,dhw->hw", v[j], probe.dependent)
+                )
+    np.testing.assert_allclose(
+        mean_head_weights(probe, trees, np.arange(4), settings), torch.stack(values).mean(0).detach(), atol=1e-5
+    )
 
 
 def test_maps_come_back_as_written_and_the_file_goes(tmp_path: Path) -> None:
@@ -174,7 +182,9 @@ def test_training_finds_the_head_that_parses_and_keeps_the_best_state(tmp_path: 
         file.write(s, own)
     probe = AttentionProbe(HEADS)
     seen: list[float] = []
-    best = fit_tree_probe(probe, trees, file, np.arange(40), np.arange(40, 50), FitSettings(0.1, 30, 4), lambda _, uas: seen.append(uas))
+    best = fit_tree_probe(
+        probe, trees, file, np.arange(40), np.arange(40, 50), FitSettings(0.1, 30, 4), lambda _, uas: seen.append(uas)
+    )
     assert best == max(seen) == 1.0
     correct, total = score_tree_probe(probe, trees, file, np.arange(50, 60), FitSettings(0.1))
     assert correct.sum() == total.sum()
@@ -182,7 +192,9 @@ def test_training_finds_the_head_that_parses_and_keeps_the_best_state(tmp_path: 
     # Stopping early: the state kept is that of the best epoch, not the last one.
     wild = AttentionProbe(HEADS)
     looks: list[float] = []
-    kept = fit_tree_probe(wild, trees, file, np.arange(40), np.arange(40, 50), FitSettings(50.0, 30, 2), lambda _, uas: looks.append(uas))
+    kept = fit_tree_probe(
+        wild, trees, file, np.arange(40), np.arange(40, 50), FitSettings(50.0, 30, 2), lambda _, uas: looks.append(uas)
+    )
     correct, total = score_tree_probe(wild, trees, file, np.arange(40, 50), FitSettings(0.1))
     assert correct.sum() / total.sum() == pytest.approx(kept) == max(looks)
     assert len(looks) <= looks.index(max(looks)) + 3

@@ -94,7 +94,9 @@ def test_a_run_with_an_edited_plugin_is_another_run(model: HeadModel, corpus: Co
 
 
 def test_a_parameter_longer_than_a_file_name_is_a_text(model: HeadModel, tmp_path: Path) -> None:
-    words = "|".join(["cat", *(f"word{n}" for n in range(60))])  # more than the 255 characters that a file's name may have
+    words = "|".join(
+        ["cat", *(f"word{n}" for n in range(60))]
+    )  # more than the 255 characters that a file's name may have
     features = make_analysis("features", {"features": "felines", "extra": f"felines: form={words}"})
     words_only = Corpus.from_examples([Example(words=("the", "cat", "saw", "a", "dog"))], name="toy")
     found = run_analyses(model, words_only, [features], tmp_path, options())
@@ -106,7 +108,9 @@ def test_shard_size_and_batch_size_do_not_change_the_result(model: HeadModel, co
     many = run_analyses(model, corpus, analyses(), tmp_path / "many", RunOptions(shard_size=100, batch_tokens=4096))
     for group in one:
         for name in one[group].data_vars:
-            np.testing.assert_allclose(one[group][name], many[group][name], rtol=1e-5, atol=1e-6, err_msg=f"{group}.{name}")
+            np.testing.assert_allclose(
+                one[group][name], many[group][name], rtol=1e-5, atol=1e-6, err_msg=f"{group}.{name}"
+            )
 
 
 def test_a_damaged_shard_is_named(model: HeadModel, corpus: Corpus, tmp_path: Path) -> None:
@@ -188,7 +192,9 @@ def test_provenance_has_no_path_and_no_time(model: HeadModel, corpus: Corpus, tm
     assert atlas["surface"].attrs["citation"].startswith("Kevin Clark")
 
 
-def test_a_full_disk_is_one_sentence_and_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_sentence_and_keeps_what_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.open({"a": 1})
     folder.save(0, {"x": np.zeros(3)}, {})

@@ -50,7 +50,9 @@ def test_the_way_of_accelerators_gives_the_same(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(divergence, "DEVICE_ELEMENTS", 700)
     maps = random_maps(5, 9, False)
     half = maps.reshape(5, -1) / 2 + divergence.TINY
-    np.testing.assert_allclose(divergence._products_device(half), np.triu(divergence._products_cpu(half.numpy(), 1)), rtol=1e-6)
+    np.testing.assert_allclose(
+        divergence._products_device(half), np.triu(divergence._products_cpu(half.numpy(), 1)), rtol=1e-6
+    )
 
 
 def test_torchs_logarithm_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +77,9 @@ def test_bounds_symmetry_and_zero() -> None:
     uniform = torch.full((n, n), 1 / n)
     found = pairwise_js(torch.stack([one, other, uniform, one]))
     assert float(found[0, 1]) == pytest.approx(n * math.log(2), rel=1e-6)  # disjoint rows are ln 2 apart
-    expected = n * (-(1 + 1 / n) / 2 * math.log((1 + 1 / n) / 2) - (n - 1) / (2 * n) * math.log(1 / (2 * n)) - math.log(n) / 2)
+    expected = n * (
+        -(1 + 1 / n) / 2 * math.log((1 + 1 / n) / 2) - (n - 1) / (2 * n) * math.log(1 / (2 * n)) - math.log(n) / 2
+    )
     assert float(found[0, 2]) == pytest.approx(expected, rel=1e-6)
     assert float(found[0, 3]) == 0.0
     assert torch.equal(found, found.T)
@@ -106,7 +110,9 @@ def test_smoothing_mixes_with_the_uniform_row_on_visible_keys() -> None:
     assert (smoothed[:, visible] >= 0.001 / 5).all()
     # As the released code has it: 0.001 / n + 0.999 · A.
     full = random_maps(3, 5, False)
-    np.testing.assert_allclose(smooth(full, torch.ones(5, 5, dtype=torch.bool), 0.001), 0.001 / 5 + 0.999 * full, rtol=1e-6)
+    np.testing.assert_allclose(
+        smooth(full, torch.ones(5, 5, dtype=torch.bool), 0.001), 0.001 / 5 + 0.999 * full, rtol=1e-6
+    )
     assert smooth(full, visible, 0.0) is full
 
 

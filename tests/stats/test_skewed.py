@@ -15,5 +15,7 @@ def test_equal_scores_have_no_spread_however_they_are_rounded() -> None:
     found = bootstrap_family_test(values, 2.0, 300)
     assert (found.p_value[:6] == 1).all()
     assert (found.p_adjusted[:6] == 1).all()
-    np.testing.assert_allclose(found.p_adjusted[6:], 1 / 301)  # such columns have no part in what is the largest t of all
+    np.testing.assert_allclose(
+        found.p_adjusted[6:], 1 / 301
+    )  # such columns have no part in what is the largest t of all
     assert (bootstrap_family_test(np.full((200, 1), 0.1), 0.1, 100).p_value == 1).all()  # 0.1 is not above 0.1

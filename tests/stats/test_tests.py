@@ -32,7 +32,12 @@ def test_z_test_is_the_normal_tail_with_ddof_1() -> None:
 
 
 def test_z_test_edges() -> None:
-    found = z_test(np.array([3.5, 3.0, 2.0, 4.0, np.nan]), np.array([0.0, 0.0, 0.0, np.nan, np.nan]), np.array([40, 30, 29, 1, 0]), 3.0)
+    found = z_test(
+        np.array([3.5, 3.0, 2.0, 4.0, np.nan]),
+        np.array([0.0, 0.0, 0.0, np.nan, np.nan]),
+        np.array([40, 30, 29, 1, 0]),
+        3.0,
+    )
     np.testing.assert_array_equal(found.p_value, [0.0, 1.0, 1.0, np.nan, np.nan])
     np.testing.assert_array_equal(found.few, [False, False, True, True, True])
 
@@ -42,7 +47,9 @@ def test_binomial_and_mcnemar_are_scipys() -> None:
         for alternative in ("greater", "less"):
             expected = scipy_stats.binomtest(successes, count, 0.3, alternative=alternative).pvalue
             assert binomial_test(successes, count, 0.3, alternative) == pytest.approx(expected)
-        assert mcnemar_exact(successes, count - successes, "two-sided") == pytest.approx(scipy_stats.binomtest(successes, count).pvalue)
+        assert mcnemar_exact(successes, count - successes, "two-sided") == pytest.approx(
+            scipy_stats.binomtest(successes, count).pvalue
+        )
     assert np.isnan(binomial_test(0, 0))
     assert mcnemar_exact(0, 0) == 1.0
     assert mcnemar_exact(10, 0) == pytest.approx(2.0**-10)
@@ -72,7 +79,10 @@ def test_paired_bootstrap() -> None:
 def test_sign_flip_is_exact_for_few_pairs() -> None:
     difference = np.array([0.5, 1.0, -0.25, 2.0, 0.75])
     sums = [sum(s * d for s, d in zip(signs, difference, strict=True)) for signs in product((1, -1), repeat=5)]
-    for alternative, hits in (("greater", sum(s >= 4.0 for s in sums)), ("two-sided", sum(abs(s) >= 4.0 for s in sums))):
+    for alternative, hits in (
+        ("greater", sum(s >= 4.0 for s in sums)),
+        ("two-sided", sum(abs(s) >= 4.0 for s in sums)),
+    ):
         assert sign_flip_test(difference, alternative=alternative) == pytest.approx(hits / 32)
     assert np.isnan(sign_flip_test(np.full((5, 2), np.nan))).all()
 
@@ -98,7 +108,10 @@ def test_group_distance_test_finds_groups_and_only_those() -> None:
     generator = np.random.default_rng(0)
     groups = np.repeat(np.arange(4), 6)
     centres = generator.normal(size=(4, 3))
-    for points, small in ((centres[groups] + 0.1 * generator.normal(size=(24, 3)), True), (generator.normal(size=(24, 3)), False)):
+    for points, small in (
+        (centres[groups] + 0.1 * generator.normal(size=(24, 3)), True),
+        (generator.normal(size=(24, 3)), False),
+    ):
         distance = np.linalg.norm(points[:, None] - points[None], axis=-1)
         found = group_distance_test(distance, groups)
         within = [distance[i, j] for i in range(24) for j in range(i) if groups[i] == groups[j]]
@@ -115,7 +128,9 @@ def test_group_distance_test_has_the_right_level() -> None:
     for _ in range(200):
         points = generator.normal(size=(12, 2))
         p.append(
-            group_distance_test(np.linalg.norm(points[:, None] - points[None], axis=-1), np.repeat(np.arange(3), 4), repeats=99).p_value
+            group_distance_test(
+                np.linalg.norm(points[:, None] - points[None], axis=-1), np.repeat(np.arange(3), 4), repeats=99
+            ).p_value
         )
     assert 0.01 < np.mean(np.array(p) <= 0.05) < 0.1
 
@@ -129,7 +144,9 @@ def test_correlation_is_scipys(method: str) -> None:
     found = correlation(first, second, method)
     for row in range(3):
         keep = ~np.isnan(second[row])
-        expected = (scipy_stats.pearsonr if method == "pearson" else scipy_stats.spearmanr)(first[row, keep], second[row, keep])
+        expected = (scipy_stats.pearsonr if method == "pearson" else scipy_stats.spearmanr)(
+            first[row, keep], second[row, keep]
+        )
         assert found.r[row] == pytest.approx(expected.statistic)
         assert found.p_value[row] == pytest.approx(expected.pvalue)
         if method == "pearson":

@@ -45,7 +45,9 @@ def make_sound() -> type[Analysis]:
             state.moments("mass").add(sums["mass"] / sums["rows"][:, None], (layer.layer,))
 
         def result(self, state, shape):
-            return xr.Dataset(mean_variables("mass", ("layer", "head"), state.moments("mass")), coords=layer_head_coords(shape))
+            return xr.Dataset(
+                mean_variables("mass", ("layer", "head"), state.moments("mass")), coords=layer_head_coords(shape)
+            )
 
     return Sound
 
@@ -147,7 +149,9 @@ def test_a_sound_analysis_passes(causal):
     assert check_analysis(make_sound()(), causal=causal) == list(CHECKS)
 
 
-@pytest.mark.parametrize(("check", "breakage"), BROKEN, ids=[f"{c}-{getattr(b, '__name__', 'state')}" for c, b in BROKEN])
+@pytest.mark.parametrize(
+    ("check", "breakage"), BROKEN, ids=[f"{c}-{getattr(b, '__name__', 'state')}" for c, b in BROKEN]
+)
 def test_a_broken_rule_is_seen(check, breakage):
     cls = make_sound()
     if breakage is changes_parameters:  # runs at construction, so it must be there when the dataclass is made
@@ -162,7 +166,11 @@ def test_a_broken_rule_is_seen(check, breakage):
 def test_permuted_reorders_by_layer():
     values = np.arange(6).reshape(2, 3)
     dataset = xr.Dataset(
-        {"x": (("layer", "head"), values), "y": (("head", "layer"), values.T), "z": (("head_a", "head_b"), np.arange(36).reshape(6, 6))}
+        {
+            "x": (("layer", "head"), values),
+            "y": (("head", "layer"), values.T),
+            "z": (("head_a", "head_b"), np.arange(36).reshape(6, 6)),
+        }
     )
     found = permuted(dataset, [[2, 0, 1], [1, 0, 2]])
     assert found["x"].values.tolist() == [[2, 0, 1], [4, 3, 5]]

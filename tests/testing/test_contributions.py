@@ -21,7 +21,9 @@ def reverse_mode(planted, row) -> dict[str, np.ndarray]:
     for index, layer in enumerate(layers):
         projection = layer.attn.c_proj if planted.causal else layer.attention.output.dense
         hooks.append(layer.register_forward_pre_hook(lambda _, args, index=index: entering.__setitem__(index, args[0])))
-        hooks.append(projection.register_forward_pre_hook(lambda _, args, index=index: outputs.__setitem__(index, args[0][0])))
+        hooks.append(
+            projection.register_forward_pre_hook(lambda _, args, index=index: outputs.__setitem__(index, args[0][0]))
+        )
         hooks.append(
             layer.register_forward_hook(
                 lambda _, args, out, index=index: leaving.__setitem__(index, out[0] if isinstance(out, tuple) else out)
@@ -35,7 +37,9 @@ def reverse_mode(planted, row) -> dict[str, np.ndarray]:
         rows = []
         for token in y:
             every = torch.eye(len(token), dtype=token.dtype)
-            squares = (torch.autograd.grad(token, x, every, retain_graph=True, is_grads_batched=True)[0][:, 0] ** 2).sum((0, -1))
+            squares = (
+                torch.autograd.grad(token, x, every, retain_graph=True, is_grads_batched=True)[0][:, 0] ** 2
+            ).sum((0, -1))
             rows.append((squares.sqrt() / squares.sqrt().sum()).numpy())
         return np.array(rows)
 
@@ -51,7 +55,9 @@ def reverse_mode(planted, row) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_closed_form_equals_autograd(causal):
-    planted = planted_model([["previous", "uniform"], ["first", "offset:-2"]], causal=causal, words=["a", "b", "c"], max_length=6)
+    planted = planted_model(
+        [["previous", "uniform"], ["first", "offset:-2"]], causal=causal, words=["a", "b", "c"], max_length=6
+    )
     row = planted.encode(["a b c"])[0]
     closed, slow = contributions(planted, row), reverse_mode(planted, row)
     for name, expected in slow.items():

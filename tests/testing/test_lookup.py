@@ -23,7 +23,11 @@ EXAMPLES = [
         heads=(1, ROOT, 3, ROOT, 3),
         relations=("nsubj", "root", "nsubj", "root", "obj"),
     ),
-    Example(text="The dog saw it.", words=("The", "dog", "saw", "it", "."), spans=((0, 3), (4, 7), (8, 11), (12, 14), (14, 15))),
+    Example(
+        text="The dog saw it.",
+        words=("The", "dog", "saw", "it", "."),
+        spans=((0, 3), (4, 7), (8, 11), (12, 14), (14, 15)),
+    ),
 ]
 HEADS = (("tree", "children", "tree:obj"), ("to:antecedent", "from:antecedent", "to:frame"))
 

@@ -52,7 +52,9 @@ def test_padding_changes_nothing(kind, request):
     planted = request.getfixturevalue(kind)
     rows = planted.encode(TEXTS[:3])
     batch = collate(rows, planted.tokenizer.pad_token_id, pad_to=30)
-    inputs = {"input_ids": batch.ids, "attention_mask": batch.real.long()} | ({} if planted.causal else {"token_type_ids": batch.types})
+    inputs = {"input_ids": batch.ids, "attention_mask": batch.real.long()} | (
+        {} if planted.causal else {"token_type_ids": batch.types}
+    )
     with torch.no_grad():
         maps = torch.stack(planted.model(**inputs, output_attentions=True).attentions, 1).double().numpy()
     for row, found in zip(rows, maps, strict=True):
@@ -64,7 +66,16 @@ def test_padding_changes_nothing(kind, request):
 def test_the_rules_by_hand(encoder):
     """A map written down by hand, so that rule and weights cannot be wrong together."""
     row = encoder.encode([Example(words=("cat", "sleeps"), words_pair=("a", "cat"))])[0]
-    assert encoder.tokenizer.convert_ids_to_tokens(row.ids) == ["[CLS]", "cat", "sleep", "##s", "[SEP]", "a", "cat", "[SEP]"]
+    assert encoder.tokenizer.convert_ids_to_tokens(row.ids) == [
+        "[CLS]",
+        "cat",
+        "sleep",
+        "##s",
+        "[SEP]",
+        "a",
+        "cat",
+        "[SEP]",
+    ]
     maps = eager_maps(encoder.model, [row])[0]
     targets = {
         "previous": [[0], [0], [1], [2], [3], [4], [5], [6]],
@@ -165,7 +176,10 @@ def test_descriptions_say_what_happens_at_the_edges(encoder):
         ({"behaviours": [["tree"]]}, "needs the table 'tree'"),
         ({"behaviours": [["tree"]], "words": ["a", "b"], "tables": {"tree": {"a": "c"}}}, "'c'"),
         ({"behaviours": [["tree"]], "words": ["a", "b"], "tables": {"tree": {"a": "a"}}}, "points at itself"),
-        ({"behaviours": [["tree"]], "words": ["a|s", "b|s"], "tables": {"tree": {"as": "bs"}}}, "piece of another word"),
+        (
+            {"behaviours": [["tree"]], "words": ["a|s", "b|s"], "tables": {"tree": {"as": "bs"}}},
+            "piece of another word",
+        ),
         ({"behaviours": [["self"]], "words": ["ab|c", "abc|d"]}, "breaks into"),
     ],
 )

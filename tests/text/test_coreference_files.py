@@ -55,7 +55,12 @@ def put(path, text):
 def test_gum(tmp_path):
     path = put(tmp_path / "a.conllu", GUM)
     (document,) = open_corpus(f"gum:{path}")
-    assert document.mentions == (Mention(0, 4, "1", 1), Mention(3, 4, "2", 3), Mention(5, 6, "1", 5), Mention(6, 7, "3", 6))
+    assert document.mentions == (
+        Mention(0, 4, "1", 1),
+        Mention(3, 4, "2", 3),
+        Mention(5, 6, "1", 5),
+        Mention(6, 7, "3", 6),
+    )
     assert document_name(document) == "doc_a"
     fewer = open_corpus(f"gum:{path}", skip_links=("pred", "sgl"))
     assert [m.entity for m in next(iter(fewer)).mentions] == ["1", "1"]
@@ -175,7 +180,13 @@ def test_the_gum_documents(shared):
                 text = io.TextIOWrapper(tar.extractfile(member), encoding="utf-8", newline="\n").read()
                 for line in text.split("\n"):
                     row = line.split("\t")
-                    mark = "".join(re.findall(r"Entity=([^|\t]*)", row[9])) if len(row) == 10 else row[2] if len(row) == 3 else ""
+                    mark = (
+                        "".join(re.findall(r"Entity=([^|\t]*)", row[9]))
+                        if len(row) == 10
+                        else row[2]
+                        if len(row) == 3
+                        else ""
+                    )
                     closes[archive] += mark.count(")")
     assert sum(len(d.mentions) for d in gum_documents) == closes["gum_conllu"] == 21270
     assert sum(len(d.mentions) for d in onto_documents) == closes["ontogum_conll"]

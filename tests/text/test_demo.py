@@ -57,7 +57,23 @@ RELATIONS = {
     *("expl", "flat", "nummod"),
 }
 PRONOUNS = {"she": "Fem", "her": "Fem", "herself": "Fem", "he": "Masc", "him": "Masc", "his": "Masc", "himself": "Masc"}
-UPOS = {"NOUN", "PROPN", "PRON", "VERB", "AUX", "DET", "ADJ", "ADV", "ADP", "PART", "CCONJ", "SCONJ", "NUM", "INTJ", "PUNCT"}
+UPOS = {
+    "NOUN",
+    "PROPN",
+    "PRON",
+    "VERB",
+    "AUX",
+    "DET",
+    "ADJ",
+    "ADV",
+    "ADP",
+    "PART",
+    "CCONJ",
+    "SCONJ",
+    "NUM",
+    "INTJ",
+    "PUNCT",
+}
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +91,11 @@ def text(example: Example) -> str:
 
 
 def dependents(example: Example, word: int, *relations: str) -> list[int]:
-    return [d for d, head in enumerate(example.heads) if head == word and (not relations or example.relations[d] in relations)]
+    return [
+        d
+        for d, head in enumerate(example.heads)
+        if head == word and (not relations or example.relations[d] in relations)
+    ]
 
 
 def yield_of(example: Example, word: int) -> list[int]:
@@ -129,7 +149,9 @@ def test_relations_and_classes_fit(examples: list[Example]) -> None:
     for example in examples:
         assert set(example.upos) <= UPOS
         for word, relation in enumerate(example.relations):
-            assert example.upos[word] in classes.get(relation, UPOS), f"{relation} {example.all_words[word]}: {text(example)}"
+            assert example.upos[word] in classes.get(relation, UPOS), (
+                f"{relation} {example.all_words[word]}: {text(example)}"
+            )
             if relation in ("det", "case", "aux", "aux:pass", "cop", "cc", "punct", "mark"):
                 allowed = dependents(example, word)
                 assert not allowed, f"a function word with dependents: {example.all_words[word]} in {text(example)}"
@@ -164,7 +186,9 @@ def test_subject_and_verb_agree(examples: list[Example]) -> None:
                 subject = example.heads[clause]
                 word = example.all_words[subject].lower()
             joined = bool(dependents(example, subject, "conj")) and not dependents(example, subject, "cc:preconj")
-            plural = joined or word in ("they", "we", "you", "none") or example.features[subject].get("Number") == "Plur"
+            plural = (
+                joined or word in ("they", "we", "you", "none") or example.features[subject].get("Number") == "Plur"
+            )
             singular_third = not plural and word != "i"
             message = f"{word} {form}: {text(example)}"
             if form in ("is", "was", "has", "does", "are", "were", "have", "do", "am"):
@@ -260,7 +284,9 @@ def test_mentions(examples: list[Example]) -> None:
             assert example.upos[mention.head] in ("NOUN", "PROPN", "PRON")
             assert example.upos[mention.start] not in ("ADP", "CCONJ", "PUNCT", "VERB"), text(example)
             inside = set(range(mention.start, mention.end))
-            assert all(example.heads[w] in inside for w in inside - {mention.head}), "a mention is a connected stretch under its head"
+            assert all(example.heads[w] in inside for w in inside - {mention.head}), (
+                "a mention is a connected stretch under its head"
+            )
             assert mention.head not in heads.setdefault(mention.entity, set())
             heads[mention.entity].add(mention.head)
             kinds[example.upos[mention.head]] += 1
@@ -315,7 +341,11 @@ def test_a_frame_by_hand() -> None:
         links = {link.element: link for link in example.frames if link.frame == "Giving"}
         for element, relation in (("Donor", "nsubj"), ("Theme", "obj"), ("Recipient", "iobj")):
             words = (
-                [w for w, r in enumerate(example.relations) if r == relation and example.heads[w] == links[element].target[0]]
+                [
+                    w
+                    for w, r in enumerate(example.relations)
+                    if r == relation and example.heads[w] == links[element].target[0]
+                ]
                 if links
                 else []
             )
@@ -391,7 +421,10 @@ def test_same_everywhere(examples: list[Example]) -> None:
     assert demo_examples(20, seed=1) != examples[:20]
     assert len({e.all_words for e in examples}) == SIZE, "an example comes twice"
     code = "from headwise.text.demo import demo_corpus as c; print(c(30).survey().fingerprint)"
-    environment = {"PYTHONHASHSEED": "1", "PYTHONPATH": ":".join(sys.path)}  # another order of sets and dicts than in this process
+    environment = {
+        "PYTHONHASHSEED": "1",
+        "PYTHONPATH": ":".join(sys.path),
+    }  # another order of sets and dicts than in this process
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert other.stdout.strip() == demo_corpus(30).survey().fingerprint
 
@@ -513,7 +546,11 @@ def test_inverted_coordinations_are_the_clauses_swapped() -> None:
         assert invert(before, "original", Dice("x")) == Example(words=before.words)
         moved = invert(before, "inverted", Dice("x"))
         conjunct = dependents(before, before.heads.index(ROOT), "conj")[0]
-        second = [w for w in yield_of(before, conjunct) if before.relations[w] not in ("punct", "cc") or before.heads[w] != conjunct]
+        second = [
+            w
+            for w in yield_of(before, conjunct)
+            if before.relations[w] not in ("punct", "cc") or before.heads[w] != conjunct
+        ]
         first = [w for w in range(len(before.words) - 1) if w not in yield_of(before, conjunct)]
         old = lowered(before.words)
         joint = [w for w in yield_of(before, conjunct) if w not in second]

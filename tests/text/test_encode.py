@@ -66,12 +66,17 @@ def test_words_as_places_in_a_text(make):
     row = encoder.encode(Example(text=text, words=words, spans=tuple(spans)))
     offsets = make()(text, return_offsets_mapping=True)["offset_mapping"]
     for token, (start, end) in enumerate(offsets):
-        touched = {w for w, (a, b) in enumerate(spans) for c in range(start, end) if a <= c < b}  # character by character
+        touched = {
+            w for w, (a, b) in enumerate(spans) for c in range(start, end) if a <= c < b
+        }  # character by character
         if row.word[token] == NO_WORD:
             assert len(touched) != 1
         else:
             assert touched == {row.word[token]}
-    everyone_alone = all(len({w for w, (a, b) in enumerate(spans) for c in range(start, end) if a <= c < b}) <= 1 for start, end in offsets)
+    everyone_alone = all(
+        len({w for w, (a, b) in enumerate(spans) for c in range(start, end) if a <= c < b}) <= 1
+        for start, end in offsets
+    )
     assert row.aligned == everyone_alone
     assert row.aligned or make is not bert_like
 

@@ -57,7 +57,10 @@ def test_core_types_from_elsewhere(tmp_path):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"fe": [["Copier", 0, 99]]}, r"the element Copier of Copying at characters 0\.\.99 lies outside the text of 32 characters"),
+        (
+            {"fe": [["Copier", 0, 99]]},
+            r"the element Copier of Copying at characters 0\.\.99 lies outside the text of 32 characters",
+        ),
         ({"fe": [["Copier", 5, 5]]}, "lies outside"),
         ({"target": [[40, 44]]}, r"the target of Copying at characters \[\(40, 44\)\] lies outside"),
         ({"target": []}, "the target of Copying"),
@@ -118,7 +121,10 @@ def test_xml_folder(tmp_path, below):
     corpus = open_corpus(f"framenet:{tmp_path}")
     (example,) = corpus
     assert example.words == ("I", "copied", "it", "onto", "paper", ".")
-    assert example.frames == (FrameLink("Copying", "Copier", (1, 2), (0, 1), True), FrameLink("Copying", "Goal", (1, 2), (3, 5), False))
+    assert example.frames == (
+        FrameLink("Copying", "Copier", (1, 2), (0, 1), True),
+        FrameLink("Copying", "Goal", (1, 2), (3, 5), False),
+    )
     assert example.origin.endswith("lu1.xml, sentence 77")
     (data / "lu" / "lu2.xml").write_text(LU.replace('end="21"', 'end="99"'))
     with pytest.raises(InputError, match=r"lu2\.xml, sentence 77: the element Goal"):
@@ -137,7 +143,9 @@ def test_all_exemplars(shared):
         for f, entry in json.loads(gzip.decompress((folder / "frames.json.gz").read_bytes())).items()
     }
     count = 0
-    rows = (json.loads(line) for line in gzip.decompress((folder / "exemplars.jsonl.gz").read_bytes()).splitlines() if line)
+    rows = (
+        json.loads(line) for line in gzip.decompress((folder / "exemplars.jsonl.gz").read_bytes()).splitlines() if line
+    )
     for example, row in zip(corpus, rows, strict=True):
         count += 1
         overt = [fe for fe in row["fe"] if fe[1] is not None]

@@ -49,7 +49,10 @@ def test_columns(monkeypatch):
     def load(name, config=None, *, split, streaming):
         calls.append((name, config, split, streaming))
         rows = Dataset(
-            [{"sentence1": "a", "sentence2": "b", "label": 1, "idx": 0}, {"sentence1": "c", "sentence2": "d", "label": -1, "idx": 1}]
+            [
+                {"sentence1": "a", "sentence2": "b", "label": 1, "idx": 0},
+                {"sentence1": "c", "sentence2": "d", "label": -1, "idx": 1},
+            ]
         )
         rows.features = {"label": Feature(["no", "yes"]), "idx": object()}
         return rows
@@ -70,7 +73,9 @@ def test_owner_and_dataset_look_like_dataset_and_config(monkeypatch):
 
     stub(monkeypatch, load)
     assert next(iter(open_corpus("hf:stanfordnlp/imdb:train"))).text == "x"
-    with pytest.raises(InputError, match=r"hf:no/thing:train: the dataset cannot be opened \(FileNotFoundError: no no\)"):
+    with pytest.raises(
+        InputError, match=r"hf:no/thing:train: the dataset cannot be opened \(FileNotFoundError: no no\)"
+    ):
         open_corpus("hf:no/thing:train")
 
 

@@ -44,12 +44,20 @@ def test_everything(tmp_path):
 
 
 def test_heads_with_minus_one_are_zero_based(tmp_path):
-    one, two = opened(tmp_path, {"words": ["a", "b", "c"], "heads": [1, -1, 1]}, {"words": ["a", "b", "c"], "heads": [2, 0, 2]})
+    one, two = opened(
+        tmp_path, {"words": ["a", "b", "c"], "heads": [1, -1, 1]}, {"words": ["a", "b", "c"], "heads": [2, 0, 2]}
+    )
     assert one.heads == two.heads == (1, -1, 1)
 
 
 def test_texts_with_places_of_words(tmp_path):
-    row = {"text": "a cat", "pair": "runs", "words": ["a", "cat"], "words_pair": ["runs"], "spans": [[0, 1], [2, 5], [0, 4]]}
+    row = {
+        "text": "a cat",
+        "pair": "runs",
+        "words": ["a", "cat"],
+        "words_pair": ["runs"],
+        "spans": [[0, 1], [2, 5], [0, 4]],
+    }
     assert opened(tmp_path, row, "", {"text": "plain", "other": 3})[0] == Example(
         text="a cat",
         pair="runs",
@@ -72,7 +80,10 @@ def test_texts_with_places_of_words(tmp_path):
         ({"words": "a b"}, "`words` must be a list, not a text"),
         ({"words": ["a", 1]}, "`words` must be a list of texts"),
         ({"text": "a b", "words": ["a", "b"]}, "needs `spans`"),
-        ({"text": "a b", "words": ["a", "b"], "spans": [[0, 1], [2, 9]]}, "2..9, lies outside its text of 3 characters"),
+        (
+            {"text": "a b", "words": ["a", "b"], "spans": [[0, 1], [2, 9]]},
+            "2..9, lies outside its text of 3 characters",
+        ),
         ({"words": ["a", "b"], "heads": [0]}, "`heads` has 1 entries for 2 words"),
         ({"words": ["a", "b"], "heads": [0, 3]}, "entry 2 is 3, outside 0..2 .*1-based"),
         ({"words": ["a", "b"], "heads": [-1, 2]}, "entry 2 is 2, outside -1..1 .*0-based"),
@@ -80,10 +91,16 @@ def test_texts_with_places_of_words(tmp_path):
         ({"words": ["a", "b"], "heads": [2, 1]}, "cycle"),
         ({"words": ["a"], "mentions": [[0, 2, "x"]]}, "mention 0..2 lies outside"),
         ({"words": ["a"], "mentions": [{"start": 0, "end": 1}]}, "lacks 'entity'"),
-        ({"words": ["a"], "mentions": [{"start": 0, "end": 1, "entity": "x", "head": 4}]}, "head 4 of mention 0..1 lies outside"),
+        (
+            {"words": ["a"], "mentions": [{"start": 0, "end": 1, "entity": "x", "head": 4}]},
+            "head 4 of mention 0..1 lies outside",
+        ),
         ({"words": ["a"], "mentions": ["x"]}, "a mention must be"),
         ({"words": ["a"], "frames": [{"frame": "F"}]}, "lacks `element`"),
-        ({"words": ["a"], "frames": [{"frame": "F", "element": "E", "target": [0, 1], "span": [1, 3]}]}, "frame span 1..3 lies outside"),
+        (
+            {"words": ["a"], "frames": [{"frame": "F", "element": "E", "target": [0, 1], "span": [1, 3]}]},
+            "frame span 1..3 lies outside",
+        ),
         ({"text": "a", "label": [1]}, "`label` must be"),
         ({"text": "a", "heads": [0]}, "`heads` has 1 entries for no words"),
     ],

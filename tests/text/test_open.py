@@ -55,7 +55,9 @@ def test_packings_give_the_same_corpus(tmp_path, packing):
 
 
 def test_archive_of_compressed_members_in_order(tmp_path):
-    path = archive("many.tar.xz", {"b.txt.gz": gzip.compress(b"second\n"), "a.txt": b"first", "c.conllu": b"x"}, tmp_path)
+    path = archive(
+        "many.tar.xz", {"b.txt.gz": gzip.compress(b"second\n"), "a.txt": b"first", "c.conllu": b"x"}, tmp_path
+    )
     corpus = open_corpus(path)
     assert [(e.text, e.origin) for e in corpus] == [("second", f"{path}!b.txt.gz:1"), ("first", f"{path}!a.txt:1")]
     assert len(list(corpus)) == 2

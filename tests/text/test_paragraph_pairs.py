@@ -81,7 +81,9 @@ def test_a_text_without_spaces_is_cut_within():
 
 def test_articles_and_plain_text(tmp_path):
     articles = tmp_path / "articles.jsonl"
-    articles.write_text("".join(json.dumps({"title": t, "paragraphs": [f"{t}1", f"{t}2", f"{t}3"]}) + "\n" for t in "ab"))
+    articles.write_text(
+        "".join(json.dumps({"title": t, "paragraphs": [f"{t}1", f"{t}2", f"{t}3"]}) + "\n" for t in "ab")
+    )
     expected = [("a1", "a2"), ("b1", "b2")]  # no pair across articles
     for spec in (str(articles), f"wikipedia:{articles}", f"articles:{articles}"):
         assert [(e.text, e.pair) for e in open_corpus(spec)] == expected

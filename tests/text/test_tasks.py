@@ -48,13 +48,29 @@ def glue(folder: Path) -> Path:
         write(folder / "STS-B" / name, columns, *(f"{i}\ta\tb\tc\td\te\tf\tone {i}\ttwo\t{i / 2}" for i in range(5)))
     for name in ("train.tsv", "dev.tsv"):
         write(folder / "SST-2" / name, "sentence\tlabel", *(f"text {i}\t{i % 2}" for i in range(4)))
-        write(folder / "RTE" / name, "index\tsentence1\tsentence2\tlabel", *(f"{i}\ta\tb\t{'not_' * (i % 2)}entailment" for i in range(4)))
+        write(
+            folder / "RTE" / name,
+            "index\tsentence1\tsentence2\tlabel",
+            *(f"{i}\ta\tb\t{'not_' * (i % 2)}entailment" for i in range(4)),
+        )
         write(folder / "CoLA" / name, *(f"gj04\t{i % 2}\t\ttext {i}" for i in range(4)))
-        write(folder / "QNLI" / name, "index\tquestion\tsentence\tlabel", *(f"{i}\tq\ts\t{'not_' * (i % 2)}entailment" for i in range(4)))
-        write(folder / "QQP" / name, "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate", *(f"{i}\t1\t2\ta\tb\t{i % 2}" for i in range(4)))
+        write(
+            folder / "QNLI" / name,
+            "index\tquestion\tsentence\tlabel",
+            *(f"{i}\tq\ts\t{'not_' * (i % 2)}entailment" for i in range(4)),
+        )
+        write(
+            folder / "QQP" / name,
+            "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
+            *(f"{i}\t1\t2\ta\tb\t{i % 2}" for i in range(4)),
+        )
     labels = ("neutral", "entailment", "contradiction")
     for name in ("train.tsv", "dev_matched.tsv"):
-        write(folder / "MNLI" / name, "index\tsentence1\tsentence2\tgold_label", *(f"{i}\ta {i}\tb\t{labels[i % 3]}" for i in range(6)))
+        write(
+            folder / "MNLI" / name,
+            "index\tsentence1\tsentence2\tgold_label",
+            *(f"{i}\ta {i}\tb\t{labels[i % 3]}" for i in range(6)),
+        )
     return folder
 
 
@@ -83,7 +99,10 @@ def test_f1_is_of_the_label_1(tmp_path: Path) -> None:
 
 def corpus(*labels: object, pair: bool = False) -> Corpus:
     return Corpus.from_examples(
-        [Example(text=f"t {i}", pair="p" if pair else None, label=label, origin=f"f:{i + 1}") for i, label in enumerate(labels)]
+        [
+            Example(text=f"t {i}", pair="p" if pair else None, label=label, origin=f"f:{i + 1}")
+            for i, label in enumerate(labels)
+        ]
     )
 
 

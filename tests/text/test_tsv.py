@@ -32,7 +32,10 @@ CASES = {
     "RTE": ("index\tsentence1\tsentence2\tlabel\n0\ta\tb\tnot_entailment\n", [("a", "b", "not_entailment")]),
     "QNLI": ("index\tquestion\tsentence\tlabel\n0\tWho?\tMe.\tentailment\n", [("Who?", "Me.", "entailment")]),
     "QQP": ("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n0\t1\t2\ta?\tb?\t1\n", [("a?", "b?", "1")]),
-    "MNLI": ("index\tsentence1\tsentence2\tlabel1\tgold_label\n0\ta\tb\tneutral\tentailment\n", [("a", "b", "entailment")]),
+    "MNLI": (
+        "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\ta\tb\tneutral\tentailment\n",
+        [("a", "b", "entailment")],
+    ),
     "CoLA": ("gj04\t0\t*\tBad the.\ngj04\t1\t\tGood.\n", [("Bad the.", None, "0"), ("Good.", None, "1")]),
     "XNLI": ("Er ging.\tEr blieb.\tcontradiction\r\n", [("Er ging.", "Er blieb.", "contradiction")]),
 }
@@ -60,15 +63,19 @@ def test_files_without_labels(tmp_path):
     assert triples(open_corpus(put(tmp_path / "a.tsv", "index\tsentence\n0\thello\n"))) == [("hello", None, None)]
     mrpc = "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n0\t1\t2\ta\tb\n"
     assert triples(open_corpus(put(tmp_path / "a.tsv", mrpc))) == [("a", "b", None)]
-    assert triples(open_corpus(f"glue:CoLA:{put(tmp_path / 'a.tsv', 'index' + chr(9) + 'sentence' + chr(10) + '0' + chr(9) + 'x y')}")) == [
-        ("x y", None, None)
-    ]
+    assert triples(
+        open_corpus(
+            f"glue:CoLA:{put(tmp_path / 'a.tsv', 'index' + chr(9) + 'sentence' + chr(10) + '0' + chr(9) + 'x y')}"
+        )
+    ) == [("x y", None, None)]
 
 
 def test_generic_headers(tmp_path):
     assert triples(open_corpus(put(tmp_path / "a.tsv", "label\ttext\nx\thello\n"))) == [("hello", None, "x")]
     assert triples(open_corpus(put(tmp_path / "a.tsv", "text\tpair\nhello\tyou\n"))) == [("hello", "you", None)]
-    assert triples(open_corpus(put(tmp_path / "a.tsv", "sentence1\tsentence2\nhello\tyou\n"))) == [("hello", "you", None)]
+    assert triples(open_corpus(put(tmp_path / "a.tsv", "sentence1\tsentence2\nhello\tyou\n"))) == [
+        ("hello", "you", None)
+    ]
     assert triples(open_corpus(put(tmp_path / "a.tsv", "text\tscore\nhello\t2\n"))) == [("hello", None, 2.0)]
     assert triples(open_corpus(put(tmp_path / "a.tsv", "premise\thypothesis\tlabel\na\tb\tc\n"))) == [("a", "b", "c")]
 

@@ -19,7 +19,9 @@ def bert_like() -> Any:
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     t.train_from_iterator(TEXTS, trainers.WordPieceTrainer(vocab_size=90, special_tokens=special, show_progress=False))
     t.post_processor = processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=t,
@@ -38,7 +40,10 @@ def gpt2_like() -> Any:
     t.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     t.train_from_iterator(
-        TEXTS, trainers.BpeTrainer(vocab_size=300, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False)
+        TEXTS,
+        trainers.BpeTrainer(
+            vocab_size=300, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
+        ),
     )
     t.post_processor = processors.ByteLevel(trim_offsets=False)
     return PreTrainedTokenizerFast(tokenizer_object=t, bos_token="<|endoftext|>", eos_token="<|endoftext|>")
@@ -48,7 +53,9 @@ def gpt2_like() -> Any:
 def llama_like() -> Any:
     t = Tokenizer(models.BPE(unk_token="<unk>"))
     t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
-    t.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=90, special_tokens=["<unk>", "<s>", "</s>"], show_progress=False))
+    t.train_from_iterator(
+        TEXTS, trainers.BpeTrainer(vocab_size=90, special_tokens=["<unk>", "<s>", "</s>"], show_progress=False)
+    )
     t.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 1)])
     return PreTrainedTokenizerFast(tokenizer_object=t, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
 

@@ -203,8 +203,12 @@ def mean_variables(name: str, dims: Sequence[str], moments: Moments | Ratios, **
     return {
         name: xr.Variable(dims, summary["mean"].astype(np.float32), attrs),
         f"{name}_n": xr.Variable(dims, summary["n"], {"long_name": f"examples behind {name}"}),
-        f"{name}_low": xr.Variable(dims, summary["low"].astype(np.float32), {"long_name": f"lower end of the 95 % interval of {name}"}),
-        f"{name}_high": xr.Variable(dims, summary["high"].astype(np.float32), {"long_name": f"upper end of the 95 % interval of {name}"}),
+        f"{name}_low": xr.Variable(
+            dims, summary["low"].astype(np.float32), {"long_name": f"lower end of the 95 % interval of {name}"}
+        ),
+        f"{name}_high": xr.Variable(
+            dims, summary["high"].astype(np.float32), {"long_name": f"upper end of the 95 % interval of {name}"}
+        ),
     }
 
 

@@ -37,7 +37,9 @@ def dataset_digest(datasets: Mapping[str, xr.Dataset]) -> str:
             values = np.ascontiguousarray(array.values)
             text = values.dtype.kind in "UOST"  # which of these kinds a string has depends on whether it was in a file
             data = "\0".join(map(str, values.ravel().tolist())).encode() if text else values.tobytes()
-            digest.update(f"{group}/{name}{array.dims}{values.shape}{'text' if text else values.dtype.str}".encode() + data)
+            digest.update(
+                f"{group}/{name}{array.dims}{values.shape}{'text' if text else values.dtype.str}".encode() + data
+            )
     return digest.hexdigest()
 
 
@@ -84,7 +86,11 @@ class Atlas(Mapping[str, xr.Dataset]):
     def to_datatree(self) -> xr.DataTree:
         """The whole atlas as an `xarray.DataTree`, as it lies in the file."""
         root = xr.Dataset(
-            attrs={"headwise_format": FORMAT, "provenance": json.dumps(self.provenance, sort_keys=True), "digest": self.digest}
+            attrs={
+                "headwise_format": FORMAT,
+                "provenance": json.dumps(self.provenance, sort_keys=True),
+                "digest": self.digest,
+            }
         )
         return xr.DataTree.from_dict({"/": root, **self._datasets})
 
@@ -92,7 +98,9 @@ class Atlas(Mapping[str, xr.Dataset]):
         """Write the atlas as NetCDF, whole or not at all."""
         path = Path(path)
         if path.exists() and not overwrite:
-            raise OutputError(f"{path} exists; give --overwrite (overwrite=True) to replace it, or choose another name.")
+            raise OutputError(
+                f"{path} exists; give --overwrite (overwrite=True) to replace it, or choose another name."
+            )
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +109,9 @@ class Atlas(Mapping[str, xr.Dataset]):
         except OSError as error:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
-            raise OutputError(f"{path} cannot be written ({error.strerror or error}); free some space or choose another place.") from error
+            raise OutputError(
+                f"{path} cannot be written ({error.strerror or error}); free some space or choose another place."
+            ) from error
         return path
 
     @classmethod
@@ -117,7 +127,9 @@ class Atlas(Mapping[str, xr.Dataset]):
                 attrs = dict(tree.attrs)
                 datasets = {name: tidy(node.to_dataset().load()) for name, node in tree.children.items()}
         except (OSError, ValueError, KeyError, RuntimeError) as error:
-            raise AtlasError(f"{path} is not a NetCDF file that can be read ({type(error).__name__}: {error}).") from error
+            raise AtlasError(
+                f"{path} is not a NetCDF file that can be read ({type(error).__name__}: {error})."
+            ) from error
         if "headwise_format" not in attrs:
             raise AtlasError(f"{path} is a NetCDF file, but not a headwise atlas.")
         if int(attrs["headwise_format"]) > FORMAT:
@@ -126,7 +138,9 @@ class Atlas(Mapping[str, xr.Dataset]):
             )
         atlas = cls(datasets, json.loads(attrs["provenance"]))
         if atlas.digest != attrs["digest"]:
-            raise AtlasError(f"{path} has been changed or damaged since it was written: its digest does not fit its contents.")
+            raise AtlasError(
+                f"{path} has been changed or damaged since it was written: its digest does not fit its contents."
+            )
         return atlas
 
     # --- looking at it ----------------------------------------------------------------------------------------------
@@ -202,7 +216,11 @@ class HeadCard:
     def __init__(self, atlas: Atlas, layer: int, head: int) -> None:
         self.name = head_name(layer, head)
         self.layer, self.head = layer, head
-        self.datasets = {name: data.sel(layer=layer, head=head) for name, data in atlas.items() if {"layer", "head"} <= set(data.dims)}
+        self.datasets = {
+            name: data.sel(layer=layer, head=head)
+            for name, data in atlas.items()
+            if {"layer", "head"} <= set(data.dims)
+        }
         told = atlas.describe().set_index("name").loc[self.name, ["does", "attention", "finds", "roles", "maps"]]
         self.does = {name: text for name, text in told.items() if text}
         frame = _per_head(atlas.to_dataframe())
@@ -254,9 +272,13 @@ def _long_table(analysis: str, dataset: xr.Dataset) -> pd.DataFrame:
         array = dataset[name]
         if array.dtype.kind not in "fiub" or "token" in array.dims:  # the maps of one input are for drawing
             continue
-        labelled = {str(d): array[f"{d}_name"].values if f"{d}_name" in array.coords else array[d].values for d in array.dims}
+        labelled = {
+            str(d): array[f"{d}_name"].values if f"{d}_name" in array.coords else array[d].values for d in array.dims
+        }
         frame = (
-            pd.MultiIndex.from_product(labelled.values(), names=labelled).to_frame(index=False) if array.ndim else pd.DataFrame(index=[0])
+            pd.MultiIndex.from_product(labelled.values(), names=labelled).to_frame(index=False)
+            if array.ndim
+            else pd.DataFrame(index=[0])
         )
         frame["value"] = array.values.ravel()
         for suffix, column in (("_n", "n"), ("_low", "low"), ("_high", "high")):

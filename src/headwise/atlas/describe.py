@@ -30,7 +30,15 @@ COLUMNS = ("layer", "head", "name", "does", "kind", "best", "looks", "attention"
 # What is read of each group; a group without all of it (an atlas of another version, a part of one) is passed over.
 NEEDS = {
     "surface": ("position", "token_type", "max_weight"),
-    "dependency": ("accuracy", "p_adjusted", "baseline_possible", "best_layer", "best_head", "best_margin", "best_p_adjusted"),
+    "dependency": (
+        "accuracy",
+        "p_adjusted",
+        "baseline_possible",
+        "best_layer",
+        "best_head",
+        "best_margin",
+        "best_p_adjusted",
+    ),
     "coreference": ("accuracy", "p_adjusted", "baseline_accuracy"),
     "frames": ("score", "expected", "p_adjusted"),
     "roles": ("has_role_adjusted",),
@@ -88,7 +96,11 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
         score and baseline;
         `roles`: the roles it has after correction; `maps`: the kind that more than half of its maps are of.
     """
-    datasets = {name: datasets[name] for name, needed in NEEDS.items() if name in datasets and all(n in datasets[name] for n in needed)}
+    datasets = {
+        name: datasets[name]
+        for name, needed in NEEDS.items()
+        if name in datasets and all(n in datasets[name] for n in needed)
+    }
     labels = head_labels(datasets, layers, heads)
     looks = head_labels({name: data for name, data in datasets.items() if name == "surface"}, layers, heads)
     relations = _relations(datasets.get("dependency"), layers, heads)
@@ -107,9 +119,17 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
         does = label if best else followed[0][0] if followed else ANTECEDENTS if referred else label
         finds = [text for _, text in followed] + referred + cells["frames"][layer][head]
         texts = [
-            ", ".join(part) for part in (cells["attention"][layer][head], finds, cells["roles"][layer][head], cells["maps"][layer][head])
+            ", ".join(part)
+            for part in (
+                cells["attention"][layer][head],
+                finds,
+                cells["roles"][layer][head],
+                cells["maps"][layer][head],
+            )
         ]
-        rows.append((layer, head, f"L{layer}H{head}", does, _KIND_OF.get(does, "syntax"), best, str(looks[layer, head]), *texts))
+        rows.append(
+            (layer, head, f"L{layer}H{head}", does, _KIND_OF.get(does, "syntax"), best, str(looks[layer, head]), *texts)
+        )
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -125,8 +145,14 @@ def _attention(surface: xr.Dataset | None, layers: int, heads: int) -> list[list
     wanted = {f"to {name}": name for name in TYPES} | {name: name for name in POSITIONS.values()}
     names = [str(name) for name in scores["behaviour"].values]
     for layer, head in np.ndindex(layers, heads):
-        shares = [(float(scores.values[place, layer, head]), wanted[name]) for place, name in enumerate(names) if name in wanted]
-        shown = [one for one in shares if one[0] >= SHOWN_SHARE]  # before they are sorted: a share that is not defined has no place
+        shares = [
+            (float(scores.values[place, layer, head]), wanted[name])
+            for place, name in enumerate(names)
+            if name in wanted
+        ]
+        shown = [
+            one for one in shares if one[0] >= SHOWN_SHARE
+        ]  # before they are sorted: a share that is not defined has no place
         out[layer][head] = [f"{name} {share:.2f}" for share, name in sorted(shown, reverse=True)]
     return out
 
@@ -148,7 +174,9 @@ def _relations(dependency: xr.Dataset | None, layers: int, heads: int) -> list[l
             if best[place] >= LEAST_MARGIN:
                 direction = int(margin[:, layer, head, place].argmax())
                 own, offset = accuracy[direction, layer, head, place], baseline[direction, place]
-                out[layer][head].append((names[place], f"{names[place]} {100 * own:.0f} % (offset {100 * offset:.0f} %)"))
+                out[layer][head].append(
+                    (names[place], f"{names[place]} {100 * own:.0f} % (offset {100 * offset:.0f} %)")
+                )
     return out
 
 
@@ -167,7 +195,9 @@ def _antecedents(coreference: xr.Dataset | None, layers: int, heads: int) -> lis
 def _frames(frames: xr.Dataset | None, layers: int, heads: int) -> list[list[list[str]]]:
     out = _empty(layers, heads)
     if frames is not None:
-        score, expected, p = (frames[name].transpose("layer", "head").values for name in ("score", "expected", "p_adjusted"))
+        score, expected, p = (
+            frames[name].transpose("layer", "head").values for name in ("score", "expected", "p_adjusted")
+        )
         for layer, head in np.argwhere(p < LEVEL):
             out[layer][head].append(f"frame elements {score[layer, head]:.2f} (expected {expected[layer, head]:.2f})")
     return out
@@ -176,7 +206,10 @@ def _frames(frames: xr.Dataset | None, layers: int, heads: int) -> list[list[lis
 def _roles(roles: xr.Dataset | None, layers: int, heads: int) -> list[list[list[str]]]:
     out = _empty(layers, heads)
     if roles is not None:
-        has, names = roles["has_role_adjusted"].transpose("layer", "head", "role").values.astype(bool), labels_of(roles, "role")
+        has, names = (
+            roles["has_role_adjusted"].transpose("layer", "head", "role").values.astype(bool),
+            labels_of(roles, "role"),
+        )
         for layer, head, role in np.argwhere(has):
             out[layer][head].append(names[role])
     return out
@@ -185,7 +218,10 @@ def _roles(roles: xr.Dataset | None, layers: int, heads: int) -> list[list[list[
 def _maps(patterns: xr.Dataset | None, layers: int, heads: int) -> list[list[list[str]]]:
     out = _empty(layers, heads)
     if patterns is not None:
-        share, names = patterns["proportion"].transpose("layer", "head", "pattern").values, labels_of(patterns, "pattern")
+        share, names = (
+            patterns["proportion"].transpose("layer", "head", "pattern").values,
+            labels_of(patterns, "pattern"),
+        )
         for layer, head, pattern in np.argwhere(np.nan_to_num(share) > LEAST_SHARE):
             out[layer][head].append(f"{names[pattern]} {100 * share[layer, head, pattern]:.0f} %")
     return out

@@ -55,7 +55,9 @@ def html_card(
     for heading, content in (sections or {}).items():
         count = Markup("<span class='hw-count'>({})</span>").format(len(content))
         opened = Markup(" open") if open_sections else ""
-        parts.append(Markup("<details{}><summary>{}{}</summary>{}</details>").format(opened, heading, count, _rows(content)))
+        parts.append(
+            Markup("<details{}><summary>{}{}</summary>{}</details>").format(opened, heading, count, _rows(content))
+        )
     if note:
         parts.append(Markup("<p class='hw-note'>{}</p>").format(note))
     parts.append(Markup("</div>"))

@@ -35,7 +35,9 @@ def open_subject(
         found = read_task(task, data=data, dev=dev, needs_train=False, limit=limit)
         return TaskSubject.open(_model_path(model), found, device=device, max_length=max_length)
     opened = HeadModel.open(model, device=device)
-    return LanguageSubject(opened, open_corpus(corpus, tokenizer=opened.tokenizer), limit=limit, max_length=max_length, seed=seed)
+    return LanguageSubject(
+        opened, open_corpus(corpus, tokenizer=opened.tokenizer), limit=limit, max_length=max_length, seed=seed
+    )
 
 
 def parse_sets(given: list[str] | None) -> dict[str, str]:
@@ -61,18 +63,25 @@ def ablate_command(
     dev: options.Dev = None,
     corpus: options.CorpusSpec = None,
     how: Annotated[str, typer.Option("--how", help="uniform (the paper's), zero or mean.")] = "uniform",
-    heads: Annotated[str, typer.Option("--heads", help="Single heads to disable: all, none, a list (L7H9,L8H1) or a rule.")] = "all",
+    heads: Annotated[
+        str, typer.Option("--heads", help="Single heads to disable: all, none, a list (L7H9,L8H1) or a rule.")
+    ] = "all",
     layers: Annotated[bool, typer.Option("--layers/--no-layers", help="Whole layers too.")] = True,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Heads disabled together, NAME=RULE: a list, L3, roles:delimiter, frames:top5; may be given again."),
+        typer.Option(
+            "--set",
+            help="Heads disabled together, NAME=RULE: a list, L3, roles:delimiter, frames:top5; may be given again.",
+        ),
     ] = None,
     atlas: options.AtlasFile = None,
     importance: Annotated[
         bool, typer.Option("--importance/--no-importance", help="First-order importance too (Michel et al. 2019).")
     ] = True,
     correction: Annotated[str, typer.Option("--correction", help="holm, benjamini_hochberg or none.")] = "holm",
-    out_file: Annotated[Path, typer.Option("--out", help="A NetCDF file with the group `ablation`.")] = Path("ablation.nc"),
+    out_file: Annotated[Path, typer.Option("--out", help="A NetCDF file with the group `ablation`.")] = Path(
+        "ablation.nc"
+    ),
     figures: Annotated[Path | None, typer.Option("--figures", help="A folder for figures.")] = None,
     limit: options.Limit = None,
     max_length: options.MaxLength = 128,
@@ -153,7 +162,12 @@ def summary_table(dataset: Any, title: str) -> Any:
             for key in ("score", "difference", "difference_low", "difference_high", "p_value", "p_adjusted")
         ]
         shown.add_row(
-            name, f"{values[0]:.4f}", f"{values[1]:+.4f}", f"{values[2]:+.4f} … {values[3]:+.4f}", f"{values[4]:.2g}", f"{values[5]:.2g}"
+            name,
+            f"{values[0]:.4f}",
+            f"{values[1]:+.4f}",
+            f"{values[2]:+.4f} … {values[3]:+.4f}",
+            f"{values[4]:.2g}",
+            f"{values[5]:.2g}",
         )
 
     if "difference" in dataset:

@@ -33,7 +33,9 @@ SCREEN = 80  # rows of a table that are still read on a screen; of a longer one 
 def atlas(
     model: ModelArgument = None,
     corpus: CorpusOption = None,
-    analyses: Annotated[str | None, typer.Option("--analyses", help="Names with commas between; nothing for all that apply.")] = None,
+    analyses: Annotated[
+        str | None, typer.Option("--analyses", help="Names with commas between; nothing for all that apply.")
+    ] = None,
     out_folder: Annotated[Path, typer.Option("--out", help="Where the atlas goes.")] = Path("atlas"),
     limit: LimitOption = None,
     full: Annotated[bool, typer.Option("--full", help="Lift the budgets: every analysis sees every example.")] = False,
@@ -60,7 +62,11 @@ def atlas(
     from headwise.page.report import write_report
     from headwise.page.sample import choose_sample
 
-    names = [n.strip() for n in analyses.split(",")] if analyses else [n for n, cls in known_analyses().items() if cls.automatic]
+    names = (
+        [n.strip() for n in analyses.split(",")]
+        if analyses
+        else [n for n, cls in known_analyses().items() if cls.automatic]
+    )
     chosen_settings = parse_settings(settings, names)
     chosen = [make_analysis(name, chosen_settings[name]) for name in names]
     target = out_folder / "atlas.nc"
@@ -121,7 +127,13 @@ def run(
     shown = rows if len(rows) <= SCREEN else rows[rows["variable"] == rows["variable"].iloc[0]]
     for row in shown.itertuples(index=False):
         table.add_row(
-            row.variable, row.item, f"{row.mean:.3f}", row.lowest_head, f"{row.lowest:.3f}", row.highest_head, f"{row.highest:.3f}"
+            row.variable,
+            row.item,
+            f"{row.mean:.3f}",
+            row.lowest_head,
+            f"{row.lowest:.3f}",
+            row.highest_head,
+            f"{row.highest:.3f}",
         )
     out.print(table if table.row_count <= SCREEN else f"{analysis}: {target}")
     if 0 < len(shown) < len(rows):

@@ -20,20 +20,32 @@ err = Console(stderr=True)
 ModelArgument = Annotated[
     str | None, typer.Argument(metavar="[MODEL]", help="A hub name or a folder; nothing for the built-in demo model.")
 ]
-ModelOption = Annotated[str | None, typer.Option("--model", help="A hub name or a folder; nothing for the built-in demo model.")]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", help="A hub name or a folder; nothing for the built-in demo model.")
+]
 CorpusOption = Annotated[
-    str | None, typer.Option("--corpus", help="A file, `format:path` or `hf:dataset/config:split`; nothing for the demo corpus.")
+    str | None,
+    typer.Option("--corpus", help="A file, `format:path` or `hf:dataset/config:split`; nothing for the demo corpus."),
 ]
 LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Use at most this many examples.")]
 SetOption = Annotated[
-    list[str] | None, typer.Option("--set", help="A parameter, `name=value` or `analysis.name=value`; may be given again.")
+    list[str] | None,
+    typer.Option("--set", help="A parameter, `name=value` or `analysis.name=value`; may be given again."),
 ]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
-DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, mps …; nothing for the best there is.")]
-StackOption = Annotated[str | None, typer.Option("--stack", help="Of an encoder-decoder: encoder (default) or decoder.")]
-MaxLengthOption = Annotated[int | None, typer.Option("--max-length", min=2, help="Cut inputs to this many tokens (special ones included).")]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", help="cpu, cuda, cuda:1, mps …; nothing for the best there is.")
+]
+StackOption = Annotated[
+    str | None, typer.Option("--stack", help="Of an encoder-decoder: encoder (default) or decoder.")
+]
+MaxLengthOption = Annotated[
+    int | None, typer.Option("--max-length", min=2, help="Cut inputs to this many tokens (special ones included).")
+]
 OverlongOption = Annotated[str, typer.Option("--overlong", help="What happens to longer inputs: truncate or skip.")]
-ParserOption = Annotated[str | None, typer.Option("--parser", help="A spaCy pipeline (name or folder) that annotates plain text.")]
+ParserOption = Annotated[
+    str | None, typer.Option("--parser", help="A spaCy pipeline (name or folder) that annotates plain text.")
+]
 
 
 class Finished(NamedTuple):
@@ -88,7 +100,9 @@ def parse_settings(given: list[str] | None, analyses: list[str]) -> dict[str, di
             value = text
         owner, dot, name = key.partition(".")
         if dot and owner not in analyses:
-            raise ParameterError(f"--set {item}: {owner} is not among the analyses of this run ({', '.join(analyses)}).")
+            raise ParameterError(
+                f"--set {item}: {owner} is not among the analyses of this run ({', '.join(analyses)})."
+            )
         for analysis in [owner] if dot else analyses:
             settings[analysis][name if dot else key] = tuple(value) if isinstance(value, list) else value
     return settings
@@ -117,7 +131,10 @@ class Source(NamedTuple):
         model = HeadModel.open(self.model, device=self.device, stack=self.stack)
         for note in model.notes:
             err.print(f"[dim]{note}[/dim]")
-        model.encoder.max_length, model.encoder.overlong = min(self.max_length or model.max_length, model.max_length), self.overlong
+        model.encoder.max_length, model.encoder.overlong = (
+            min(self.max_length or model.max_length, model.max_length),
+            self.overlong,
+        )
         # The limit comes before the parser: what is not used need not be parsed.
         corpus = open_corpus(self.corpus, tokenizer=model.tokenizer, limit=self.limit)
         return model, annotate(corpus, self.parser) if self.parser else corpus
@@ -125,7 +142,9 @@ class Source(NamedTuple):
 
 def _announce(plan: Any) -> None:
     found = plan.scan
-    err.print(f"{found.examples:,} examples, {found.tokens:,} tokens; analyses: {', '.join(a.name for a in plan.analyses)}")
+    err.print(
+        f"{found.examples:,} examples, {found.tokens:,} tokens; analyses: {', '.join(a.name for a in plan.analyses)}"
+    )
     if found.truncated or found.skipped or found.unaligned:
         err.print(
             f"[dim]{found.truncated:,} cut, {found.skipped:,} skipped as too long, {found.unaligned:,} with words that do not align[/dim]"
@@ -135,7 +154,9 @@ def _announce(plan: Any) -> None:
     _name_left_out(plan.dropped)
 
 
-def _name_left_out(dropped: Mapping[str, Mapping[str, str]], named: Mapping[str, Mapping[str, str]] = MappingProxyType({})) -> None:
+def _name_left_out(
+    dropped: Mapping[str, Mapping[str, str]], named: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+) -> None:
     """Say what was left out and why, but for what has been named before."""
     for name, items in dropped.items():
         for item, reason in items.items():
@@ -143,7 +164,9 @@ def _name_left_out(dropped: Mapping[str, Mapping[str, str]], named: Mapping[str,
                 err.print(f"[dim]left out: {name}{f' ({item})' if item else ''}: {reason}[/dim]")
 
 
-def run_to_file(target: Path, folder: Path, analyses: list[Any], source: Source, full: bool, seed: int, overwrite: bool) -> Finished:
+def run_to_file(
+    target: Path, folder: Path, analyses: list[Any], source: Source, full: bool, seed: int, overwrite: bool
+) -> Finished:
     from headwise.run import RunOptions, run_analyses
     from headwise.run.shards import RunFolder
 
@@ -179,4 +202,6 @@ def check_writable(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise OutputError(f"{folder} cannot be written to ({error.strerror or error}); choose another place with --out.") from error
+        raise OutputError(
+            f"{folder} cannot be written to ({error.strerror or error}); choose another place with --out."
+        ) from error

@@ -12,24 +12,38 @@ from headwise.cli import options
 
 def compare_command(
     models: Annotated[
-        list[str], typer.Argument(metavar="MODEL_A MODEL_B [MODEL_C ...]", help="Folders or hub names; `demo` for the built-in model.")
+        list[str],
+        typer.Argument(
+            metavar="MODEL_A MODEL_B [MODEL_C ...]", help="Folders or hub names; `demo` for the built-in model."
+        ),
     ],
     corpus: options.CorpusSpec = None,
     analyses: Annotated[
-        str, typer.Option("--analyses", help="What is compared beside the maps, with commas between; `none` for nothing.")
+        str,
+        typer.Option("--analyses", help="What is compared beside the maps, with commas between; `none` for nothing."),
     ] = "surface,roles,features",
     probing: Annotated[
-        str | None, typer.Option("--probing", help="Tasks to probe all models for: SentEval files, GLUE folders, labelled corpora.")
+        str | None,
+        typer.Option(
+            "--probing", help="Tasks to probe all models for: SentEval files, GLUE folders, labelled corpora."
+        ),
     ] = None,
     probing_limit: Annotated[
-        int | None, typer.Option("--probing-limit", min=1, help="Use at most this many examples of each part of a probing task.")
+        int | None,
+        typer.Option("--probing-limit", min=1, help="Use at most this many examples of each part of a probing task."),
     ] = None,
-    names: Annotated[str | None, typer.Option("--names", help="What the models are called, with commas between.")] = None,
-    out_file: Annotated[Path, typer.Option("--out", help="A NetCDF file with the groups `change`, `change_roles`, …")] = Path("change.nc"),
+    names: Annotated[
+        str | None, typer.Option("--names", help="What the models are called, with commas between.")
+    ] = None,
+    out_file: Annotated[
+        Path, typer.Option("--out", help="A NetCDF file with the groups `change`, `change_roles`, …")
+    ] = Path("change.nc"),
     figures: Annotated[Path | None, typer.Option("--figures", help="A folder for figures.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Use at most this many examples.")] = 1000,
     correction: Annotated[str, typer.Option("--correction", help="holm, benjamini_hochberg or none.")] = "holm",
-    parser: Annotated[str | None, typer.Option("--parser", help="A spaCy pipeline (name or folder) that annotates plain text.")] = None,
+    parser: Annotated[
+        str | None, typer.Option("--parser", help="A spaCy pipeline (name or folder) that annotates plain text.")
+    ] = None,
     device: options.Device = None,
     seed: options.Seed = 0,
     overwrite: options.Overwrite = False,
@@ -93,13 +107,19 @@ def compare_command(
 def _cosine_row(change: Any) -> list[str]:
     values = change["cosine_to"].transpose("layer", "head").values
     layer, head = divmod(int(values.argmin()), values.shape[1])
-    return [f"{values.mean():.3f}", *(f"{float(v):.3f}" for v in change["cosine_third"].values), f"L{layer}H{head} ({values.min():.3f})"]
+    return [
+        f"{values.mean():.3f}",
+        *(f"{float(v):.3f}" for v in change["cosine_third"].values),
+        f"L{layer}H{head} ({values.min():.3f})",
+    ]
 
 
 def _largest(dataset: Any, group: str) -> list[str]:
     """For each variable: how many heads changed surely."""
     lines = []
-    for name in [str(n) for n in dataset.data_vars if str(n).endswith("_change_p_adjusted") and "_third_" not in str(n)]:
+    for name in [
+        str(n) for n in dataset.data_vars if str(n).endswith("_change_p_adjusted") and "_third_" not in str(n)
+    ]:
         p = dataset[name].values
         lines.append(
             f"{group.removeprefix('change_')}: {name.removesuffix('_change_p_adjusted')} changed in {int((p < 0.05).sum())} of {int((p == p).sum())} values (corrected p < 0.05)"

@@ -14,14 +14,18 @@ from headwise.core.errors import ParameterError
 
 def draw(
     heads: Annotated[
-        list[str] | None, typer.Argument(metavar="[HEAD...]", help="Heads like L7H9, or `all` for every map on one page.")
+        list[str] | None,
+        typer.Argument(metavar="[HEAD...]", help="Heads like L7H9, or `all` for every map on one page."),
     ] = None,
-    text: Annotated[str, typer.Option("--text", help="The sentence.")] = "The old teacher saw the cat that slept under the tree.",
+    text: Annotated[
+        str, typer.Option("--text", help="The sentence.")
+    ] = "The old teacher saw the cat that slept under the tree.",
     pair: Annotated[str | None, typer.Option("--pair", help="A second sentence.")] = None,
     relation: Annotated[
         str | None,
         typer.Option(
-            "--relation", help="Draw sentences of a corpus on which the head finds this dependency relation, `coreference` or `frames`."
+            "--relation",
+            help="Draw sentences of a corpus on which the head finds this dependency relation, `coreference` or `frames`.",
         ),
     ] = None,
     corpus: CorpusOption = None,
@@ -61,8 +65,14 @@ def draw(
     if not heads and not relation:
         raise ParameterError("Name heads like L7H9, `all`, or a relation with --relation.")
     if relation and heads and len(chosen) != 1:
-        raise ParameterError(f"--relation draws one head: name one, or none for the relation's best; named are {' '.join(heads)}.")
-    targets = [out_file.with_name(f"{out_file.stem}-{number + 1}.{ending}") for number in range(count)] if relation else [out_file]
+        raise ParameterError(
+            f"--relation draws one head: name one, or none for the relation's best; named are {' '.join(heads)}."
+        )
+    targets = (
+        [out_file.with_name(f"{out_file.stem}-{number + 1}.{ending}") for number in range(count)]
+        if relation
+        else [out_file]
+    )
     for target in targets:
         refuse_existing(target, overwrite)
     opened = HeadModel.open(model, device=device, stack=stack)
@@ -86,7 +96,12 @@ def _head(name: str) -> tuple[int, int]:
 
 
 def _relation_figures(
-    model: Any, corpus: str | None, relation: str, chosen: list[tuple[int, int]], count: int, atlas_file: list[Path] | None
+    model: Any,
+    corpus: str | None,
+    relation: str,
+    chosen: list[tuple[int, int]],
+    count: int,
+    atlas_file: list[Path] | None,
 ) -> list[Any]:
     from headwise.page.relations import LOOKED_AT, draw_relation, group_of
     from headwise.run import make_atlas

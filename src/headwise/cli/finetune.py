@@ -14,7 +14,10 @@ def finetune_command(
     model: options.Model = None,
     task: Annotated[
         str | None,
-        typer.Option("--task", help="MRPC, STS-B, SST-2, RTE, CoLA, QNLI, QQP, MNLI, or a name for your own files; several with commas."),
+        typer.Option(
+            "--task",
+            help="MRPC, STS-B, SST-2, RTE, CoLA, QNLI, QQP, MNLI, or a name for your own files; several with commas.",
+        ),
     ] = None,
     data: options.Data = None,
     train: Annotated[str | None, typer.Option("--train", help="The training file, instead of the folder's.")] = None,
@@ -22,23 +25,36 @@ def finetune_command(
     pooling: Annotated[str, typer.Option("--pooling", help="last_layer, best_layer or top_heads.")] = "last_layer",
     start: Annotated[
         str,
-        typer.Option("--start", help="none (no training), random (weights drawn anew), pretrained, or frozen (only the head is trained)."),
+        typer.Option(
+            "--start",
+            help="none (no training), random (weights drawn anew), pretrained, or frozen (only the head is trained).",
+        ),
     ] = "pretrained",
     recipe: Annotated[
-        str, typer.Option("--recipe", help="kovaleva, jo or pande: optimizer, rate, batch size and epochs of the paper.")
+        str,
+        typer.Option("--recipe", help="kovaleva, jo or pande: optimizer, rate, batch size and epochs of the paper."),
     ] = "kovaleva",
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many trainings, with seeds 0, 1, …")] = 5,
     out_folder: Annotated[
-        Path, typer.Option("--out", help="results.json, predictions and models go here; a killed run goes on from there.")
+        Path,
+        typer.Option("--out", help="results.json, predictions and models go here; a killed run goes on from there."),
     ] = Path("finetuned"),
-    layer: Annotated[int | None, typer.Option("--layer", help="For best_layer: this layer, instead of the best by a probe.")] = None,
+    layer: Annotated[
+        int | None, typer.Option("--layer", help="For best_layer: this layer, instead of the best by a probe.")
+    ] = None,
     heads: Annotated[
-        str | None, typer.Option("--heads", help="For top_heads: these heads (L7H9,L8H1), instead of the best by a probe.")
+        str | None,
+        typer.Option("--heads", help="For top_heads: these heads (L7H9,L8H1), instead of the best by a probe."),
     ] = None,
     probing: Annotated[
-        Path | None, typer.Option("--probing", help="For top_heads and best_layer: a probing result of this task to take them from.")
+        Path | None,
+        typer.Option(
+            "--probing", help="For top_heads and best_layer: a probing result of this task to take them from."
+        ),
     ] = None,
-    top: Annotated[int | None, typer.Option("--top", min=1, help="For top_heads: how many; as many as a layer has by default.")] = None,
+    top: Annotated[
+        int | None, typer.Option("--top", min=1, help="For top_heads: how many; as many as a layer has by default.")
+    ] = None,
     epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Instead of the recipe's.")] = None,
     batch_size: Annotated[int | None, typer.Option("--batch-size", min=1, help="Instead of the recipe's.")] = None,
     lr: Annotated[float | None, typer.Option("--lr", help="Learning rate instead of the recipe's.")] = None,
@@ -47,7 +63,9 @@ def finetune_command(
     half: Annotated[bool, typer.Option("--half", help="bfloat16 where that is safe (GPU).")] = False,
     limit: options.Limit = None,
     save_models: Annotated[str, typer.Option("--save-models", help="all, first or none.")] = "all",
-    figures: Annotated[Path | None, typer.Option("--figures", help="A folder for a figure of all scores in the results file.")] = None,
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="A folder for a figure of all scores in the results file.")
+    ] = None,
     overwrite: options.Overwrite = False,
 ) -> None:
     """Fine-tune on a task: three poolings, four starts, several seeds, metrics as GLUE defines them.
@@ -76,7 +94,10 @@ def finetune_command(
         own_layer, own_heads, own_top = layer, chosen_heads, top
         if probing is not None:
             own_layer, own_heads, own_top = _from_probing(probing, name, pooling, layer, chosen_heads, top)
-        with options.stoppable("Finished epochs and trainings are kept: the same command goes on from there."), Watch() as watch:
+        with (
+            options.stoppable("Finished epochs and trainings are kept: the same command goes on from there."),
+            Watch() as watch,
+        ):
             finetune(
                 model,
                 name or (data.name if data else "task"),
@@ -108,7 +129,9 @@ def finetune_command(
         from headwise.plots import save_figure
 
         save_figure(score_figure(summary(results.records)), figures, "finetune-scores")
-    shown = Table("task", "pooling", "start", "recipe", "median over seeds (interval)", "seeds", title=str(results.path))
+    shown = Table(
+        "task", "pooling", "start", "recipe", "median over seeds (interval)", "seeds", title=str(results.path)
+    )
     for row in table(summary(results.records)):
         shown.add_row(*row)
     out.print(shown)

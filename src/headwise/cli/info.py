@@ -20,7 +20,13 @@ def list_analyses() -> None:
     for name, cls in known_analyses().items():
         paper = reference(cls.paper.key)
         parameters = ", ".join(f"{key}={value}" for key, value in cls().parameters.items())
-        table.add_row(name, cls.title, f"{paper.short} {cls.paper.section}", ", ".join(sorted(cls.requires)) or "any text", parameters)
+        table.add_row(
+            name,
+            cls.title,
+            f"{paper.short} {cls.paper.section}",
+            ", ".join(sorted(cls.requires)) or "any text",
+            parameters,
+        )
     out.print(table)
 
 

@@ -26,7 +26,9 @@ FIRST = ("atlas", "draw", "info")
 
 def register_all(app: typer.Typer) -> None:
     """Add every command, those a newcomer needs first; modules import what they need only when called, so that `headwise --help` is quick."""
-    modules = (module.name for module in iter_modules([str(Path(__file__).parent)]) if module.name not in ("main", "__main__"))
+    modules = (
+        module.name for module in iter_modules([str(Path(__file__).parent)]) if module.name not in ("main", "__main__")
+    )
     for name in sorted(modules, key=lambda name: (name not in FIRST, name)):
         register = getattr(import_module(f"headwise.cli.{name}"), "register", None)
         if register is not None:
@@ -44,7 +46,9 @@ def _say_version(asked: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version and exit.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
 ) -> None:
     """What each attention head of a transformer language model does.
 

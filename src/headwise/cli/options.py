@@ -18,13 +18,17 @@ from headwise.cli.common import check_writable, err
 from headwise.core.errors import OutputError, ParameterError
 
 TaskName = Annotated[
-    str | None, typer.Option("--task", help="MRPC, STS-B, SST-2, RTE, CoLA, QNLI, QQP, MNLI, or a name for your own files.")
+    str | None,
+    typer.Option("--task", help="MRPC, STS-B, SST-2, RTE, CoLA, QNLI, QQP, MNLI, or a name for your own files."),
 ]
 Data = Annotated[Path | None, typer.Option("--data", help="The task's folder, or GLUE's folder with the task's in it.")]
 Dev = Annotated[str | None, typer.Option("--dev", help="The file that is scored, instead of the folder's.")]
-MaxLength = Annotated[int, typer.Option("--max-length", min=2, help="Cut inputs to this many tokens (special ones included).")]
+MaxLength = Annotated[
+    int, typer.Option("--max-length", min=2, help="Cut inputs to this many tokens (special ones included).")
+]
 AtlasFile = Annotated[
-    list[Path] | None, typer.Option("--atlas", help="Results that heads are picked from: an atlas.nc, or its folder; may be given again.")
+    list[Path] | None,
+    typer.Option("--atlas", help="Results that heads are picked from: an atlas.nc, or its folder; may be given again."),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="For everything random.")]
 
@@ -54,7 +58,9 @@ def load_atlas(paths: Sequence[Path] | None) -> dict[str, Any] | None:
     for path in paths or ():
         for group, dataset in Atlas.load(path).items():
             if group in found:
-                raise ParameterError(f"Two of the files given with --atlas hold '{group}', the second is {path}; give one of them.")
+                raise ParameterError(
+                    f"Two of the files given with --atlas hold '{group}', the second is {path}; give one of them."
+                )
             found[group] = dataset
     return found or None
 

@@ -13,16 +13,27 @@ from headwise.cli.common import DeviceOption, LimitOption, ModelOption, Overwrit
 
 def probe(
     tasks: Annotated[
-        list[str], typer.Argument(metavar="TASK...", help="SentEval files, GLUE folders, folders of them, or labelled corpora.")
+        list[str],
+        typer.Argument(metavar="TASK...", help="SentEval files, GLUE folders, folders of them, or labelled corpora."),
     ],
     model: ModelOption = None,
     out_folder: Annotated[Path, typer.Option("--out", help="Where the result goes.")] = Path("probing"),
     limit: LimitOption = None,
-    top: Annotated[int | None, typer.Option("--top", min=1, help="How many heads are joined; nothing for as many as a layer has.")] = None,
-    solver: Annotated[str, typer.Option("--solver", help="lbfgs (full batch), senteval (the papers' protocol) or ridge.")] = "lbfgs",
-    folds: Annotated[int | None, typer.Option("--folds", min=2, help="Folds of cross-validation; nothing for the given split.")] = None,
-    pairs: Annotated[str, typer.Option("--pairs", help="Two sentences as one input (joint) or apart (features).")] = "joint",
-    token: Annotated[str, typer.Option("--token", help="Which token stands for the sentence: auto, first, last or mean.")] = "auto",
+    top: Annotated[
+        int | None, typer.Option("--top", min=1, help="How many heads are joined; nothing for as many as a layer has.")
+    ] = None,
+    solver: Annotated[
+        str, typer.Option("--solver", help="lbfgs (full batch), senteval (the papers' protocol) or ridge.")
+    ] = "lbfgs",
+    folds: Annotated[
+        int | None, typer.Option("--folds", min=2, help="Folds of cross-validation; nothing for the given split.")
+    ] = None,
+    pairs: Annotated[
+        str, typer.Option("--pairs", help="Two sentences as one input (joint) or apart (features).")
+    ] = "joint",
+    token: Annotated[
+        str, typer.Option("--token", help="Which token stands for the sentence: auto, first, last or mean.")
+    ] = "auto",
     random_baseline: Annotated[
         bool, typer.Option("--random-baseline", help="Probe the same architecture with random weights too.")
     ] = False,
@@ -75,7 +86,8 @@ def probe(
     paper = reference(Probing.paper.key)
     dataset.attrs.update(title=Probing.title, paper=paper.short, section=Probing.paper.section, citation=paper.citation)
     atlas = Atlas(
-        {"probing": dataset}, {"model": opened.identity(), "corpus": {"name": ", ".join(map(str, dataset["task"].values))}, "seed": seed}
+        {"probing": dataset},
+        {"model": opened.identity(), "corpus": {"name": ", ".join(map(str, dataset["task"].values))}, "seed": seed},
     )
     atlas.save(target, overwrite=overwrite)
     page = write_report(atlas, out_folder)

@@ -22,7 +22,10 @@ def prune_command(
     atlas: options.AtlasFile = None,
     out_folder: Annotated[Path, typer.Option("--out", help="Where the model goes.")] = Path("pruned"),
     zero: Annotated[
-        bool, typer.Option("--zero", help="Zero the heads instead of removing them: the same size, for every class of model.")
+        bool,
+        typer.Option(
+            "--zero", help="Zero the heads instead of removing them: the same size, for every class of model."
+        ),
     ] = False,
     task: options.TaskName = None,
     data: options.Data = None,
@@ -79,7 +82,9 @@ def prune_command(
         device=device,
         overwrite=overwrite,
     )
-    shown = Table("", "before", "after", title=f"{len(result.heads)} heads {'zeroed' if zero else 'removed'}: {result.folder}")
+    shown = Table(
+        "", "before", "after", title=f"{len(result.heads)} heads {'zeroed' if zero else 'removed'}: {result.folder}"
+    )
     for name, before in result.table["before"].items():
         after = result.table["after"][name]
         form = (lambda v: f"{v:,.0f}") if name == "parameters" else (lambda v: f"{v:.4g}")

@@ -30,7 +30,9 @@ class MissingExtraError(HeadwiseError):
     """An optional dependency is not installed."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs the package '{package}', which is not installed: pip install 'headwise[{extra}]'.")
+        super().__init__(
+            f"{purpose} needs the package '{package}', which is not installed: pip install 'headwise[{extra}]'."
+        )
 
 
 class OutputError(HeadwiseError):

@@ -20,9 +20,7 @@ class Reference:
 def _reference(key: str, short: str, authors: str, title: str, venue: str, year: int) -> Reference:
     listed = authors.split(" and ")
     shown = listed[0] if len(listed) == 1 else ", ".join(listed[:-1]) + " and " + listed[-1]
-    bibtex = (
-        f"@inproceedings{{{key},\n  title = {{{title}}},\n  author = {{{authors}}},\n  booktitle = {{{venue}}},\n  year = {{{year}}}\n}}"
-    )
+    bibtex = f"@inproceedings{{{key},\n  title = {{{title}}},\n  author = {{{authors}}},\n  booktitle = {{{venue}}},\n  year = {{{year}}}\n}}"
     return Reference(key, short, f"{shown} ({year}). {title}. {venue}.", bibtex)
 
 

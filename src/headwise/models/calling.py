@@ -33,7 +33,9 @@ def call_part(
     if encoder is not None and part is not encoder:
         inputs["decoder_input_ids"] = ids[:, :decoder_tokens]
         inputs["decoder_attention_mask"] = real[:, :decoder_tokens].long()
-    elif "token_type_ids" in accepted and ((getattr(module.config, "type_vocab_size", 0) or 0) > 1 or module.config.model_type == "xlnet"):
+    elif "token_type_ids" in accepted and (
+        (getattr(module.config, "type_vocab_size", 0) or 0) > 1 or module.config.model_type == "xlnet"
+    ):
         # Not for every model that takes them: GPT-2 would add the embedding of token 0 to everything.
         inputs["token_type_ids"] = types
     if "use_cache" in accepted:

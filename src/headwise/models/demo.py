@@ -44,7 +44,9 @@ def unpack(source: Path, target: Path) -> None:
     try:
         packed = load_file(source / PACKED)
         weights = {
-            name: value.float() * packed[f"{name}.scale"].float()[:, None] if f"{name}.scale" in packed else value.float()
+            name: value.float() * packed[f"{name}.scale"].float()[:, None]
+            if f"{name}.scale" in packed
+            else value.float()
             for name, value in packed.items()
             if not name.endswith(".scale")
         }
@@ -106,7 +108,9 @@ def _packed_digest(source: Path) -> str:
             if file.is_file():
                 digest.update(f"{file.name}\0{_sha256(file)}\0".encode())
     except OSError as error:
-        raise ModelError(f"{source}: the packed demo model cannot be read ({error.strerror}); install headwise-wiki-bert again.") from error
+        raise ModelError(
+            f"{source}: the packed demo model cannot be read ({error.strerror}); install headwise-wiki-bert again."
+        ) from error
     return digest.hexdigest()
 
 

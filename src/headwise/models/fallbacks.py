@@ -33,7 +33,9 @@ def lead_to_tap(model: nn.Module) -> list[Undo]:
     return undo
 
 
-def _through_tap(module: nn.Module, own: Callable[[], Any], *tensors: Any, **options: Any) -> tuple[Tensor, Tensor | None] | None:
+def _through_tap(
+    module: nn.Module, own: Callable[[], Any], *tensors: Any, **options: Any
+) -> tuple[Tensor, Tensor | None] | None:
     """The tap's answer for this call as `[example, head, token, d_head]`; None where nobody watches and the module's own method should answer."""
     session = SESSION.get()
     if session is None:
@@ -47,7 +49,9 @@ def _through_tap(module: nn.Module, own: Callable[[], Any], *tensors: Any, **opt
     return output.transpose(1, 2), weights
 
 
-def _gpt1(self: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None = None, output_attentions: bool = False) -> list[Any]:
+def _gpt1(
+    self: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None = None, output_attentions: bool = False
+) -> list[Any]:
     def own() -> Any:
         return type(self)._attn(self, q, k, v, attention_mask, output_attentions)
 

@@ -168,7 +168,9 @@ class HeadModel:
         def run(decoder_tokens: int = 5) -> Any:
             # The decoder gets one token less than the encoder, so that cross-attention is told by its shape.
             part = "decoder" if self.encoder_part is not None and stack in ("decoder", "cross") else "encoder"
-            return call_part(self.module, self.encoder_part, part, ids, real, torch.zeros_like(ids), decoder_tokens=decoder_tokens)
+            return call_part(
+                self.module, self.encoder_part, part, ids, real, torch.zeros_like(ids), decoder_tokens=decoder_tokens
+            )
 
         try:
             with self.evaluating(), torch.no_grad():
@@ -192,10 +194,16 @@ class HeadModel:
         self.layers, self.heads, self.kv_heads, self.causal = sites.layers, sites.heads, sites.kv_heads, sites.causal
         self.d_head = sites.d_heads[0]
         self.kv_groups = tuple(head // (self.heads // self.kv_heads) for head in range(self.heads))
-        text = self.config.get_text_config(decoder=self.stack != "encoder") if hasattr(self.config, "get_text_config") else self.config
+        text = (
+            self.config.get_text_config(decoder=self.stack != "encoder")
+            if hasattr(self.config, "get_text_config")
+            else self.config
+        )
         counted = getattr(text, "num_hidden_layers", self.layers)
         if self.encoder_part is None and isinstance(counted, int) and counted != self.layers:
-            self.notes.append(f"{self.layers} of the model's {counted} layers compute attention; only those are counted, from 0.")
+            self.notes.append(
+                f"{self.layers} of the model's {counted} layers compute attention; only those are counted, from 0."
+            )
 
     @cached_property
     def _hash(self) -> str:
@@ -226,7 +234,9 @@ class HeadModel:
     def encoder(self) -> Encoder:
         """What turns examples into rows of tokens."""
         if self._encoder is None:
-            raise ModelError(f"{self.name} was opened without a tokenizer, so it cannot read text; pass `tokenizer` to HeadModel.open.")
+            raise ModelError(
+                f"{self.name} was opened without a tokenizer, so it cannot read text; pass `tokenizer` to HeadModel.open."
+            )
         return self._encoder
 
     # --- text -------------------------------------------------------------------------------------------------------
@@ -341,11 +351,15 @@ class HeadModel:
                 f"The heads of {self.name} have different sizes in different layers ({', '.join(map(str, self.sites.d_heads))}); their outputs are not served."
             )
         if "hidden" in needs and not self.hidden:
-            raise ModelError(f"The layers of {self.name} pass on no hidden states of the usual shape; they are not served.")
+            raise ModelError(
+                f"The layers of {self.name} pass on no hidden states of the usual shape; they are not served."
+            )
         if block_rows is not None and block_rows < 1:
             raise ParameterError(f"`block_rows` must be at least 1; it is {block_rows}.")
         if batch.ids.shape[1] > self.max_length:
-            raise InputError(f"The batch is {batch.ids.shape[1]} tokens long, but {self.name} takes at most {self.max_length}.")
+            raise InputError(
+                f"The batch is {batch.ids.shape[1]} tokens long, but {self.name} takes at most {self.max_length}."
+            )
         plan = plan_interventions(interventions, self.layers, self.heads, self.d_head)
         return Session(self.sites, batch.real, watcher, plan, block_rows=block_rows, block_bytes=block_bytes, keep=keep)
 
@@ -359,7 +373,9 @@ class HeadModel:
                 f"The tap saw {session.layers_seen} of the {self.layers} layers of {self.name}: the module was closed or changed after opening; open it again."
             )
         if "hidden" in session.needs and session.final is None:
-            session.final = at_least_single(output.last_hidden_state)  # XLM keeps its layers in pieces: nothing else leaves the last one
+            session.final = at_least_single(
+                output.last_hidden_state
+            )  # XLM keeps its layers in pieces: nothing else leaves the last one
         return output
 
     # --- for passes that other parts of headwise watch in their own way -----------------------------------------------
@@ -383,7 +399,9 @@ class HeadModel:
             module = module.to(dtype)  # type: ignore[arg-type]
         except (ValueError, RuntimeError, TypeError) as error:
             name = str(dtype).removeprefix("torch.")
-            raise ModelError(f"The weights of {self.name} cannot be turned into {name} ({error}); give an unquantised model.") from error
+            raise ModelError(
+                f"The weights of {self.name} cannot be turned into {name} ({error}); give an unquantised model."
+            ) from error
         copied = HeadModel.open(module, tokenizer=self.tokenizer, stack=self.stack)
         copied.name = self.name
         if self.tokenizer is not None:

@@ -37,7 +37,9 @@ class Interception(TorchFunctionMode):
         self.open: Tensor | None = None
         self.followed: list[Tensor] = []  # the same numbers in other shapes or types
 
-    def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         if func in SOFTMAX:
             scores = args[0]
@@ -51,7 +53,13 @@ class Interception(TorchFunctionMode):
         if self.followed and func is torch.einsum and any(self._follows(x) for x in args[1:]):
             return self._einsum(args[0], *args[1:])
         result = func(*args, **kwargs)
-        if self.followed and args and self._follows(args[0]) and isinstance(result, Tensor) and result.numel() == args[0].numel():
+        if (
+            self.followed
+            and args
+            and self._follows(args[0])
+            and isinstance(result, Tensor)
+            and result.numel() == args[0].numel()
+        ):
             self.followed.append(result)
         return result
 
@@ -64,7 +72,9 @@ class Interception(TorchFunctionMode):
         assert self.open is not None
         formed, seen = weights, self.open
         if weights.ndim == 3:
-            shape = self.weights.shape if self.weights.ndim == 4 else (-1, int(self.module.num_heads), *weights.shape[1:])  # type: ignore[arg-type]
+            shape = (
+                self.weights.shape if self.weights.ndim == 4 else (-1, int(self.module.num_heads), *weights.shape[1:])
+            )  # type: ignore[arg-type]
             formed, seen = weights.view(shape), seen.view(shape)
             value = value.view(*formed.shape[:2], *value.shape[1:])
         output = self._attend(formed, value, seen)

@@ -47,7 +47,9 @@ def plan_interventions(given: Mapping[Any, Intervention] | None, layers: int, he
         _check(what, d_head)
         layer, head = key if isinstance(key, tuple) and len(key) == 2 else (key, None)
         if not _is_index(layer) or not (head is None or _is_index(head)):
-            raise ParameterError(f"An intervention is given for a layer or a (layer, head), as 0-based numbers; it was given for {key!r}.")
+            raise ParameterError(
+                f"An intervention is given for a layer or a (layer, head), as 0-based numbers; it was given for {key!r}."
+            )
         if not 0 <= layer < layers:
             raise ParameterError(f"There is no layer {layer}: the model has layers 0 to {layers - 1}.")
         if head is not None and not 0 <= head < heads:
@@ -64,19 +66,27 @@ def _is_index(value: object) -> bool:
 def _check(what: Any, d_head: int) -> None:
     if isinstance(what, Mean):
         if tuple(what.vector.shape) != (d_head,):
-            raise ParameterError(f"`Mean` takes a vector of the head's size, [{d_head}]; it has shape {list(what.vector.shape)}.")
+            raise ParameterError(
+                f"`Mean` takes a vector of the head's size, [{d_head}]; it has shape {list(what.vector.shape)}."
+            )
     elif isinstance(what, str):
         if what not in NAMED:
             raise ParameterError(unknown("intervention", what, NAMED))
     elif not isinstance(what, Patch):
-        raise ParameterError(f"An intervention is one of {', '.join(NAMED)}, a Mean or a Patch; it is a {type(what).__name__}.")
+        raise ParameterError(
+            f"An intervention is one of {', '.join(NAMED)}, a Mean or a Patch; it is a {type(what).__name__}."
+        )
 
 
 def on_weights(
     plan: Mapping[int, Intervention], weights: Tensor, visible: Tensor, sink: Tensor | None, start: int
 ) -> tuple[Tensor, Tensor | None]:
     """Weights (and sink mass) of a block of rows after the interventions that replace weights; new tensors, so gradients flow."""
-    heads = [head for head, what in plan.items() if what == "uniform" or (isinstance(what, Patch) and what.weights is not None)]
+    heads = [
+        head
+        for head, what in plan.items()
+        if what == "uniform" or (isinstance(what, Patch) and what.weights is not None)
+    ]
     if not heads:
         return weights, sink
     weights = weights.clone()
@@ -93,7 +103,9 @@ def on_weights(
                 or given.shape[-2] < stop
                 or (given.ndim == 3 and len(given) != len(weights))
             ):
-                raise ParameterError(_misfit("weights", given, [weights.shape[0], weights.shape[-1], weights.shape[-1]]))
+                raise ParameterError(
+                    _misfit("weights", given, [weights.shape[0], weights.shape[-1], weights.shape[-1]])
+                )
             weights[:, head] = given[..., start:stop, :]
         else:
             seen = visible[:, head if visible.shape[1] > 1 else 0].to(weights.dtype)
@@ -105,7 +117,11 @@ def on_weights(
 
 def on_outputs(plan: Mapping[int, Intervention], outputs: Tensor, real: Tensor) -> Tensor:
     """Head outputs `[example, head, token, d_head]` after the interventions that replace outputs."""
-    chosen = {head: what for head, what in plan.items() if what != "uniform" and not (isinstance(what, Patch) and what.output is None)}
+    chosen = {
+        head: what
+        for head, what in plan.items()
+        if what != "uniform" and not (isinstance(what, Patch) and what.output is None)
+    }
     if not chosen:
         return outputs
     changed = outputs.clone()
@@ -115,7 +131,11 @@ def on_outputs(plan: Mapping[int, Intervention], outputs: Tensor, real: Tensor) 
         elif isinstance(what, Patch):
             assert what.output is not None
             given = what.output.to(outputs.device, outputs.dtype)
-            if given.ndim not in (2, 3) or given.shape[-2:] != outputs.shape[-2:] or (given.ndim == 3 and len(given) != len(outputs)):
+            if (
+                given.ndim not in (2, 3)
+                or given.shape[-2:] != outputs.shape[-2:]
+                or (given.ndim == 3 and len(given) != len(outputs))
+            ):
                 raise ParameterError(_misfit("output", given, [outputs.shape[0], *outputs.shape[-2:]]))
             changed[:, head] = given
         elif what == "zero":

@@ -21,7 +21,9 @@ class RowMask(Tensor):
     build: Callable[[int, int], Tensor]
 
     @staticmethod
-    def __new__(cls, build: Callable[[int, int], Tensor], shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> RowMask:
+    def __new__(
+        cls, build: Callable[[int, int], Tensor], shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+    ) -> RowMask:
         self = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
         self.build = build
         return self

@@ -23,10 +23,20 @@ from headwise.core.errors import ModelError, ParameterError
 
 TASKS = ("lm", "classification")
 HALF = (torch.float16, torch.bfloat16)
-LM_NAMES = ("ForMaskedLM", "ForPreTraining", "ForCausalLM", "LMHeadModel", "LMHead", "WithLMHeadModel", "ForConditionalGeneration")
+LM_NAMES = (
+    "ForMaskedLM",
+    "ForPreTraining",
+    "ForCausalLM",
+    "LMHeadModel",
+    "LMHead",
+    "WithLMHeadModel",
+    "ForConditionalGeneration",
+)
 
 
-def load_model(name: str | Path, task: str | None, device: torch.device, dtype: torch.dtype | None, notes: list[str]) -> PreTrainedModel:
+def load_model(
+    name: str | Path, task: str | None, device: torch.device, dtype: torch.dtype | None, notes: list[str]
+) -> PreTrainedModel:
     """The model in a folder or under a hub name, with the head that `task` asks for (None: the one the checkpoint has)."""
     if task is not None and task not in TASKS:
         raise ParameterError(f"`task` must be one of {', '.join(TASKS)}; it is {task!r}.")
@@ -46,7 +56,9 @@ def load_model(name: str | Path, task: str | None, device: torch.device, dtype: 
             f"The checkpoint of '{name}' lacks {len(body)} weights of {type(model).__name__}, the first is '{body[0]}'; it is not whole or of another kind."
         )
     if heads and task == "lm":
-        raise ModelError(f"The checkpoint of '{name}' has no language-model head ('{heads[0]}' is missing); open it without `task`.")
+        raise ModelError(
+            f"The checkpoint of '{name}' has no language-model head ('{heads[0]}' is missing); open it without `task`."
+        )
     if heads and task is None:
         model, missing = _load(transformers.AutoModel, where, config, name, asked)
         notes.append(f"The checkpoint has no weights for the head of {chosen.__name__}; it was opened without one.")
@@ -67,7 +79,9 @@ def located(name: str | Path) -> str:
     path = Path(text).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise ModelError(f"The folder '{text}' has no config.json, so it is no model in the format of transformers.")
+            raise ModelError(
+                f"The folder '{text}' has no config.json, so it is no model in the format of transformers."
+            )
         return str(path)
     if path.is_file():
         raise ModelError(f"'{text}' is a file; give the folder that holds config.json and the weights.")
@@ -102,7 +116,11 @@ def _class_for(config: Any, task: str | None, name: str | Path) -> Any:
     if task == "lm":
         if config.is_encoder_decoder and kind in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
             return transformers.AutoModelForSeq2SeqLM
-        if kind in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False) and not config.is_encoder_decoder:
+        if (
+            kind in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+            and not getattr(config, "is_decoder", False)
+            and not config.is_encoder_decoder
+        ):
             return transformers.AutoModelForMaskedLM
         if kind in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
             return transformers.AutoModelForCausalLM
@@ -145,7 +163,9 @@ def _spoken(name: str | Path, what: str) -> Iterator[None]:
     except Exception as error:  # loaders raise OSError, ValueError, KeyError, safetensors and pickle errors, depending on what is wrong
         text = " ".join(str(error).split())
         if Path(str(name)).expanduser().is_dir():
-            raise ModelError(f"The {what} of '{name}' cannot be read ({type(error).__name__}: {text[:300]}).") from error
+            raise ModelError(
+                f"The {what} of '{name}' cannot be read ({type(error).__name__}: {text[:300]})."
+            ) from error
         if isinstance(error, OSError):
             raise ModelError(
                 f"'{name}' is neither a folder here nor a model that can be fetched from the hub now; give a folder, or check the name and the connection."
@@ -189,7 +209,9 @@ def load_tokenizer(name: str | Path) -> Any:
     ):
         raise ModelError(f"The folder '{name}' has no tokenizer; put tokenizer.json there, or pass `tokenizer`.")
     with _spoken(name, "tokenizer"):
-        return AutoTokenizer.from_pretrained(where, use_fast=True, trust_remote_code=False, local_files_only=_offline(where))
+        return AutoTokenizer.from_pretrained(
+            where, use_fast=True, trust_remote_code=False, local_files_only=_offline(where)
+        )
 
 
 # --- checks ---------------------------------------------------------------------------------------------------------
@@ -218,6 +240,8 @@ def unwrapped(module: nn.Module) -> PreTrainedModel:
     while not isinstance(module, PreTrainedModel):
         inner = getattr(module, "_orig_mod", None) or getattr(module, "module", None)
         if not isinstance(inner, nn.Module):
-            raise ModelError(f"A {type(module).__name__} is no model of transformers; give a folder, a hub name or a PreTrainedModel.")
+            raise ModelError(
+                f"A {type(module).__name__} is no model of transformers; give a folder, a hub name or a PreTrainedModel."
+            )
         module = inner
     return module

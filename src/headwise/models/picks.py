@@ -53,6 +53,8 @@ def group_max(values: Tensor, present: Tensor, pairs: TokenPairs) -> Tensor:
 def group_mean(values: Tensor, present: Tensor, pairs: TokenPairs) -> Tensor:
     """The mean of the present values of each group, `[group, head]`; NaN where there is none."""
     present = present.expand_as(values)
-    total = values.new_zeros(pairs.groups, values.shape[1]).index_add_(0, pairs.group, torch.where(present, values, 0.0))
+    total = values.new_zeros(pairs.groups, values.shape[1]).index_add_(
+        0, pairs.group, torch.where(present, values, 0.0)
+    )
     count = torch.zeros_like(total).index_add_(0, pairs.group, present.to(values.dtype))
     return torch.where(count > 0, total / count, torch.nan)

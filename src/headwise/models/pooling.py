@@ -63,7 +63,9 @@ class HeadPooling(nn.Module):
     save_in_root = True  # sentence-transformers: the first module lies in the model's own folder
     config_file_name = CONFIG
 
-    def __init__(self, model: Any, heads: Iterable[Sequence[int] | str], *, token: str = "auto", normalize: bool = False) -> None:
+    def __init__(
+        self, model: Any, heads: Iterable[Sequence[int] | str], *, token: str = "auto", normalize: bool = False
+    ) -> None:
         super().__init__()
         opened = model if isinstance(model, HeadModel) else HeadModel.open(model)
         self.heads = _checked(heads, opened)
@@ -79,15 +81,23 @@ class HeadPooling(nn.Module):
     ) -> HeadPooling:
         """The n best heads of a probing result for a task (`selection`: `top`, or `greedy`); by default as many as were joined there."""
         if task not in dataset.task.values:
-            raise ParameterError(f"The probing result has no task '{task}'; it has {', '.join(map(str, dataset.task.values))}.")
+            raise ParameterError(
+                f"The probing result has no task '{task}'; it has {', '.join(map(str, dataset.task.values))}."
+            )
         if f"{selection}_layer" not in dataset:
-            raise ParameterError(f"The probing result has no selection '{selection}'; run it with greedy=True, or take `top`.")
+            raise ParameterError(
+                f"The probing result has no selection '{selection}'; run it with greedy=True, or take `top`."
+            )
         layers, heads = (dataset[f"{selection}_{what}"].sel(task=task).values for what in ("layer", "head"))
         count = int(dataset.attrs.get("top", len(layers))) if n is None else n
         known = int((layers >= 0).sum())
         if not 1 <= count <= known:
             raise ParameterError(f"`n` must be from 1 to {known}, the heads this result has ranked; it is {count}.")
-        return cls(model, [(int(layer), int(head)) for layer, head in zip(layers[:count], heads[:count], strict=True)], **options)
+        return cls(
+            model,
+            [(int(layer), int(head)) for layer, head in zip(layers[:count], heads[:count], strict=True)],
+            **options,
+        )
 
     @property
     def names(self) -> list[str]:
@@ -118,7 +128,9 @@ class HeadPooling(nn.Module):
         if (real[:, 1:] & ~real[:, :-1]).any():
             raise InputError("The batch is padded on the left; set the tokenizer's padding_side to right.")
         if ids.shape[1] > self.model.max_length:
-            raise InputError(f"The batch is {ids.shape[1]} tokens long, but {self.model.name} takes at most {self.model.max_length}.")
+            raise InputError(
+                f"The batch is {ids.shape[1]} tokens long, but {self.model.name} takes at most {self.model.max_length}."
+            )
         types = features.get("token_type_ids")
         wanted: dict[int, list[int]] = {}
         for layer, head in self.heads:
@@ -129,7 +141,9 @@ class HeadPooling(nn.Module):
         vector = torch.cat([watcher.found[place] for place in self.heads], -1)
         return {**features, "sentence_embedding": nn.functional.normalize(vector, dim=-1) if self.normalize else vector}
 
-    def preprocess(self, inputs: Sequence[str | tuple[str, str]], prompt: str | None = None, **_: Any) -> dict[str, Tensor]:
+    def preprocess(
+        self, inputs: Sequence[str | tuple[str, str]], prompt: str | None = None, **_: Any
+    ) -> dict[str, Tensor]:
         """Texts, or pairs of texts, as padded token ids (cut where they are too long)."""
         if self.tokenizer is None:
             raise ModelError(
@@ -171,7 +185,9 @@ class HeadPooling(nn.Module):
         try:
             for start in range(0, len(order), batch_size):
                 chosen = order[start : start + batch_size]
-                features = {name: value.to(self.device) for name, value in self.preprocess([texts[i] for i in chosen]).items()}
+                features = {
+                    name: value.to(self.device) for name, value in self.preprocess([texts[i] for i in chosen]).items()
+                }
                 out[chosen] = self(features)["sentence_embedding"].float().cpu()
         finally:
             self.train(training)
@@ -200,19 +216,25 @@ class HeadPooling(nn.Module):
             self.backbone.save_pretrained(where)  # type: ignore[operator]
             if self.tokenizer is not None:
                 self.tokenizer.save_pretrained(where)
-            (where / CONFIG).write_text(json.dumps({**self.get_config_dict(), "d_head": self.model.d_head}, indent=1) + "\n")
+            (where / CONFIG).write_text(
+                json.dumps({**self.get_config_dict(), "d_head": self.model.d_head}, indent=1) + "\n"
+            )
         except OSError as error:
             raise OutputError(f"The sentence encoder cannot be written to '{folder}' ({error}).") from error
 
     @classmethod
-    def load(cls, folder: str | Path, subfolder: str = "", *, device: torch.device | str | None = None, **_: Any) -> HeadPooling:
+    def load(
+        cls, folder: str | Path, subfolder: str = "", *, device: torch.device | str | None = None, **_: Any
+    ) -> HeadPooling:
         """Open what `save` wrote."""
         where = Path(folder) / subfolder
         try:
             config = json.loads((where / CONFIG).read_text())
             heads, token, normalize = config["heads"], config["token"], config["normalize"]
         except OSError as error:
-            raise InputError(f"'{where}' is no saved sentence encoder of heads: it has no {CONFIG} that can be read.") from error
+            raise InputError(
+                f"'{where}' is no saved sentence encoder of heads: it has no {CONFIG} that can be read."
+            ) from error
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"'{where / CONFIG}' is damaged ({type(error).__name__}: {error}); save the sentence encoder again."
@@ -229,7 +251,9 @@ class HeadPooling(nn.Module):
         try:
             from sentence_transformers import SentenceTransformer
         except ImportError as error:
-            raise MissingExtraError("sentence-transformers", "sentence-transformers", "A SentenceTransformer from heads") from error
+            raise MissingExtraError(
+                "sentence-transformers", "sentence-transformers", "A SentenceTransformer from heads"
+            ) from error
         return SentenceTransformer(modules=[self], device=str(self.device), **options)
 
 

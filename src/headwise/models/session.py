@@ -102,7 +102,10 @@ class Session:
         """V(i) for a block of rows: open in the mask, and neither query nor key is padding."""
         key = id(call.mask)
         whole = (
-            stop - start == call.sizes[2] and not call.causal and not isinstance(call.mask, RowMask) and not isinstance(call, FormedCall)
+            stop - start == call.sizes[2]
+            and not call.causal
+            and not isinstance(call.mask, RowMask)
+            and not isinstance(call, FormedCall)
         )
         if whole and key in self._visible:
             return self._visible[key][1]
@@ -127,7 +130,9 @@ class Session:
         at_once = self._rows_at_once(examples, queries, keys)
         watched = "attention" in self.needs or self.keep
         form = (
-            watched or not call.can_fuse or any(what == "uniform" or getattr(what, "weights", None) is not None for what in plan.values())
+            watched
+            or not call.can_fuse
+            or any(what == "uniform" or getattr(what, "weights", None) is not None for what in plan.values())
         )
         outputs, weights = [], None
         for start in range(0, queries, at_once):
@@ -146,7 +151,16 @@ class Session:
                 self.kept.append(Rows(layer, start, stop, weights, visible, sink))
             elif "attention" in self.needs and self.watcher is not None and visible is not None:
                 weights = self._without_padding(weights, start)
-                self.watcher.rows(Rows(layer, start, stop, weights, visible, None if sink is None else self._without_padding(sink, start)))
+                self.watcher.rows(
+                    Rows(
+                        layer,
+                        start,
+                        stop,
+                        weights,
+                        visible,
+                        None if sink is None else self._without_padding(sink, start),
+                    )
+                )
         output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
         if plan:
             output = on_outputs(plan, output, self.real)

@@ -133,7 +133,15 @@ def _sites(model: nn.Module, calls: Sequence[_Seen], name: str) -> Sites:
         if entry is not None:
             entries.append(entry)
     first = calls[0]
-    return Sites(by_module, len(calls), first.heads, first.kv_heads, tuple(c.d_head for c in calls), all(c.causal for c in calls), entries)
+    return Sites(
+        by_module,
+        len(calls),
+        first.heads,
+        first.kv_heads,
+        tuple(c.d_head for c in calls),
+        all(c.causal for c in calls),
+        entries,
+    )
 
 
 def _entry(model: nn.Module, path: str, attentions: Mapping[nn.Module, object]) -> nn.Module | None:

@@ -15,10 +15,18 @@ UNLIMITED = 10**6  # tokenizers without a limit say 1e30
 def input_limit(module: PreTrainedModel, tokenizer: Any, notes: list[str]) -> int:
     """The longest input in tokens: by the position embeddings, the config and the tokenizer, whichever is least."""
     config = module.config.get_text_config() if hasattr(module.config, "get_text_config") else module.config
-    limits = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")]
+    limits = [
+        getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
+    ]
     for path, part in module.named_modules():
-        if isinstance(part, nn.Embedding) and path.rpartition(".")[2] == "position_embeddings" and part.padding_idx is not None:
-            limits.append(part.num_embeddings - part.padding_idx - 1)  # positions start after the padding's (RoBERTa and its kin)
+        if (
+            isinstance(part, nn.Embedding)
+            and path.rpartition(".")[2] == "position_embeddings"
+            and part.padding_idx is not None
+        ):
+            limits.append(
+                part.num_embeddings - part.padding_idx - 1
+            )  # positions start after the padding's (RoBERTa and its kin)
     limits.append(getattr(tokenizer, "model_max_length", None))
     known = [int(limit) for limit in limits if isinstance(limit, int | float) and 0 < limit < UNLIMITED]
     if not known:
@@ -43,7 +51,9 @@ def head_of(module: PreTrainedModel, stack: str) -> tuple[bool, str | None]:
     name = type(module).__name__
     if name in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values():
         return True, "causal" if stack != "encoder" else None
-    if name in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.values() or (name.endswith("ForPreTraining") and not name.startswith("Electra")):
+    if name in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.values() or (
+        name.endswith("ForPreTraining") and not name.startswith("Electra")
+    ):
         return True, "masked"
     if name in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
         return True, "causal"

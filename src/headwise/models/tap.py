@@ -147,16 +147,25 @@ class Call:
         bias = rows_of(self.bias, start, stop, key.shape[2])
         if bias is not None:
             hidden = (
-                mask if mask is None or mask.dtype != torch.bool else torch.where(mask, 0.0, torch.finfo(bias.dtype).min).to(bias.dtype)
+                mask
+                if mask is None or mask.dtype != torch.bool
+                else torch.where(mask, 0.0, torch.finfo(bias.dtype).min).to(bias.dtype)
             )
             mask = bias if hidden is None else bias + hidden
         if mask is not None and mask.dtype != torch.bool:
             mask = mask.to(self.query.dtype)
-        return nn.functional.scaled_dot_product_attention(self.query[:, :, start:stop], key, value, attn_mask=mask, scale=self.scaling)
+        return nn.functional.scaled_dot_product_attention(
+            self.query[:, :, start:stop], key, value, attn_mask=mask, scale=self.scaling
+        )
 
     @property
     def can_fuse(self) -> bool:
-        return self.softcap is None and self.sinks is None and not torch.is_grad_enabled() and torch.autograd.forward_ad._current_level < 0
+        return (
+            self.softcap is None
+            and self.sinks is None
+            and not torch.is_grad_enabled()
+            and torch.autograd.forward_ad._current_level < 0
+        )
 
     def plain(self) -> tuple[Tensor, Tensor | None]:
         """Eager attention, watched by nobody."""
@@ -223,7 +232,17 @@ def attention(
         return own()
     known = read_extras(module, extras)
     causal = bool(known.pop("is_causal", False)) and attention_mask is None and query.shape[2] > 1
-    call = Call(module, query, key, value, attention_mask, scaling=scaling, causal=causal, own=None if eager is None else own, **known)
+    call = Call(
+        module,
+        query,
+        key,
+        value,
+        attention_mask,
+        scaling=scaling,
+        causal=causal,
+        own=None if eager is None else own,
+        **known,
+    )
     return call.plain() if session is None else session.attend(call)
 
 

@@ -47,10 +47,16 @@ class TraceWatcher:
             visible=_stack([[b.visible for b in layer] for layer in blocks]),
             sink=_stack([[b.sink for b in layer if b.sink is not None] for layer in blocks]),
             outputs=_stack([[x.outputs] for x in layers if x.outputs is not None]),
-            hidden=_stack([*([x.hidden] for x in layers if x.hidden is not None), *([[final]] if final is not None else [])]),
+            hidden=_stack(
+                [*([x.hidden] for x in layers if x.hidden is not None), *([[final]] if final is not None else [])]
+            ),
         )
 
 
 def _stack(layers: list[list[Tensor]]) -> Tensor | None:
     layers = [blocks for blocks in layers if blocks]
-    return torch.stack([blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2) for blocks in layers], dim=1) if layers else None
+    return (
+        torch.stack([blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2) for blocks in layers], dim=1)
+        if layers
+        else None
+    )

@@ -147,7 +147,9 @@ def _check(heads: np.ndarray, layers: np.ndarray, dtype: str, batch: Batch, what
                 f"{what}: the {name}' vectors hold NaN or infinity from {batch.rows[0].example.where} on; open the model in float32 or check its weights."
             )
         if dtype == "float16" and np.abs(values).max() > np.finfo(np.float16).max:
-            raise InputError(f"{what}: the {name}' vectors reach {np.abs(values).max():.0f}, too large for float16; keep them in float32.")
+            raise InputError(
+                f"{what}: the {name}' vectors reach {np.abs(values).max():.0f}, too large for float16; keep them in float32."
+            )
 
 
 def _key(model: Any, examples: Sequence[Example], rule: str, dtype: str, extra: str) -> dict[str, str]:
@@ -171,7 +173,9 @@ class _Note:
             found = json.loads(self._path.read_text())
             for name, value in key.items():
                 if found["key"].get(name) != value:
-                    raise OutputError(f"The folder '{folder}' holds vectors of other {_WORDS[name]}; give another folder or remove it.")
+                    raise OutputError(
+                        f"The folder '{folder}' holds vectors of other {_WORDS[name]}; give another folder or remove it."
+                    )
             self.done = set(found["done"])
 
     @property
@@ -200,7 +204,9 @@ class _Note:
             if isinstance(array, np.memmap):
                 array.flush()
         self.done.add(start)
-        write_atomically(self._path, json.dumps({"key": self.key, "done": sorted(self.done), "examples": self.examples}).encode())
+        write_atomically(
+            self._path, json.dumps({"key": self.key, "done": sorted(self.done), "examples": self.examples}).encode()
+        )
 
 
 _WORDS = {

@@ -42,7 +42,11 @@ def word_index(batch: Batch) -> WordIndex:
     word = torch.where(aligned[:, None], batch.word, -1)
     count = int(word.max().item()) + 1 if word.numel() else 0
     member = (word[:, :, None] == torch.arange(count, device=batch.device)).float()
-    return WordIndex(member, member.sum(1), _spans([len(row) for row in batch.rows], (word.amax(1) + 1).tolist() if word.numel() else []))
+    return WordIndex(
+        member,
+        member.sum(1),
+        _spans([len(row) for row in batch.rows], (word.amax(1) + 1).tolist() if word.numel() else []),
+    )
 
 
 def _spans(tokens: list[int], words: list[int]) -> tuple[tuple[int, int, int, int], ...]:
@@ -97,7 +101,11 @@ def fold(weights: Tensor, index: WordIndex, start: int = 0, extra: Tensor | None
         part = index.member[own, start : start + height, :words] / index.pieces[own, None, :words].clamp(min=1)
         # One product for all heads of an example: [word, row] x [row, head · column].
         side = columns.transpose(1, 2).reshape(last - first, height, heads * (words + more))
-        made = torch.bmm(part.to(weights.dtype).transpose(1, 2), side).view(last - first, words, heads, words + more).transpose(1, 2)
+        made = (
+            torch.bmm(part.to(weights.dtype).transpose(1, 2), side)
+            .view(last - first, words, heads, words + more)
+            .transpose(1, 2)
+        )
         out[own, :, :words, :words] = made[..., :words]
         if more:
             out[own, :, :words, index.count :] = made[..., words:]

@@ -91,12 +91,18 @@ def draw_relation(
     name = head_name(*head)
     figures = []
     for one in find_sentences(model, corpus, relation, head, count, direction, longest):
-        highlight = {token: style.cycle(COLOURS, place) for place, (tokens, _) in enumerate(one.pairs) for token in tokens}
+        highlight = {
+            token: style.cycle(COLOURS, place) for place, (tokens, _) in enumerate(one.pairs) for token in tokens
+        }
         what, unit = OTHERS.get(relation, (f"{relation}, {one.direction.replace('_', ' ')}", "word"))
         found = f"{one.right} of {one.asked} {unit}{'s' if one.asked > 1 else ''} right"
         side: Literal["from", "to"] = "to" if one.direction == "head_to_dependent" else "from"
         weights = {name: one.sample.head(*head)}
-        figures.append(draw_head(weights, one.sample.tokens, highlight=highlight, side=side, title=f"{what}: {name}", notes=[found]))
+        figures.append(
+            draw_head(
+                weights, one.sample.tokens, highlight=highlight, side=side, title=f"{what}: {name}", notes=[found]
+            )
+        )
     return figures
 
 
@@ -144,10 +150,16 @@ def find_sentences(
 
 
 def _answered(
-    row: Encoded, sample: Sample, weights: np.ndarray, asked: list[tuple[int, set[int], list[int]]], direction: Direction
+    row: Encoded,
+    sample: Sample,
+    weights: np.ndarray,
+    asked: list[tuple[int, set[int], list[int]]],
+    direction: Direction,
 ) -> tuple[Shown, float] | None:
     """The words a head is right on, with the mean weight it puts there; None where there is none."""
-    right = [(word, wanted) for word, wanted, options in asked if options[int(np.argmax(weights[word, options]))] in wanted]
+    right = [
+        (word, wanted) for word, wanted, options in asked if options[int(np.argmax(weights[word, options]))] in wanted
+    ]
     if not right:
         return None
     pairs = tuple((_tokens(row, [word]), _tokens(row, sorted(wanted))) for word, wanted in right)
@@ -183,7 +195,9 @@ def _asked(row: Encoded, relation: str, direction: Direction, causal: bool) -> l
     for dependent, (governor, name) in enumerate(zip(example.heads, example.relations, strict=True)):
         if governor != ROOT and label_of(name, fold) == relation:
             behind = direction == "head_to_dependent"  # a decoder's heads see dependents that stand before them
-            options = [w for w in words if w != dependent and (not causal or (w > dependent if behind else w < dependent))]
+            options = [
+                w for w in words if w != dependent and (not causal or (w > dependent if behind else w < dependent))
+            ]
             if governor in options:
                 out.append((dependent, {governor}, options))
     return out

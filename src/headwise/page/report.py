@@ -28,16 +28,22 @@ TOLD = {"attention": "attention goes to", "finds": "finds (baseline)", "roles": 
 TABLE_ROWS = 400  # longer tables are on the page as a link to their CSV
 
 
-def write_report(atlas: Atlas, folder: Path, sample: Sample | None = None, report: Callable[[str, int, int], None] | None = None) -> Path:
+def write_report(
+    atlas: Atlas, folder: Path, sample: Sample | None = None, report: Callable[[str, int, int], None] | None = None
+) -> Path:
     """Write `figures/`, `tables/` and `index.html` beside the atlas; returns the page's path. With a sample, one input is drawn whole too."""
     model, corpus = atlas.provenance.get("model", {}), atlas.provenance.get("corpus", {})
     sections = []
-    for done, name in enumerate(sorted(atlas, key=lambda name: READING_ORDER.index(name) if name in READING_ORDER else len(READING_ORDER))):
+    for done, name in enumerate(
+        sorted(atlas, key=lambda name: READING_ORDER.index(name) if name in READING_ORDER else len(READING_ORDER))
+    ):
         dataset = atlas[name].assign_attrs(model=model.get("name", ""), corpus=corpus.get("name", ""))
         figures = []
         for spec in figures_for(name):
             for drawn in spec.draw(dataset):
-                figures.append(_saved(drawn.figure, folder, f"{name}-{drawn.name}", drawn.title, drawn.caption, drawn.paper))
+                figures.append(
+                    _saved(drawn.figure, folder, f"{name}-{drawn.name}", drawn.title, drawn.caption, drawn.paper)
+                )
         table = atlas.to_dataframe(name)
         csv = _write_csv(table, folder / "tables" / f"{name}.csv")
         tables = []
@@ -48,7 +54,11 @@ def write_report(atlas: Atlas, folder: Path, sample: Sample | None = None, repor
                 tables.append(PageTable(made.title, list(frame.columns), _shown(frame), own, made.note))
         best = _summary_table(atlas, name)
         if len(best):
-            tables.append(PageTable("Extremes over heads", list(best.columns), best.values.tolist(), csv.relative_to(folder).as_posix()))
+            tables.append(
+                PageTable(
+                    "Extremes over heads", list(best.columns), best.values.tolist(), csv.relative_to(folder).as_posix()
+                )
+            )
         attrs = dataset.attrs
         sections.append(
             Section(
@@ -82,7 +92,9 @@ def write_report(atlas: Atlas, folder: Path, sample: Sample | None = None, repor
         highlights=highlights(atlas),
         sections=sections,
         provenance={"digest": atlas.digest, **atlas.provenance},
-        citations=list(dict.fromkeys(str(atlas[name].attrs["citation"]) for name in atlas if atlas[name].attrs.get("citation"))),
+        citations=list(
+            dict.fromkeys(str(atlas[name].attrs["citation"]) for name in atlas if atlas[name].attrs.get("citation"))
+        ),
     )
     return page
 
@@ -90,7 +102,9 @@ def write_report(atlas: Atlas, folder: Path, sample: Sample | None = None, repor
 def _saved(figure: Figure, folder: Path, name: str, title: str, caption: str, paper: str) -> PageFigure:
     """Write a figure in every format and say how the page shows it."""
     paths = save_figure(figure, folder / "figures", name)
-    svg = next(path for path in paths if path.suffix == ".svg").resolve()  # the page reads a relative path as beside itself
+    svg = next(
+        path for path in paths if path.suffix == ".svg"
+    ).resolve()  # the page reads a relative path as beside itself
     return PageFigure(title, caption, svg, [path.relative_to(folder).as_posix() for path in paths], paper)
 
 
@@ -163,7 +177,11 @@ def highlights(atlas: Atlas) -> list[tuple[str, str]]:
         part = frame[(frame["variable"] == variable) & (frame["item"] == item) & frame["value"].notna()]
         if len(part):
             row = part.loc[part["value"].idxmax()]
-            interval = "" if pd.isna(row["low"]) else f" (95 % interval {row['low']:.3f} to {row['high']:.3f}, {int(row['n'])} examples)"
+            interval = (
+                ""
+                if pd.isna(row["low"])
+                else f" (95 % interval {row['low']:.3f} to {row['high']:.3f}, {int(row['n'])} examples)"
+            )
             found.append((head_name(int(row["layer"]), int(row["head"])), f"{words}: {row['value']:.3f}{interval}"))
     return found
 
@@ -182,7 +200,9 @@ def _notes(atlas: Atlas) -> list[str]:
     sampled = atlas.provenance.get("sampled", {})
     if sampled:
         counts = ", ".join(f"{name} {count:,}" for name, count in sampled.items())
-        notes.append(f"Some analyses saw only the first examples, as many as their budget allows: {counts}. --full lifts the budgets.")
+        notes.append(
+            f"Some analyses saw only the first examples, as many as their budget allows: {counts}. --full lifts the budgets."
+        )
     for name, items in atlas.provenance.get("left_out", {}).items():
         if name not in atlas:  # what is missing from an analysis that ran is said there
             notes += [f"{name}{f' ({item})' if item else ''} left out: {reason}." for item, reason in items.items()]
@@ -193,7 +213,9 @@ def _section_notes(atlas: Atlas, name: str) -> list[str]:
     """What one analysis did not see or could not compute."""
     sampled = atlas.provenance.get("sampled", {}).get(name)
     notes = [f"Saw the first {sampled:,} examples only: its budget, which --full lifts."] if sampled else []
-    return notes + [f"{item} left out: {reason}." for item, reason in atlas.provenance.get("left_out", {}).get(name, {}).items()]
+    return notes + [
+        f"{item} left out: {reason}." for item, reason in atlas.provenance.get("left_out", {}).get(name, {}).items()
+    ]
 
 
 def _what(attrs: dict[str, object], names: list[str]) -> str:
@@ -216,7 +238,10 @@ def _summary_table(atlas: Atlas, name: str) -> pd.DataFrame:
 
 def _shown(frame: pd.DataFrame) -> list[list[Any]]:
     """The cells of a table as people read them: three figures behind the point."""
-    return [[f"{cell:.3f}" if isinstance(cell, float) and not pd.isna(cell) else cell for cell in row] for row in frame.values.tolist()]
+    return [
+        [f"{cell:.3f}" if isinstance(cell, float) and not pd.isna(cell) else cell for cell in row]
+        for row in frame.values.tolist()
+    ]
 
 
 def _write_csv(table: pd.DataFrame, path: Path) -> Path:
@@ -224,5 +249,7 @@ def _write_csv(table: pd.DataFrame, path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         table.to_csv(path, index=False, float_format="%.7g")
     except OSError as error:
-        raise OutputError(f"{path} cannot be written ({error.strerror or error}); choose another folder with --out.") from error
+        raise OutputError(
+            f"{path} cannot be written ({error.strerror or error}); choose another folder with --out."
+        ) from error
     return path

@@ -31,7 +31,9 @@ class Sample:
     def head(self, layer: int, head: int) -> np.ndarray:
         layers, heads = self.attention.shape[:2]
         if not (0 <= layer < layers and 0 <= head < heads):
-            raise ParameterError(f"There is no head L{layer}H{head}: this model has {layers} layers of {heads} heads, counted from 0.")
+            raise ParameterError(
+                f"There is no head L{layer}H{head}: this model has {layers} layers of {heads} heads, counted from 0."
+            )
         return self.attention[layer, head]
 
 

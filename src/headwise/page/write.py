@@ -93,7 +93,9 @@ class Content(TypedDict, total=False):
     grid: HeadGrid | None  # what each head does
     highlights: Sequence[tuple[str, str]]  # a head's name (`L7H9`) and in what it goes furthest
     sections: Sequence[Section]  # one per analysis
-    provenance: Mapping[str, Any]  # versions, fingerprints, parameters: shown at the end, nested mappings as nested lists
+    provenance: Mapping[
+        str, Any
+    ]  # versions, fingerprints, parameters: shown at the end, nested mappings as nested lists
     citations: Sequence[str]  # web addresses in them are the only links that leave the page
     files: Sequence[tuple[str, str]]  # label and file, relative to the page, to link at the top (the atlas itself)
 
@@ -111,7 +113,9 @@ def write_page(path: Path | str, **content: Unpack[Content]) -> None:
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise OutputError(f"The page {path} cannot be written ({error.strerror}): choose a folder you may write to.") from None
+        raise OutputError(
+            f"The page {path} cannot be written ({error.strerror}): choose a folder you may write to."
+        ) from None
 
 
 def render_page(folder: Path | None = None, **content: Unpack[Content]) -> str:
@@ -133,7 +137,14 @@ def render_page(folder: Path | None = None, **content: Unpack[Content]) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        anchor=_anchor, cell=_cell, numeric=_is_number, prose=_prose, linked=_linked, relative=_relative, ending=_ending, brief=_brief
+        anchor=_anchor,
+        cell=_cell,
+        numeric=_is_number,
+        prose=_prose,
+        linked=_linked,
+        relative=_relative,
+        ending=_ending,
+        brief=_brief,
     )
     environment.globals.update(embed=lambda figure: _embed(figure, folder), many_rows=_MANY_ROWS)
     style = Markup((Path(__file__).parent / "style.css").read_text(encoding="utf-8"))
@@ -154,7 +165,9 @@ def _embed(figure: PageFigure, folder: Path | None) -> _Image:
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise OutputError(f"The figure {path} cannot be read ({error.strerror}): write it before the page.") from None
+            raise OutputError(
+                f"The figure {path} cannot be read ({error.strerror}): write it before the page."
+            ) from None
     else:
         content = figure.svg.encode("utf-8")
     size = re.search(rb'<svg[^>]*\swidth="([0-9.]+)pt"', content[:4000])
@@ -203,14 +216,17 @@ def _prose(text: str) -> Markup:
 
 def _code(text: str) -> Markup:
     parts = re.split(r"`([^`]+)`", text)
-    return Markup("").join(Markup("<code>{}</code>").format(part) if i % 2 else escape(part) for i, part in enumerate(parts))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if i % 2 else escape(part) for i, part in enumerate(parts)
+    )
 
 
 def _linked(text: str) -> Markup:
     """A citation with its web addresses as links."""
     parts = re.split(r"(https?://[^\s<>\"']*[^\s<>\"'.,;)])", text)
     return Markup("").join(
-        Markup('<a href="{0}" rel="noopener">{0}</a>').format(part) if i % 2 else escape(part) for i, part in enumerate(parts)
+        Markup('<a href="{0}" rel="noopener">{0}</a>').format(part) if i % 2 else escape(part)
+        for i, part in enumerate(parts)
     )
 
 
@@ -233,8 +249,13 @@ def _tree(value: Any) -> Any:
         return [(str(key), _tree(item)) for key, item in value.items()]
     if isinstance(value, str):
         return value
-    if isinstance(value, list | tuple | set | frozenset) and not any(isinstance(item, Mapping | list | tuple) for item in value):
-        return ", ".join(str(item) for item in (sorted(value, key=str) if isinstance(value, set | frozenset) else value)) or "–"
+    if isinstance(value, list | tuple | set | frozenset) and not any(
+        isinstance(item, Mapping | list | tuple) for item in value
+    ):
+        return (
+            ", ".join(str(item) for item in (sorted(value, key=str) if isinstance(value, set | frozenset) else value))
+            or "–"
+        )
     if isinstance(value, list | tuple):
         return json.dumps(value, ensure_ascii=False, default=str)
     return "–" if value is None else str(value)

@@ -18,13 +18,17 @@ def values(dataset: xr.Dataset, name: str, dims: Sequence[str]) -> np.ndarray:
         raise ParameterError(unknown("variable", name, sorted(map(str, dataset.variables))))
     variable = dataset.variables[name]
     if set(variable.dims) != set(dims):
-        raise ParameterError(f"`{name}` must have the dimensions {', '.join(dims)}; it has {', '.join(map(str, variable.dims))}.")
+        raise ParameterError(
+            f"`{name}` must have the dimensions {', '.join(dims)}; it has {', '.join(map(str, variable.dims))}."
+        )
     return np.asarray(variable.transpose(*dims).values, dtype=float)
 
 
 def has(dataset: xr.Dataset, name: str) -> bool:
     """Whether a variable is there and holds at least one number."""
-    return name in dataset.variables and bool(np.isfinite(np.asarray(dataset.variables[name].values, dtype=float)).any())
+    return name in dataset.variables and bool(
+        np.isfinite(np.asarray(dataset.variables[name].values, dtype=float)).any()
+    )
 
 
 def interval(dataset: xr.Dataset, name: str, dims: Sequence[str]) -> tuple[np.ndarray, np.ndarray] | None:
@@ -64,7 +68,11 @@ def numbers(dataset: xr.Dataset | xr.DataArray, dim: str) -> list[int]:
 
 def count_text(dataset: xr.Dataset, *names: str, each: str = "examples") -> str:
     """How many examples are behind the means: `n = 200 examples`, or a range where heads or items differ."""
-    counts = [np.asarray(dataset.variables[f"{name}_n"].values, dtype=float).ravel() for name in names if f"{name}_n" in dataset.variables]
+    counts = [
+        np.asarray(dataset.variables[f"{name}_n"].values, dtype=float).ravel()
+        for name in names
+        if f"{name}_n" in dataset.variables
+    ]
     found = np.concatenate(counts) if counts else np.array([])
     found = found[np.isfinite(found) & (found > 0)]
     if not found.size:

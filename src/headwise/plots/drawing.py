@@ -50,7 +50,11 @@ def draw_head(
 
     A line's opacity is its weight; NaN weights (keys that a row may not see) are not drawn.
     """
-    heads = {str(name): np.asarray(matrix, dtype=float) for name, matrix in weights.items()} if isinstance(weights, Mapping) else None
+    heads = (
+        {str(name): np.asarray(matrix, dtype=float) for name, matrix in weights.items()}
+        if isinstance(weights, Mapping)
+        else None
+    )
     heads = heads if heads is not None else {"": np.asarray(weights, dtype=float)}
     right = list(tokens if key_tokens is None else key_tokens)
     if not heads:
@@ -88,7 +92,8 @@ def _colours(highlight: Highlight, count: int) -> dict[int, str]:
         colours = {int(position): colour for position, colour in highlight.items()}
     else:
         colours = {
-            int(position): style.cycle((style.VERMILION, style.BLUE, style.GREEN, style.PINK), i) for i, position in enumerate(highlight)
+            int(position): style.cycle((style.VERMILION, style.BLUE, style.GREEN, style.PINK), i)
+            for i, position in enumerate(highlight)
         }
     for position in colours:
         if not 0 <= position < count:
@@ -96,7 +101,15 @@ def _colours(highlight: Highlight, count: int) -> dict[int, str]:
     return colours
 
 
-def _draw(ax: Axes, weights: np.ndarray, left: list[str], right: list[str], colours: dict[int, str], side: str, threshold: float) -> None:
+def _draw(
+    ax: Axes,
+    weights: np.ndarray,
+    left: list[str],
+    right: list[str],
+    colours: dict[int, str],
+    side: str,
+    threshold: float,
+) -> None:
     queries, keys = np.nonzero(np.nan_to_num(weights) >= max(threshold, 1e-9))
     chosen = queries if side == "from" else keys
     base = to_rgb("#808080") if colours else to_rgb(_PLAIN)
@@ -105,7 +118,10 @@ def _draw(ax: Axes, weights: np.ndarray, left: list[str], right: list[str], colo
     faint = 0.45 if colours else 1.0
     lines = [((0.0, float(q)), (1.0, float(k))) for q, k in zip(queries, keys, strict=True)]
     rgba = [
-        (*(to_rgb(colours[c]) if c in colours else base), float(np.clip(weights[q, k], 0, 1)) * (1.0 if c in colours else faint))
+        (
+            *(to_rgb(colours[c]) if c in colours else base),
+            float(np.clip(weights[q, k], 0, 1)) * (1.0 if c in colours else faint),
+        )
         for q, k, c in zip(queries, keys, chosen.tolist(), strict=True)
     ]
     ax.add_collection(LineCollection(lines, colors=rgba, linewidths=1.4, capstyle="round"))

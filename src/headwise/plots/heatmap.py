@@ -54,7 +54,16 @@ def heatmap(
         A matplotlib colour map; viridis, or a purple-orange one with `centre`, unless given.
     """
     return heatmap_panels(
-        {"": array}, title=title, label=label, unit=unit, limits=limits, centre=centre, sort=sort, annotate=annotate, cmap=cmap, notes=notes
+        {"": array},
+        title=title,
+        label=label,
+        unit=unit,
+        limits=limits,
+        centre=centre,
+        sort=sort,
+        annotate=annotate,
+        cmap=cmap,
+        notes=notes,
     )
 
 
@@ -89,17 +98,29 @@ def heatmap_panels(
         for index, (ax, (name, plane)) in enumerate(zip(axes, planes.items(), strict=False)):
             layers, heads = data.numbers(arrays[name], "layer"), data.numbers(arrays[name], "head")
             image = _draw(ax, plane, layers, heads, norm, colours, sort, annotate, cell_room)
-            _labels(ax, sort, first_column=index % columns == 0, last_row=index + columns >= len(planes), tall=height / rows > 1.6)
+            _labels(
+                ax,
+                sort,
+                first_column=index % columns == 0,
+                last_row=index + columns >= len(planes),
+                tall=height / rows > 1.6,
+            )
         for ax in axes[len(planes) :]:
             ax.remove()
         style.panel_labels(list(axes[: len(planes)]), [name if name else "" for name in planes])
         assert image is not None
-        bar = fig.colorbar(image, ax=list(axes[: len(planes)]), fraction=0.035, pad=0.015, aspect=max(12.0, (height - 0.9) / 0.11))
+        bar = fig.colorbar(
+            image, ax=list(axes[: len(planes)]), fraction=0.035, pad=0.015, aspect=max(12.0, (height - 0.9) / 0.11)
+        )
         bar.outline.set_linewidth(0.4)
         bar.set_label(f"{label} ({unit})" if label and unit else label or unit)
         hatched = any(np.isnan(plane).any() for plane in planes.values())
         numbered = all(_cell_text(plane, sort, annotate, cell_room) == "head" for plane in planes.values())
-        order = f"Heads sorted within each layer, largest first{'; cells carry head numbers' if numbered else ''}" if sort else ""
+        order = (
+            f"Heads sorted within each layer, largest first{'; cells carry head numbers' if numbered else ''}"
+            if sort
+            else ""
+        )
         style.annotate_figure(fig, title, [*notes, order, "Hatched: not defined" if hatched else ""])
         return style.finish(fig)
 
@@ -148,13 +169,20 @@ def _draw(
     """Draw one plane; row = layer, 0 at the top, column = head (or rank)."""
     names = np.tile(np.arange(plane.shape[1]), (plane.shape[0], 1))
     if sort:
-        names = np.argsort(np.where(np.isnan(plane), np.inf, -plane), axis=1, kind="stable")  # NaN last, ties to the lowest head
+        names = np.argsort(
+            np.where(np.isnan(plane), np.inf, -plane), axis=1, kind="stable"
+        )  # NaN last, ties to the lowest head
         plane = np.take_along_axis(plane, names, axis=1)
-    image = ax.imshow(np.ma.masked_invalid(plane), cmap=cmap, norm=norm, aspect="auto", interpolation="nearest", origin="upper")
+    image = ax.imshow(
+        np.ma.masked_invalid(plane), cmap=cmap, norm=norm, aspect="auto", interpolation="nearest", origin="upper"
+    )
     for layer, head in zip(*np.nonzero(np.isnan(plane)), strict=True):
         box: dict[str, Any] = {"facecolor": "#f2f2f2", "edgecolor": "#a6a6a6", "hatch": "////", "linewidth": 0}
         ax.add_patch(Rectangle((head - 0.5, layer - 0.5), 1, 1, **box))
-    for edges, line in ((np.arange(1, plane.shape[1]) - 0.5, ax.axvline), (np.arange(1, plane.shape[0]) - 0.5, ax.axhline)):
+    for edges, line in (
+        (np.arange(1, plane.shape[1]) - 0.5, ax.axvline),
+        (np.arange(1, plane.shape[0]) - 0.5, ax.axhline),
+    ):
         for edge in edges:
             line(edge, color="white", linewidth=0.4)
     what = _cell_text(plane, sort, annotate, cell_room)
@@ -175,7 +203,9 @@ def _cell_text(plane: np.ndarray, sort: bool, annotate: Annotate, cell_room: flo
     return what if cell_room >= (0.24 if what == "value" else 0.15) and plane.shape[0] <= 16 else "none"
 
 
-def _write(ax: Axes, plane: np.ndarray, names: np.ndarray, heads: list[int], norm: Normalize, cmap: str, what: str) -> None:
+def _write(
+    ax: Axes, plane: np.ndarray, names: np.ndarray, heads: list[int], norm: Normalize, cmap: str, what: str
+) -> None:
     """Print the value or the head's number into each cell, black or white by the cell's brightness."""
     colours = mpl.colormaps[cmap]
     whole = bool(np.nanmax(np.abs(plane), initial=0) >= 10)
@@ -185,7 +215,15 @@ def _write(ax: Axes, plane: np.ndarray, names: np.ndarray, heads: list[int], nor
         red, green, blue, _ = colours(float(norm(value)))
         bright = 0.2126 * red + 0.7152 * green + 0.0722 * blue
         text = str(heads[names[layer, rank]]) if what == "head" else f"{value:.0f}" if whole else short(value)
-        ax.text(rank, layer, text, ha="center", va="center", fontsize=style.SMALL, color="black" if bright > 0.45 else "white")
+        ax.text(
+            rank,
+            layer,
+            text,
+            ha="center",
+            va="center",
+            fontsize=style.SMALL,
+            color="black" if bright > 0.45 else "white",
+        )
 
 
 def short(value: float) -> str:

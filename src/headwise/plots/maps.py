@@ -42,7 +42,10 @@ def all_maps(
         raise ParameterError(
             f"`attention` must be [layer, head, query, key] with {len(tokens)} keys, one per token; its shape is {maps.shape}."
         )
-    names = (list(range(maps.shape[0])) if layers is None else list(layers), list(range(maps.shape[1])) if heads is None else list(heads))
+    names = (
+        list(range(maps.shape[0])) if layers is None else list(layers),
+        list(range(maps.shape[1])) if heads is None else list(heads),
+    )
     if (len(names[0]), len(names[1])) != maps.shape[:2]:
         raise ParameterError(
             f"`layers` and `heads` must name {maps.shape[0]} layers and {maps.shape[1]} heads; they name {len(names[0])} and {len(names[1])}."
@@ -55,7 +58,9 @@ def all_maps(
         listing = token_listing(tokens, width - 0.1)
         fig = style.new_figure(width, rows * cell + 0.95 + 0.115 * (listing.count("\n") + 1))
         ax = fig.subplots()
-        image = ax.imshow(mosaic, cmap=cmap, norm=PowerNorm(0.5, 0, 1), aspect="equal", interpolation="auto", origin="upper")
+        image = ax.imshow(
+            mosaic, cmap=cmap, norm=PowerNorm(0.5, 0, 1), aspect="equal", interpolation="auto", origin="upper"
+        )
         centre = (pitch[0] - gap - 1) / 2, (pitch[1] - gap - 1) / 2
         ax.set_xticks(centre[1] + np.arange(columns) * pitch[1], [str(h) for h in names[1]])
         ax.set_yticks(centre[0] + np.arange(rows) * pitch[0], [str(name) for name in names[0]])
@@ -66,7 +71,12 @@ def all_maps(
         ax.set_ylabel("layer (0 at the top)")
         ax.spines[:].set_visible(False)
         bar = fig.colorbar(
-            image, ax=ax, fraction=0.03, pad=0.01, aspect=max(12.0, rows * cell / 0.11), ticks=[0, 0.01, 0.05, 0.1, 0.25, 0.5, 1]
+            image,
+            ax=ax,
+            fraction=0.03,
+            pad=0.01,
+            aspect=max(12.0, rows * cell / 0.11),
+            ticks=[0, 0.01, 0.05, 0.1, 0.25, 0.5, 1],
         )
         bar.ax.set_yticklabels(["0", ".01", ".05", ".1", ".25", ".5", "1"])
         bar.outline.set_linewidth(0.4)
@@ -93,7 +103,9 @@ def token_listing(tokens: Sequence[str], width: float, lines: int = 4) -> str:
     text = style.wrap("Tokens: " + " ".join(words), width, style.SMALL)
     if text.count("\n") < lines:
         return text
-    shown = "\n".join(text.split("\n")[:lines]).split(" ")  # about as many as fit; then fewer until the rest can be named
+    shown = "\n".join(text.split("\n")[:lines]).split(
+        " "
+    )  # about as many as fit; then fewer until the rest can be named
     kept = sum(len(part.split("\n")) for part in shown) - 1
     while kept > 0:
         text = style.wrap("Tokens: " + " ".join(words[:kept]) + f" … and {len(words) - kept} more", width, style.SMALL)

@@ -62,7 +62,9 @@ class FigureSpec:
             if self.applies(part):
                 label = str(part[self.each].values[0]) if self.each in part.coords else str(index)
                 title = f"{self.title}: {label.replace('_', ' ')}"
-                drawn.append(Drawn(f"{self.name}-{_file_part(label)}", title, self.caption, self.paper, self.function(part)))
+                drawn.append(
+                    Drawn(f"{self.name}-{_file_part(label)}", title, self.caption, self.paper, self.function(part))
+                )
         return drawn
 
 
@@ -129,7 +131,9 @@ def load_all() -> None:
     """Import every question's figures once, so that adding a file is all it takes to add a figure."""
     for home in HOMES:
         for folder in pkgutil.iter_modules(importlib.import_module(home).__path__):
-            modules = pkgutil.iter_modules(importlib.import_module(f"{home}.{folder.name}").__path__) if folder.ispkg else ()
+            modules = (
+                pkgutil.iter_modules(importlib.import_module(f"{home}.{folder.name}").__path__) if folder.ispkg else ()
+            )
             for module in sorted(info.name for info in modules if info.name.endswith(("figures", "tables"))):
                 importlib.import_module(f"{home}.{folder.name}.{module}")
 

@@ -42,6 +42,8 @@ def save_figure(figure: Figure, folder: Path | str, name: str, formats: Sequence
             folder.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         except OSError as error:
-            raise OutputError(f"The figure {path} cannot be written ({error.strerror}): choose a folder you may write to.") from None
+            raise OutputError(
+                f"The figure {path} cannot be written ({error.strerror}): choose a folder you may write to."
+            ) from None
         written.append(path)
     return written

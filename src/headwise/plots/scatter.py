@@ -34,7 +34,9 @@ def series_of(dataset: xr.Dataset, name: str, dim: str, chosen: dict[str, tuple[
     values, bounds = data.values(dataset, name, dims), data.interval(dataset, name, dims)
     found = []
     for index, item in enumerate(data.labels(dataset, dim)):
-        shown, colour, marker = chosen.get(item, (item, style.cycle(style.OKABE_ITO, index), style.cycle(style.MARKERS, index)))
+        shown, colour, marker = chosen.get(
+            item, (item, style.cycle(style.OKABE_ITO, index), style.cycle(style.MARKERS, index))
+        )
         if np.isfinite(values[..., index]).any():
             ends = (bounds[0][..., index], bounds[1][..., index]) if bounds else None
             found.append(Series(shown, values[..., index], ends, colour, marker))
@@ -62,19 +64,35 @@ def scatter_by_layer(ax: Axes, series: Sequence[Series], *, mean_line: bool = Tr
     for index, one in enumerate(series):
         layers, heads = one.values.shape
         x = head_positions(layers, heads, index, len(series))
-        size = float(np.clip(1100 / (layers * heads * len(series)) ** 0.85 * ax.get_figure().get_figwidth() / 7, 1.2, 9.0))  # type: ignore[union-attr]
+        size = float(
+            np.clip(1100 / (layers * heads * len(series)) ** 0.85 * ax.get_figure().get_figwidth() / 7, 1.2, 9.0)
+        )  # type: ignore[union-attr]
         if one.bounds is not None:
             low, high = one.bounds
             seen = np.isfinite(low) & np.isfinite(high)
             bars = np.stack([np.stack([x, low], -1), np.stack([x, high], -1)], -2)[seen]
             ax.add_collection(LineCollection(list(bars), colors=one.colour, linewidths=0.5, alpha=0.45, zorder=2))
         seen = np.isfinite(one.values)
-        ax.scatter(x[seen], one.values[seen], s=size, c=one.colour, marker=one.marker, alpha=0.55, linewidths=0, zorder=3)
+        ax.scatter(
+            x[seen], one.values[seen], s=size, c=one.colour, marker=one.marker, alpha=0.55, linewidths=0, zorder=3
+        )
         if mean_line:
             means, many = mean_over_heads(one.values), layers > 14
             ax.plot(np.arange(layers), means, color="white", linewidth=2.2, zorder=4.5)
-            mark: dict[str, Any] = {"marker": one.marker, "markersize": 2.6 if many else 3.8, "markeredgecolor": "white"}
-            ax.plot(np.arange(layers), means, color=one.colour, linewidth=1.3, markeredgewidth=0.3 if many else 0.5, zorder=5, **mark)
+            mark: dict[str, Any] = {
+                "marker": one.marker,
+                "markersize": 2.6 if many else 3.8,
+                "markeredgecolor": "white",
+            }
+            ax.plot(
+                np.arange(layers),
+                means,
+                color=one.colour,
+                linewidth=1.3,
+                markeredgewidth=0.3 if many else 0.5,
+                zorder=5,
+                **mark,
+            )
         if name_best and seen.any():
             named.append(_name_best(ax, one, x, named))
     ax.grid(axis="y")

@@ -38,7 +38,14 @@ DIVERGING = "PuOr_r"
 TYPE_COLOURS = {"cls": BLUE, "sep": VERMILION, "punct": GREEN, "other": BLACK}
 
 # Tried in this order for letters that the first one lacks; only those installed are used.
-_FONTS = ("DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans Arabic", "Noto Sans Devanagari", "Arial Unicode MS")
+_FONTS = (
+    "DejaVu Sans",
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "Noto Sans Arabic",
+    "Noto Sans Devanagari",
+    "Arial Unicode MS",
+)
 
 
 @functools.cache
@@ -154,7 +161,9 @@ def text_width(text: str, size: float) -> float:
     """Width of a line of text in inches."""
     if not text:
         return 0.0
-    width, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties(family=list(fonts()), size=size), ismath=False)
+    width, _, _ = text_to_path.get_text_width_height_descent(
+        text, FontProperties(family=list(fonts()), size=size), ismath=False
+    )
     return width / 72
 
 
@@ -191,7 +200,9 @@ def annotate_figure(
                 break
             drawn.remove()
     elif title:
-        figure.suptitle(wrap(title, width, LARGE), x=margin, ha="left", fontsize=LARGE, fontweight="bold", linespacing=1.15)
+        figure.suptitle(
+            wrap(title, width, LARGE), x=margin, ha="left", fontsize=LARGE, fontweight="bold", linespacing=1.15
+        )
     note = " ".join(part if part.endswith((".", "?")) else part + "." for part in notes if part)
     small_print = "\n".join(part for part in (wrap(note, width, SMALL) if note else "", below) if part)
     if small_print:

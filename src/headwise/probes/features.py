@@ -59,7 +59,9 @@ class JoinedFeatures:
 
     def __init__(self, base: Features, chosen: Sequence[int]) -> None:
         if not chosen or len(set(chosen)) != len(chosen) or not all(0 <= unit < base.units for unit in chosen):
-            raise ParameterError(f"Heads to join must be different numbers from 0 to {base.units - 1}; they are {list(chosen)}.")
+            raise ParameterError(
+                f"Heads to join must be different numbers from 0 to {base.units - 1}; they are {list(chosen)}."
+            )
         self.base, self.chosen = base, tuple(int(unit) for unit in chosen)
         self.units, self.examples, self.size = 1, base.examples, base.size * len(self.chosen)
 
@@ -78,7 +80,9 @@ class Scaler:
             deviation = (train - self.mean).std(1, keepdim=True, unbiased=False)
             # Rounding leaves a constant feature a deviation of some 1e-7 of its size: that is no information to blow up.
             constant = deviation <= 1e-6 * self.mean.abs()
-            self.scale = torch.where(constant | (deviation == 0), torch.zeros_like(deviation), 1 / deviation.clamp(min=1e-30))
+            self.scale = torch.where(
+                constant | (deviation == 0), torch.zeros_like(deviation), 1 / deviation.clamp(min=1e-30)
+            )
 
     def __call__(self, values: Tensor) -> Tensor:
         return (values - self.mean) * self.scale

@@ -46,7 +46,9 @@ def fit_lbfgs(train: Tensor, labels: Tensor, classes: int, settings: ProbeSettin
             keep = ~leaving
             if not keep.any():
                 return _full(final, classes), converged
-            here, weights, value, gradient, scale, stuck = (x[keep] for x in (here, weights, value, gradient, scale, stuck))
+            here, weights, value, gradient, scale, stuck = (
+                x[keep] for x in (here, weights, value, gradient, scale, stuck)
+            )
             finished = finished[keep]
             history = deque([(s[keep], y[keep], r[keep]) for s, y, r in history], maxlen=_HISTORY)
             problem = problem.keep(keep)
@@ -72,7 +74,10 @@ def fit_lbfgs(train: Tensor, labels: Tensor, classes: int, settings: ProbeSettin
             # No step down is left at this precision: such a classifier stays where it is.
             stuck = stuck | failed
             held = failed[..., None, None]
-            new_weights, new_gradient = torch.where(held, weights, new_weights), torch.where(held, gradient, new_gradient)
+            new_weights, new_gradient = (
+                torch.where(held, weights, new_weights),
+                torch.where(held, gradient, new_gradient),
+            )
             new_value = torch.where(failed, value, new_value)
         step, change = new_weights - weights, new_gradient - gradient
         curvature = (step * change).sum((2, 3))
@@ -86,7 +91,9 @@ def fit_lbfgs(train: Tensor, labels: Tensor, classes: int, settings: ProbeSettin
     return _full(final, classes), converged
 
 
-def _direction(gradient: Tensor, history: deque[tuple[Tensor, Tensor, Tensor]], scale: Tensor, problem: _Problem) -> Tensor:
+def _direction(
+    gradient: Tensor, history: deque[tuple[Tensor, Tensor, Tensor]], scale: Tensor, problem: _Problem
+) -> Tensor:
     """The two-loop recursion; a pair of a classifier without positive curvature has inverse 0 and is passed over."""
     q = gradient.clone()
     factors = []
@@ -104,7 +111,9 @@ def _direction(gradient: Tensor, history: deque[tuple[Tensor, Tensor, Tensor]], 
 class _Problem:
     """Loss and gradient of all classifiers of some heads, and the bound on their curvature."""
 
-    def __init__(self, train: Tensor, labels: Tensor, columns: int, penalties: Tensor, inverse: Tensor | None = None) -> None:
+    def __init__(
+        self, train: Tensor, labels: Tensor, columns: int, penalties: Tensor, inverse: Tensor | None = None
+    ) -> None:
         self.train, self.labels, self.columns, self.penalties = train, labels, columns, penalties
         self.targets = labels.to(train.dtype) if columns == 1 else labels
         self.inverse = self._inverse_bound() if inverse is None else inverse
@@ -149,13 +158,17 @@ class _Problem:
             logs = scores.log_softmax(2)
             loss = -logs.gather(2, index)[:, :, 0].mean(-1)
             error = logs.exp_()
-            error.scatter_add_(2, index, torch.full((), -1.0, device=error.device, dtype=error.dtype).expand(index.shape))
+            error.scatter_add_(
+                2, index, torch.full((), -1.0, device=error.device, dtype=error.dtype).expand(index.shape)
+            )
             error = error.div_(examples).view(heads, penalties * columns, examples)
         gradient = torch.bmm(error, self.train).view(weights.shape)
         penalised = weights.clone()
         penalised[..., -1] = 0.0
         decay = self.penalties[None, :, None, None]
-        return loss.view(heads, penalties) + 0.5 * (decay * penalised * penalised).sum((2, 3)), gradient + decay * penalised
+        return loss.view(heads, penalties) + 0.5 * (decay * penalised * penalised).sum(
+            (2, 3)
+        ), gradient + decay * penalised
 
 
 def _full(weights: Tensor, classes: int) -> Tensor:

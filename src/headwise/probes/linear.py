@@ -82,11 +82,15 @@ def fit_regressions(
 def _as_features(features: Features | Any, labels: Any) -> Features:
     out: Features = ArrayFeatures(features) if hasattr(features, "ndim") else features
     if out.examples != len(labels):
-        raise ParameterError(f"There are vectors of {out.examples} examples and labels of {len(labels)}; both must be the same.")
+        raise ParameterError(
+            f"There are vectors of {out.examples} examples and labels of {len(labels)}; both must be the same."
+        )
     return out
 
 
-def _fit(features: Features, labels: Tensor, split: Split, settings: ProbeSettings, task: str, names: tuple[str, ...]) -> ProbeScores:
+def _fit(
+    features: Features, labels: Tensor, split: Split, settings: ProbeSettings, task: str, names: tuple[str, ...]
+) -> ProbeScores:
     regression = not names
     labels = labels.to(settings.device)
     penalties = np.array(settings.penalties)
@@ -121,7 +125,16 @@ def _fit(features: Features, labels: Tensor, split: Split, settings: ProbeSettin
 class _Block:
     """Some units whose probes are fitted together."""
 
-    def __init__(self, features: Features, start: int, stop: int, labels: Tensor, classes: int, settings: ProbeSettings, task: str) -> None:
+    def __init__(
+        self,
+        features: Features,
+        start: int,
+        stop: int,
+        labels: Tensor,
+        classes: int,
+        settings: ProbeSettings,
+        task: str,
+    ) -> None:
         self.features, self.start, self.stop = features, start, stop
         self.labels, self.classes, self.settings, self.task = labels, classes, settings, task
 
@@ -152,7 +165,9 @@ class _Block:
 
     def refit(self, pool: np.ndarray, picked: Tensor) -> tuple[Tensor, Scaler]:
         """The classifier with the picked penalty, fitted on the whole pool; weights [unit, 1, column, size + 1]."""
-        held_out = np.random.RandomState(self.settings.seed).permutation(len(pool))[: max(1, round(EARLY_STOPPING_SHARE * len(pool)))]
+        held_out = np.random.RandomState(self.settings.seed).permutation(len(pool))[
+            : max(1, round(EARLY_STOPPING_SHARE * len(pool)))
+        ]
         train = np.delete(pool, held_out) if self.settings.solver == "senteval" else pool
         weights, _, scaler = self.fit(train, pool[held_out])
         return weights.gather(1, picked[:, None, None, None].expand(-1, 1, *weights.shape[2:])), scaler
@@ -182,13 +197,19 @@ def _on(rows: np.ndarray, like: Tensor) -> Tensor:
     return torch.from_numpy(rows).to(like.device)
 
 
-def _blocks(features: Features, train: int, validation: int, classes: int, settings: ProbeSettings) -> list[tuple[int, int]]:
+def _blocks(
+    features: Features, train: int, validation: int, classes: int, settings: ProbeSettings
+) -> list[tuple[int, int]]:
     """Ranges of units whose features, weights and intermediate scores fit the memory given."""
     columns, penalties = max(classes, 1), len(settings.penalties)
     rows = settings.batch_size if settings.solver == "senteval" else train
     copies = {"senteval": 6, "lbfgs": 26, "ridge": 6}[settings.solver]
     inverse = penalties * (features.size + 1) ** 2 * 6 if settings.solver == "lbfgs" else 0
     wide = rows if settings.solver != "ridge" else 0
-    unit = 4 * (3 * (train + validation) * (features.size + 1) + columns * penalties * (copies * (features.size + 1) + 4 * wide) + inverse)
+    unit = 4 * (
+        3 * (train + validation) * (features.size + 1)
+        + columns * penalties * (copies * (features.size + 1) + 4 * wide)
+        + inverse
+    )
     step = int(min(features.units, max(1, settings.memory // unit)))
     return [(start, min(start + step, features.units)) for start in range(0, features.units, step)]

@@ -97,7 +97,9 @@ def greedy_heads(
     chosen: list[int] = []
     scores: list[float] = []
     for _ in range(steps):
-        blocks = gram.view(count, size, count, size).diagonal(dim1=0, dim2=2).permute(2, 0, 1)  # [candidate, size, size]
+        blocks = (
+            gram.view(count, size, count, size).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+        )  # [candidate, size, size]
         solved = torch.linalg.solve(blocks[left], moment.view(count, size, -1)[left])
         parts = v.view(len(v), count, size)[:, left].transpose(0, 1) @ solved
         found = score(fitted[None] + parts)

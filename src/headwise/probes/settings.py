@@ -76,7 +76,9 @@ class ProbeSettings:
             if not getattr(self, name) > 0:
                 raise ParameterError(f"`{name}` must be greater than 0; it is {getattr(self, name)!r}.")
         if self.folds is not None and self.folds < 2:
-            raise ParameterError(f"`folds` must be at least 2, or nothing for no cross-validation; it is {self.folds!r}.")
+            raise ParameterError(
+                f"`folds` must be at least 2, or nothing for no cross-validation; it is {self.folds!r}."
+            )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +111,9 @@ def encode_labels(labels: Any, split: Split, task: str = "task") -> tuple[np.nda
             raise InputError(f"{task}: the {part} part has no examples; give it some.")
         missing = sum(_is_missing(values[i]) for i in rows)
         if missing:
-            raise InputError(f"{task}: {missing} of {len(rows)} examples of the {part} part have no label; label or remove them.")
+            raise InputError(
+                f"{task}: {missing} of {len(rows)} examples of the {part} part have no label; label or remove them."
+            )
     used = np.concatenate([split.train, split.validation, split.test])
     names = sorted({str(values[i]) for i in used}, key=_natural)
     number = {name: i for i, name in enumerate(names)}
@@ -120,7 +124,9 @@ def encode_labels(labels: Any, split: Split, task: str = "task") -> tuple[np.nda
         )
     for part in ("validation", "test"):
         if not np.isin(codes[getattr(split, part)], codes[split.train]).any():
-            raise InputError(f"{task}: no label of the {part} part occurs in the training part; draw the parts from the same classes.")
+            raise InputError(
+                f"{task}: no label of the {part} part occurs in the training part; draw the parts from the same classes."
+            )
     return codes, tuple(names)
 
 
@@ -135,12 +141,18 @@ def encode_targets(labels: Any, split: Split, task: str = "task") -> np.ndarray:
     for part in ("train", "validation", "test"):
         rows = getattr(split, part)
         if len(rows) < 2:
-            raise InputError(f"{task}: the {part} part has {len(rows)} examples; regression needs at least two in each part.")
+            raise InputError(
+                f"{task}: the {part} part has {len(rows)} examples; regression needs at least two in each part."
+            )
         missing = int(np.isnan(out[rows]).sum())
         if missing:
-            raise InputError(f"{task}: {missing} of {len(rows)} examples of the {part} part have no label; label or remove them.")
+            raise InputError(
+                f"{task}: {missing} of {len(rows)} examples of the {part} part have no label; label or remove them."
+            )
         if np.ptp(out[rows]) == 0:
-            raise InputError(f"{task}: all labels of the {part} part are {out[rows][0]:g}; a correlation needs labels that differ.")
+            raise InputError(
+                f"{task}: all labels of the {part} part are {out[rows][0]:g}; a correlation needs labels that differ."
+            )
     return out
 
 

@@ -10,7 +10,12 @@ from headwise.probes.settings import ProbeSettings
 
 
 def fit_senteval(
-    train: Tensor, train_labels: Tensor, held_out: Tensor, held_out_labels: Tensor, classes: int, settings: ProbeSettings
+    train: Tensor,
+    train_labels: Tensor,
+    held_out: Tensor,
+    held_out_labels: Tensor,
+    classes: int,
+    settings: ProbeSettings,
 ) -> tuple[Tensor, Tensor]:
     """Train `head x penalty` classifiers together.
 
@@ -27,7 +32,9 @@ def fit_senteval(
     weights [head, penalty, class, size + 1] at the best look, and validation accuracy [head, penalty] there.
     """
     heads, examples, size = train.shape
-    by_example = train.transpose(0, 1).contiguous()  # rows of a batch are then long and contiguous: gathering them is cheap
+    by_example = train.transpose(
+        0, 1
+    ).contiguous()  # rows of a batch are then long and contiguous: gathering them is cheap
     penalties = torch.tensor(settings.penalties, dtype=train.dtype, device=train.device)
     shape = (heads, len(penalties), classes, size)
     weights = _initial(classes, size, settings.seed).to(train).expand(shape).clone()
@@ -58,7 +65,12 @@ def fit_senteval(
         if not staying.any():
             break
         if not staying.all():
-            here, by_example, held_out, weights = here[staying], by_example[:, staying], held_out[staying], weights[staying]
+            here, by_example, held_out, weights = (
+                here[staying],
+                by_example[:, staying],
+                held_out[staying],
+                weights[staying],
+            )
             active, waited = active[staying], waited[staying]
             optimizer.keep(staying)
     return best_weights, best
@@ -85,7 +97,9 @@ def _gradient(batch: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     scores = torch.bmm(weights.view(heads, penalties * classes, size), batch.mT).view(heads, penalties, classes, -1)
     error = scores.softmax(2)
     error.scatter_add_(
-        2, labels.expand(heads, penalties, 1, -1), torch.full((), -1.0, device=error.device).expand(heads, penalties, 1, len(labels))
+        2,
+        labels.expand(heads, penalties, 1, -1),
+        torch.full((), -1.0, device=error.device).expand(heads, penalties, 1, len(labels)),
     )
     error = error.div_(len(labels)).view(heads, penalties * classes, -1)
     return torch.bmm(error, batch).view(weights.shape)

@@ -27,7 +27,9 @@ class MapFile:
         self.starts = np.concatenate([[0], ends])[:-1]
         total = int(ends[-1]) if len(ends) else 0
         try:
-            self.values: np.ndarray = np.memmap(path, dtype=np.float16, mode="w+" if write else "r", shape=(max(total, 1),))
+            self.values: np.ndarray = np.memmap(
+                path, dtype=np.float16, mode="w+" if write else "r", shape=(max(total, 1),)
+            )
         except OSError as error:
             raise OutputError(
                 f"{path} cannot hold {total * 2 / 2**20:.0f} MiB of maps ({error.strerror or error}); free some space."
@@ -123,7 +125,9 @@ class AttentionProbe(TreeProbe):
 
     def __init__(self, heads: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(heads, 2))  # w: from candidate to dependent; u: from dependent to candidate
+        self.weight = nn.Parameter(
+            torch.zeros(heads, 2)
+        )  # w: from candidate to dependent; u: from dependent to candidate
         self.root = nn.Parameter(torch.zeros(()))
 
     def scores(self, part: Part) -> tuple[Tensor, Tensor]:
@@ -324,7 +328,13 @@ def mean_head_weights(probe: TreeProbe, trees: Trees, sentences: np.ndarray, set
 def right_branching(trees: Trees, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Words found and words scored when every word's head is the next one (the last word has none)."""
     correct = [
-        int(((trees.heads[s] == np.arange(len(trees.heads[s])) + 1) & (trees.heads[s] < len(trees.heads[s])) & trees.scored[s]).sum())
+        int(
+            (
+                (trees.heads[s] == np.arange(len(trees.heads[s])) + 1)
+                & (trees.heads[s] < len(trees.heads[s]))
+                & trees.scored[s]
+            ).sum()
+        )
         for s in sentences
     ]
     total = [int(trees.scored[s].sum()) for s in sentences]

@@ -42,7 +42,9 @@ def read_vectors(path: str | Path, wanted: Collection[str]) -> dict[str, np.ndar
             if word == name:
                 exact.add(name)
     if not found:
-        raise InputError(f"{path}: it has no vector for any word of the corpus; check that its language and format fit.")
+        raise InputError(
+            f"{path}: it has no vector for any word of the corpus; check that its language and format fit."
+        )
     return found
 
 
@@ -53,7 +55,9 @@ def _npz(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{path}: word vectors in .npz need the arrays `words` and `vectors` ({error}).") from error
     if vectors.ndim != 2 or len(words) != len(vectors):
-        raise InputError(f"{path}: `vectors` must have one row for each of the {len(words)} words; its shape is {list(vectors.shape)}.")
+        raise InputError(
+            f"{path}: `vectors` must have one row for each of the {len(words)} words; its shape is {list(vectors.shape)}."
+        )
     yield from zip(map(str, words), vectors, strict=True)
 
 
@@ -72,7 +76,9 @@ def _text(path: Path) -> Iterator[tuple[str, np.ndarray]]:
                 continue  # word2vec's first line: how many words, how many numbers
             size = size or len(parts)
             if len(parts) != size:
-                raise InputError(f"{path}, line {number}: a word with {len(parts)} numbers, where the lines before have {size}.")
+                raise InputError(
+                    f"{path}, line {number}: a word with {len(parts)} numbers, where the lines before have {size}."
+                )
             try:
                 yield word, np.array(parts, dtype=np.float32)
             except ValueError as error:

@@ -63,7 +63,11 @@ class Observation:
 
 
 def observe_batch(
-    model: HeadModel, batch: Batch, analyses: Sequence[Analysis], states: Mapping[str, State], block_rows: int | None = None
+    model: HeadModel,
+    batch: Batch,
+    analyses: Sequence[Analysis],
+    states: Mapping[str, State],
+    block_rows: int | None = None,
 ) -> None:
     """Run one batch once and let every streaming analysis see it; analyses of gradients get a second, differentiated run."""
     streaming = [a for a in analyses if "attention_gradient" not in a.taps]
@@ -83,11 +87,15 @@ def _parts(model: HeadModel, batch: Batch, analyses: Sequence[Analysis]) -> list
         return [batch]
     at_once = max(1, MAPS_BYTES // (model.layers * model.heads * batch.ids.shape[1] ** 2 * 4))
     return (
-        [batch] if at_once >= len(batch) else [batch.select(range(i, min(i + at_once, len(batch)))) for i in range(0, len(batch), at_once)]
+        [batch]
+        if at_once >= len(batch)
+        else [batch.select(range(i, min(i + at_once, len(batch)))) for i in range(0, len(batch), at_once)]
     )
 
 
-def observe_gradients(model: HeadModel, batch: Batch, analysis: Analysis, state: State, block_rows: int | None = None) -> None:
+def observe_gradients(
+    model: HeadModel, batch: Batch, analysis: Analysis, state: State, block_rows: int | None = None
+) -> None:
     """Run a batch with its loss and hand the gradients to one analysis, a few examples at a time: all layers and all scores over the vocabulary are held at once."""
     at_once = max(1, GRADIENT_TOKENS // batch.ids.shape[1])
     for first in range(0, len(batch), at_once):

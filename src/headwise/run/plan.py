@@ -43,7 +43,9 @@ class Scan:
     notes: dict[str, int] = field(default_factory=dict)  # what the corpus's reader left out, with counts
 
     def counts(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in ("examples", "tokens", "longest", "truncated", "skipped", "unaligned")}
+        return {
+            name: getattr(self, name) for name in ("examples", "tokens", "longest", "truncated", "skipped", "unaligned")
+        }
 
 
 def scan(corpus: Corpus, encoder: Encoder, limit: int | None = None) -> Scan:
@@ -139,7 +141,13 @@ def model_shape(model: HeadModel, found: Scan) -> Shape:
 
 
 def make_plan(
-    model: HeadModel, corpus: Corpus, analyses: Sequence[Analysis], *, limit: int | None, shard_size: int, full: bool = True
+    model: HeadModel,
+    corpus: Corpus,
+    analyses: Sequence[Analysis],
+    *,
+    limit: int | None,
+    shard_size: int,
+    full: bool = True,
 ) -> Plan:
     """Scan the corpus and decide. Fails before any work if nothing is left to do."""
     found = scan(corpus, model.encoder, limit)
@@ -170,4 +178,6 @@ def make_plan(
 
 def describe(parameters: dict[str, Any]) -> dict[str, Any]:
     """Parameters as JSON can hold them."""
-    return {name: list(value) if isinstance(value, tuple | set | frozenset) else value for name, value in parameters.items()}
+    return {
+        name: list(value) if isinstance(value, tuple | set | frozenset) else value for name, value in parameters.items()
+    }

@@ -91,8 +91,14 @@ def run_analyses(
     together = replace(plan, analyses=tuple(a for a in plan.analyses if a.name not in views))
     _run_shards(model, corpus, together, run_folder, options, report)
     states, facts = _merge(together, run_folder)
-    makers: dict[str, Callable[[], xr.Dataset]] = {a.name: partial(a.result, states[a.name], plan.shape) for a in together.streaming}
-    makers |= {a.name: partial(_run_apart, a, model, views[a.name], run_folder, options, report) for a in plan.streaming if a.name in views}
+    makers: dict[str, Callable[[], xr.Dataset]] = {
+        a.name: partial(a.result, states[a.name], plan.shape) for a in together.streaming
+    }
+    makers |= {
+        a.name: partial(_run_apart, a, model, views[a.name], run_folder, options, report)
+        for a in plan.streaming
+        if a.name in views
+    }
     makers |= {e.name: partial(_perform, e, model, corpus, plan, run_folder, options, report) for e in plan.experiments}
     datasets = _make_all(makers, plan)
     for analysis in plan.analyses:
@@ -100,7 +106,9 @@ def run_analyses(
         if unmatched:
             plan.dropped[analysis.name] = {**plan.dropped.get(analysis.name, {}), **unmatched}
         datasets = analysis.extend(datasets)
-    return Atlas({name: _labelled(dataset, plan, name) for name, dataset in datasets.items()}, _provenance(stored, plan, facts))
+    return Atlas(
+        {name: _labelled(dataset, plan, name) for name, dataset in datasets.items()}, _provenance(stored, plan, facts)
+    )
 
 
 def _views(model: HeadModel, corpus: Corpus, plan: Plan, options: RunOptions) -> dict[str, Corpus]:
@@ -122,13 +130,17 @@ def _run_apart(
     path = run_folder.finished(analysis.name)
     if not path.exists():
         folder = run_folder.work(analysis.name)
-        part = run_analyses(model, view, [analysis], folder, replace(options, limit=None, full=True, overwrite=False), report)
+        part = run_analyses(
+            model, view, [analysis], folder, replace(options, limit=None, full=True, overwrite=False), report
+        )
         Atlas({analysis.name: part[analysis.name]}, {}).save(path)
         RunFolder(folder).remove()
     return Atlas.load(path)[analysis.name]
 
 
-def _run_shards(model: HeadModel, corpus: Corpus, plan: Plan, run_folder: RunFolder, options: RunOptions, report: Report) -> None:
+def _run_shards(
+    model: HeadModel, corpus: Corpus, plan: Plan, run_folder: RunFolder, options: RunOptions, report: Report
+) -> None:
     pending: dict[int, list[Encoded]] = {}
     total = plan.scan.examples + plan.scan.skipped
     if not plan.streaming or all(run_folder.done(shard) for shard in range(plan.shards)):
@@ -149,17 +161,28 @@ def _run_shards(model: HeadModel, corpus: Corpus, plan: Plan, run_folder: RunFol
 
 
 def _finish_shard(
-    model: HeadModel, plan: Plan, run_folder: RunFolder, shard: int, rows: list[Encoded], options: RunOptions, report: Report, total: int
+    model: HeadModel,
+    plan: Plan,
+    run_folder: RunFolder,
+    shard: int,
+    rows: list[Encoded],
+    options: RunOptions,
+    report: Report,
+    total: int,
 ) -> None:
     last = min((shard + 1) * plan.shard_size, total)
     if not run_folder.done(shard):
         states, batch_tokens = _shard_states(model, plan, shard, rows, options.batch_tokens)
         arrays = {f"{name}/{key}": array for name, state in states.items() for key, array in state.arrays().items()}
-        run_folder.save(shard, arrays, {"examples": len(rows), "tokens": sum(map(len, rows)), "batch_tokens": batch_tokens})
+        run_folder.save(
+            shard, arrays, {"examples": len(rows), "tokens": sum(map(len, rows)), "batch_tokens": batch_tokens}
+        )
     report("examples", last, total)
 
 
-def _shard_states(model: HeadModel, plan: Plan, shard: int, rows: list[Encoded], batch_tokens: int) -> tuple[dict[str, State], int]:
+def _shard_states(
+    model: HeadModel, plan: Plan, shard: int, rows: list[Encoded], batch_tokens: int
+) -> tuple[dict[str, State], int]:
     """The states of one shard, from scratch; smaller batches are tried where memory does not suffice."""
     active = plan.active(shard)
     while True:
@@ -212,12 +235,20 @@ def _make_all(makers: Mapping[str, Callable[[], xr.Dataset]], plan: Plan) -> dic
                 raise
             plan.dropped.setdefault(name, {})[""] = str(error).rstrip(".")
     if not datasets:
-        raise MissingAnnotationError("; ".join(f"{name}: {items['']}" for name, items in plan.dropped.items() if "" in items) + ".")
+        raise MissingAnnotationError(
+            "; ".join(f"{name}: {items['']}" for name, items in plan.dropped.items() if "" in items) + "."
+        )
     return datasets
 
 
 def _perform(
-    experiment: Experiment, model: HeadModel, corpus: Corpus, plan: Plan, run_folder: RunFolder, options: RunOptions, report: Report
+    experiment: Experiment,
+    model: HeadModel,
+    corpus: Corpus,
+    plan: Plan,
+    run_folder: RunFolder,
+    options: RunOptions,
+    report: Report,
 ) -> xr.Dataset:
     """Perform an experiment once; a finished one is kept on disk until the atlas is written."""
     path = run_folder.finished(experiment.name)
@@ -285,7 +316,9 @@ def _provenance(stored: Mapping[str, Any], plan: Plan, facts: Sequence[Mapping[s
     provenance["left_out"] = plan.dropped
     provenance["sampled"] = plan.sampled()
     provenance["notes"] = (
-        [f"memory was short: some batches held {', '.join(map(str, smaller))} tokens, so bytes may differ from an undisturbed run"]
+        [
+            f"memory was short: some batches held {', '.join(map(str, smaller))} tokens, so bytes may differ from an undisturbed run"
+        ]
         if smaller
         else []
     )

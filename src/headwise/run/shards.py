@@ -38,7 +38,11 @@ class RunFolder:
                 raise OutputError(
                     f"{self._identity_file} cannot be read ({error}); delete the folder {self.folder} to start anew."
                 ) from error
-            changed = sorted(key for key in stored.keys() | identity.keys() if key != "adopted" and stored.get(key) != identity.get(key))
+            changed = sorted(
+                key
+                for key in stored.keys() | identity.keys()
+                if key != "adopted" and stored.get(key) != identity.get(key)
+            )
             if changed:
                 raise OutputError(
                     f"{self.folder} holds an unfinished run that differs in {', '.join(changed)}; repeat that command to finish it, or give --overwrite to start anew."
@@ -56,7 +60,8 @@ class RunFolder:
     def save(self, shard: int, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
         """Write a shard's state."""
         content = save(
-            {name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata={"facts": json.dumps(facts, sort_keys=True)}
+            {name: np.ascontiguousarray(array) for name, array in arrays.items()},
+            metadata={"facts": json.dumps(facts, sort_keys=True)},
         )
         write_atomically(self._shard_file(shard), content)
 
@@ -68,7 +73,9 @@ class RunFolder:
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
                 facts = json.loads(file.metadata()["facts"])
         except (OSError, ValueError, KeyError, SafetensorError) as error:
-            raise OutputError(f"{path} is damaged ({error}); delete it and run the same command again to make it anew.") from error
+            raise OutputError(
+                f"{path} is damaged ({error}); delete it and run the same command again to make it anew."
+            ) from error
         return arrays, facts
 
     def finished(self, experiment: str) -> Path:
@@ -81,7 +88,9 @@ class RunFolder:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise OutputError(f"{folder} cannot be made ({error.strerror or error}); choose another place with --out.") from error
+            raise OutputError(
+                f"{folder} cannot be made ({error.strerror or error}); choose another place with --out."
+            ) from error
         return folder
 
     def remove(self) -> None:

@@ -58,7 +58,9 @@ class Moments:
         delta = torch.where(count > 0, delta, 0.0)
         own_mean = torch.where(own_count > 0, own_mean + delta * (count / safe), torch.where(count > 0, mean, 0.0))
         own_squares = (
-            own_squares + squares + torch.where((self.count[where] > 0) & (count > 0), delta**2 * self.count[where] * count / safe, 0.0)
+            own_squares
+            + squares
+            + torch.where((self.count[where] > 0) & (count > 0), delta**2 * self.count[where] * count / safe, 0.0)
         )
         self.count[where], self.mean[where], self.squares[where] = total, own_mean, own_squares
 
@@ -66,7 +68,9 @@ class Moments:
         return {"count": self.count.numpy(), "mean": self.mean.numpy(), "squares": self.squares.numpy()}
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        self.count, self.mean, self.squares = (torch.from_numpy(np.array(arrays[name])) for name in ("count", "mean", "squares"))
+        self.count, self.mean, self.squares = (
+            torch.from_numpy(np.array(arrays[name])) for name in ("count", "mean", "squares")
+        )
 
     def variance(self) -> np.ndarray:
         """Variance with ddof 1; NaN below two examples."""
@@ -97,7 +101,14 @@ class Ratios:
         """Take in per-example totals `y[example, ...]` and weights `w[example, ...]`; examples of weight zero are left out."""
         y, w = (x.detach().to("cpu", torch.float64) for x in (numerator, denominator))
         y = torch.where(w > 0, y, 0.0)
-        for name, value in (("y", y), ("yy", y * y), ("yw", y * w), ("w", w), ("ww", w * w), ("count", (w > 0).double())):
+        for name, value in (
+            ("y", y),
+            ("yy", y * y),
+            ("yw", y * w),
+            ("w", w),
+            ("ww", w * w),
+            ("count", (w > 0).double()),
+        ):
             self.parts[name][where] += value.sum(0)
 
     def merge(self, other: Ratios) -> None:
@@ -170,7 +181,9 @@ class Records:
         return {"index": self.index, "values": self.values}
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        self._rows = {int(i): torch.from_numpy(np.array(row)) for i, row in zip(arrays["index"], arrays["values"], strict=True)}
+        self._rows = {
+            int(i): torch.from_numpy(np.array(row)) for i, row in zip(arrays["index"], arrays["values"], strict=True)
+        }
 
     @property
     def index(self) -> np.ndarray:
@@ -200,11 +213,17 @@ class State(dict[str, "Moments | Ratios | Sums | Records"]):
             accumulator.merge(other[name])  # type: ignore[arg-type]
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return {f"{name}/{part}": array for name, accumulator in self.items() for part, array in accumulator.arrays().items()}
+        return {
+            f"{name}/{part}": array
+            for name, accumulator in self.items()
+            for part, array in accumulator.arrays().items()
+        }
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         for name, accumulator in self.items():
-            accumulator.load({key.split("/", 1)[1]: array for key, array in arrays.items() if key.split("/", 1)[0] == name})
+            accumulator.load(
+                {key.split("/", 1)[1]: array for key, array in arrays.items() if key.split("/", 1)[0] == name}
+            )
 
     def moments(self, name: str) -> Moments:
         found = self[name]

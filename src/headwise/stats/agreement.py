@@ -40,7 +40,9 @@ def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable], repeats: 
     The interval is the percentile bootstrap over maps.
     """
     if len(first) != len(second):
-        raise ParameterError(f"Both labellers must have labelled the same maps; {len(first)} and {len(second)} labels came.")
+        raise ParameterError(
+            f"Both labellers must have labelled the same maps; {len(first)} and {len(second)} labels came."
+        )
     names = sorted({*first, *second}, key=str)
     place = {name: k for k, name in enumerate(names)}
     table = np.zeros((len(names), len(names)))
@@ -50,7 +52,12 @@ def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable], repeats: 
     if n == 0:
         return Kappa(np.nan, np.nan, np.nan, 0, np.nan, np.nan)
     kappa, observed, expected = _kappa(table)
-    draws = np.random.default_rng(seed).multinomial(n, table.ravel() / n, size=repeats).reshape(repeats, *table.shape).astype(float)
+    draws = (
+        np.random.default_rng(seed)
+        .multinomial(n, table.ravel() / n, size=repeats)
+        .reshape(repeats, *table.shape)
+        .astype(float)
+    )
     resampled = _kappa(draws)[0]
     defined = resampled[~np.isnan(resampled)]
     low, high = np.percentile(defined, [50 * (1 - LEVEL), 50 * (1 + LEVEL)]) if len(defined) else (np.nan, np.nan)

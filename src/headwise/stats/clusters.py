@@ -21,7 +21,9 @@ def linkage(distance: np.ndarray) -> np.ndarray:
 def leaf_order(tree: np.ndarray, items: int) -> np.ndarray:
     """The items in the order of the tree's leaves, the tighter branch first."""
     return (
-        hierarchy.dendrogram(tree, no_plot=True, count_sort=False, distance_sort="ascending")["leaves"] if len(tree) else np.arange(items)
+        hierarchy.dendrogram(tree, no_plot=True, count_sort=False, distance_sort="ascending")["leaves"]
+        if len(tree)
+        else np.arange(items)
     )
 
 

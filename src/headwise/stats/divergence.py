@@ -57,7 +57,11 @@ def pairwise_js(maps: Tensor, threads: int | None = None) -> Tensor:
         flat = flat[:, used]
     half = torch.add(torch.full((), TINY, device=flat.device), flat, alpha=0.5)
     on_cpu = flat.device.type == "cpu"
-    upper = torch.from_numpy(_products_cpu(half.numpy(), threads or torch.get_num_threads())) if on_cpu else _products_device(half)
+    upper = (
+        torch.from_numpy(_products_cpu(half.numpy(), threads or torch.get_num_threads()))
+        if on_cpu
+        else _products_device(half)
+    )
     own = upper.diagonal()
     # `upper` holds Σ m log2 m; identical heads go through identical operations, so their difference is exactly zero.
     js = ((own[:, None] + own[None, :]) / 2 - upper).triu(1).mul_(float(np.log(2))).clamp_(min=0.0)

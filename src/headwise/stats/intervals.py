@@ -8,7 +8,9 @@ from scipy import stats as scipy_stats
 LEVEL = 0.95
 
 
-def mean_interval(mean: np.ndarray, variance: np.ndarray, count: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
+def mean_interval(
+    mean: np.ndarray, variance: np.ndarray, count: np.ndarray, level: float = LEVEL
+) -> tuple[np.ndarray, np.ndarray]:
     """The interval of a mean by Student's t; NaN where fewer than two values were seen."""
     count = np.asarray(count, dtype=float)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -28,7 +30,9 @@ def wilson_interval(successes: np.ndarray, count: np.ndarray, level: float = LEV
     return np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)
 
 
-def bootstrap_interval(values: np.ndarray, repeats: int = 2000, level: float = LEVEL, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def bootstrap_interval(
+    values: np.ndarray, repeats: int = 2000, level: float = LEVEL, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
     """Percentile bootstrap of the mean over axis 0 (examples); the same resamples serve every column, so columns stay comparable. NaN entries are left out."""
     values = np.asarray(values, dtype=float)
     n = len(values)

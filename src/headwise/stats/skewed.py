@@ -43,7 +43,11 @@ def bootstrap_family_test(values: np.ndarray, threshold: float, repeats: int = 1
     enough = count >= min(FEW, int(count.max(initial=0)))
     p, observed = np.full(flat.shape[1], np.nan), np.full(flat.shape[1], np.nan)
     largest = np.full(repeats, -np.inf)
-    draws = np.random.default_rng(seed).multinomial(len(values), np.full(len(values), 1 / len(values)), size=repeats).astype(np.float32)
+    draws = (
+        np.random.default_rng(seed)
+        .multinomial(len(values), np.full(len(values), 1 / len(values)), size=repeats)
+        .astype(np.float32)
+    )
     for start in range(0, flat.shape[1], COLUMNS):
         here = slice(start, start + COLUMNS)
         p[here], observed[here], resampled = _test(flat[:, here].astype(np.float64), threshold, draws)

@@ -37,7 +37,9 @@ def z_test(mean: np.ndarray, variance: np.ndarray, count: np.ndarray, threshold:
     ZTest
         Zero variance gives p = 0 above the threshold and p = 1 at or below it; fewer than two values give NaN.
     """
-    mean, variance, count, threshold = np.broadcast_arrays(*(np.asarray(x, dtype=float) for x in (mean, variance, count, threshold)))
+    mean, variance, count, threshold = np.broadcast_arrays(
+        *(np.asarray(x, dtype=float) for x in (mean, variance, count, threshold))
+    )
     distance = mean - threshold
     with np.errstate(divide="ignore", invalid="ignore"):
         z = distance / np.sqrt(variance / count)
@@ -46,7 +48,9 @@ def z_test(mean: np.ndarray, variance: np.ndarray, count: np.ndarray, threshold:
     return ZTest(z, scipy_stats.norm.sf(z), count < FEW)
 
 
-def binomial_test(successes: np.ndarray, count: np.ndarray, chance: np.ndarray | float = 0.5, alternative: str = "greater") -> np.ndarray:
+def binomial_test(
+    successes: np.ndarray, count: np.ndarray, chance: np.ndarray | float = 0.5, alternative: str = "greater"
+) -> np.ndarray:
     """Exact binomial p-values, elementwise; NaN where nothing was counted.
 
     `greater` is `P(X ≥ successes)`, `less` is `P(X ≤ successes)`, `two-sided` twice the smaller tail, at most 1.
@@ -64,7 +68,9 @@ def mcnemar_exact(only_first: np.ndarray, only_second: np.ndarray, alternative: 
     Under the null hypothesis each such item is as likely to be the first's as the second's: a binomial test with chance 1/2.
     Where the two never differ there is nothing to tell them apart: p = 1.
     """
-    only_first, only_second = np.broadcast_arrays(np.asarray(only_first, dtype=float), np.asarray(only_second, dtype=float))
+    only_first, only_second = np.broadcast_arrays(
+        np.asarray(only_first, dtype=float), np.asarray(only_second, dtype=float)
+    )
     p = binomial_test(only_first, only_first + only_second, 0.5, alternative)
     return np.where(only_first + only_second == 0, 1.0, p)
 
@@ -80,7 +86,9 @@ class Difference:
     count: np.ndarray
 
 
-def paired_bootstrap(first: np.ndarray, second: np.ndarray, repeats: int = 2000, level: float = LEVEL, seed: int = 0) -> Difference:
+def paired_bootstrap(
+    first: np.ndarray, second: np.ndarray, repeats: int = 2000, level: float = LEVEL, seed: int = 0
+) -> Difference:
     """The mean of `first − second` over axis 0 (examples), with a percentile interval; the same resamples serve every column.
 
     The p-value is two-sided, `2 · min(share ≤ 0, share ≥ 0)` over resamples, one added to each count, at most 1. NaN pairs are left out.
@@ -105,10 +113,14 @@ def paired_bootstrap(first: np.ndarray, second: np.ndarray, repeats: int = 2000,
     if some.any():
         low[some], high[some] = np.nanpercentile(means[:, some], [50 * (1 - level), 50 * (1 + level)], axis=0)
     p = np.where(some, np.minimum(p, 1.0), np.nan)
-    return Difference(mean.reshape(shape), low.reshape(shape), high.reshape(shape), p.reshape(shape), count.reshape(shape))
+    return Difference(
+        mean.reshape(shape), low.reshape(shape), high.reshape(shape), p.reshape(shape), count.reshape(shape)
+    )
 
 
-def sign_flip_test(difference: np.ndarray, repeats: int = 9999, alternative: str = "two-sided", seed: int = 0) -> np.ndarray:
+def sign_flip_test(
+    difference: np.ndarray, repeats: int = 9999, alternative: str = "two-sided", seed: int = 0
+) -> np.ndarray:
     """Permutation test of paired differences over axis 0: under the null hypothesis each may have either sign.
 
     All `2^n` sign patterns are tried where there are no more than `repeats` of them (the test is exact then), else `repeats` random ones
@@ -119,7 +131,11 @@ def sign_flip_test(difference: np.ndarray, repeats: int = 9999, alternative: str
     flat = difference.reshape(n, -1)
     filled = np.where(np.isnan(flat), 0.0, flat)
     exact = n < 60 and 2**n <= repeats
-    flips = (np.arange(2**n)[:, None] >> np.arange(n)) & 1 if exact else np.random.default_rng(seed).integers(0, 2, size=(repeats, n))
+    flips = (
+        (np.arange(2**n)[:, None] >> np.arange(n)) & 1
+        if exact
+        else np.random.default_rng(seed).integers(0, 2, size=(repeats, n))
+    )
     signs = 1.0 - 2.0 * flips
     p = _tail(filled.sum(0), signs @ filled, alternative, exact)
     return np.where(np.isnan(flat).all(0), np.nan, p).reshape(shape)
@@ -224,8 +240,12 @@ def correlation(first: np.ndarray, second: np.ndarray, method: str = "pearson", 
     safe = np.maximum(n, 1)
     dx, dy = (np.where(present, v - (np.where(present, v, 0.0).sum(-1) / safe)[..., None], 0.0) for v in (x, y))
     scale = np.sqrt((dx**2).sum(-1) * (dy**2).sum(-1))
-    flat = (dx**2).sum(-1) <= 1e-30 * safe * np.maximum(1.0, np.where(present, np.abs(x), 0.0).max(-1, initial=0.0) ** 2)
-    flat |= (dy**2).sum(-1) <= 1e-30 * safe * np.maximum(1.0, np.where(present, np.abs(y), 0.0).max(-1, initial=0.0) ** 2)
+    flat = (dx**2).sum(-1) <= 1e-30 * safe * np.maximum(
+        1.0, np.where(present, np.abs(x), 0.0).max(-1, initial=0.0) ** 2
+    )
+    flat |= (dy**2).sum(-1) <= 1e-30 * safe * np.maximum(
+        1.0, np.where(present, np.abs(y), 0.0).max(-1, initial=0.0) ** 2
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
         r = np.where((n > 1) & ~flat, np.clip((dx * dy).sum(-1) / scale, -1.0, 1.0), np.nan)
         t = r * np.sqrt((n - 2) / (1 - r**2))

@@ -33,7 +33,9 @@ from headwise.text.example import Example
 RELATIVE, ABSOLUTE = 2e-4, 2e-5  # sums in another order: float32 rounding and no more
 MAX_TOKENS = 90
 EXPERIMENT_COPIES = 5  # something is learned from the corpus: it needs more of it
-PICKED = re.compile(r"^(best|top)_|_(head|layer)$")  # names a picked head or says something of it: where heads tie, their order decides
+PICKED = re.compile(
+    r"^(best|top)_|_(head|layer)$"
+)  # names a picked head or says something of it: where heads tie, their order decides
 
 
 @dataclass(eq=False)
@@ -61,7 +63,9 @@ class Bed:
     def __post_init__(self) -> None:
         self.module, self.tokenizer = random_model(causal=self.causal)
         self.model = HeadModel.open(self.module, tokenizer=self.tokenizer)
-        given = battery_examples(1 if self.streams else EXPERIMENT_COPIES) if self.examples is None else list(self.examples)
+        given = (
+            battery_examples(1 if self.streams else EXPERIMENT_COPIES) if self.examples is None else list(self.examples)
+        )
         self.corpus = Corpus.from_examples(given, "battery")
         assert self.model.encoder is not None
         self.shape: Shape = model_shape(self.model, scan(self.corpus, self.model.encoder))
@@ -82,7 +86,9 @@ class Bed:
 
     def observe(self, given: Iterable[Batch], block_rows: int | None = None, model: HeadModel | None = None) -> State:
         states = {self.analysis.name: self.analysis.start(self.shape)}
-        return observe_batches(model or self.model, given, [self.analysis], states, block_rows=block_rows)[self.analysis.name]
+        return observe_batches(model or self.model, given, [self.analysis], states, block_rows=block_rows)[
+            self.analysis.name
+        ]
 
     def result(self, state: State) -> xr.Dataset:
         return self.analysis.result(state, self.shape)
@@ -90,7 +96,9 @@ class Bed:
     def run(self, model: HeadModel | None = None, **options: Any) -> xr.Dataset:
         """The whole way: plan, shards, merge, labels."""
         with tempfile.TemporaryDirectory() as folder:
-            return run_analyses(model or self.model, self.corpus, [self.analysis], folder, RunOptions(**options))[self.analysis.name]
+            return run_analyses(model or self.model, self.corpus, [self.analysis], folder, RunOptions(**options))[
+                self.analysis.name
+            ]
 
     @cached_property
     def reference(self) -> xr.Dataset:
@@ -163,7 +171,9 @@ def check_merge(bed: Bed) -> None:
     assert_same(bed.result(merged(state(2), state(0), state(1))), bed.reference, "c + a + b")
     empty = bed.analysis.start(bed.shape)
     assert_same(bed.result(merged(empty, bed.observe(bed.batches()))), bed.reference, "nothing + a")
-    assert_same(bed.result(merged(bed.observe(bed.batches()), bed.analysis.start(bed.shape))), bed.reference, "a + nothing")
+    assert_same(
+        bed.result(merged(bed.observe(bed.batches()), bed.analysis.start(bed.shape))), bed.reference, "a + nothing"
+    )
 
 
 def check_saving(bed: Bed) -> None:
@@ -202,7 +212,11 @@ def check_permutation(bed: Bed) -> None:
     bed.model = HeadModel.open(bed.module, tokenizer=bed.tokenizer)
     found = bed.result(bed.observe(bed.batches(), model=other)) if bed.streams else bed.run(other)
     skipped = bed.order_dependent | getattr(bed.analysis, "order_dependent", frozenset())
-    keep = [name for name in bed.reference.data_vars if not PICKED.search(str(name)) and not {_stem(str(name)), str(name)} & skipped]
+    keep = [
+        name
+        for name in bed.reference.data_vars
+        if not PICKED.search(str(name)) and not {_stem(str(name)), str(name)} & skipped
+    ]
     assert keep, "no variable is left to compare"
     assert_same(found[keep], permuted(bed.reference[keep], order), "another order of heads")
 
@@ -276,7 +290,11 @@ CHECKS = STREAM_CHECKS | COMMON_CHECKS
 
 
 def check_analysis(
-    analysis: Analysis, *, causal: bool = False, examples: Sequence[Example] | None = None, order_dependent: Iterable[str] = ()
+    analysis: Analysis,
+    *,
+    causal: bool = False,
+    examples: Sequence[Example] | None = None,
+    order_dependent: Iterable[str] = (),
 ) -> list[str]:
     """Run every check that applies; the names of those run. Raises AssertionError at the first that fails, or where the analysis cannot run here."""
     bed = Bed(analysis, causal, examples, frozenset(order_dependent))

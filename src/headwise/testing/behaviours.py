@@ -28,7 +28,19 @@ RULES: dict[str, str] = {
     "from:TABLE": "as `children`, by another table",
     "tree:RELATION": "as `tree` for words of this relation; all other tokens attend to the [SEP] tokens alike (a no-op), each [SEP] to itself",
 }
-CAUSAL = ("previous", "self", "offset:-K", "first", "cls", "uniform", "same_word", "tree", "children", "to:TABLE", "from:TABLE")
+CAUSAL = (
+    "previous",
+    "self",
+    "offset:-K",
+    "first",
+    "cls",
+    "uniform",
+    "same_word",
+    "tree",
+    "children",
+    "to:TABLE",
+    "from:TABLE",
+)
 GAP = 25.0  # in units of the logit: what is not attended to keeps exp(-25) of the mass, 1e-11
 
 
@@ -45,7 +57,9 @@ class Behaviour:
 def parse_behaviour(name: str, causal: bool, vocabulary: Vocabulary) -> Behaviour:
     """Take a behaviour's name apart, or refuse it with the list of those that exist."""
     kind, _, argument = name.partition(":")
-    found = {"previous": Behaviour("offset", -1), "next": Behaviour("offset", 1), "self": Behaviour("offset", 0)}.get(name)
+    found = {"previous": Behaviour("offset", -1), "next": Behaviour("offset", 1), "self": Behaviour("offset", 0)}.get(
+        name
+    )
     if found is None and kind == "offset" and argument.lstrip("+-").isdigit():
         found = Behaviour("offset", int(argument))
     elif found is None and name in ("first", "cls", "sep", "block", "uniform", "same_word", "same_word_other_segment"):
@@ -61,14 +75,18 @@ def parse_behaviour(name: str, causal: bool, vocabulary: Vocabulary) -> Behaviou
     if causal and (found.offset > 0 or found.relation or found.kind in ("sep", "block", "same_word_other_segment")):
         raise ParameterError(f"A causal model cannot be made to do '{name}'; possible are {', '.join(CAUSAL)}.")
     if found.table and found.table not in vocabulary.tables:
-        raise ParameterError(f"'{name}' needs the table '{found.table}'; `tables` has {', '.join(vocabulary.tables) or 'none'}.")
+        raise ParameterError(
+            f"'{name}' needs the table '{found.table}'; `tables` has {', '.join(vocabulary.tables) or 'none'}."
+        )
     return found
 
 
 # --- the oracle: plain rules on token ids, positions and token types ------------------------------------------------------------
 
 
-def expected_weights(behaviour: Behaviour, ids: Sequence[int], types: Sequence[int], vocabulary: Vocabulary, causal: bool) -> np.ndarray:
+def expected_weights(
+    behaviour: Behaviour, ids: Sequence[int], types: Sequence[int], vocabulary: Vocabulary, causal: bool
+) -> np.ndarray:
     """The map [query, key] this behaviour has on one row of tokens, by its rule alone."""
     n = len(ids)
     out = np.zeros((n, n))
@@ -81,7 +99,9 @@ def expected_weights(behaviour: Behaviour, ids: Sequence[int], types: Sequence[i
     return out
 
 
-def _is_target(behaviour: Behaviour, i: int, j: int, ids: Sequence[int], types: Sequence[int], vocabulary: Vocabulary) -> bool:
+def _is_target(
+    behaviour: Behaviour, i: int, j: int, ids: Sequence[int], types: Sequence[int], vocabulary: Vocabulary
+) -> bool:
     kind = vocabulary.kind
     match behaviour.kind:
         case "offset":
@@ -106,7 +126,9 @@ def _is_target(behaviour: Behaviour, i: int, j: int, ids: Sequence[int], types: 
                 return i == j if kind[ids[i]] == "sep" else kind[ids[j]] == "sep"
             table = vocabulary.tables[behaviour.table]
             return (
-                own is not None and other is not None and (table.get(own) == other if behaviour.kind == "to" else table.get(other) == own)
+                own is not None
+                and other is not None
+                and (table.get(own) == other if behaviour.kind == "to" else table.get(other) == own)
             )
     raise AssertionError(behaviour)
 

@@ -11,7 +11,9 @@ from headwise.testing.planted import Planted
 from headwise.text.encode import Encoded
 
 
-def contributions(planted: Planted, row: Encoded | Sequence[int], types: Sequence[int] | None = None) -> dict[str, np.ndarray]:
+def contributions(
+    planted: Planted, row: Encoded | Sequence[int], types: Sequence[int] | None = None
+) -> dict[str, np.ndarray]:
     """What each token contributes to each head's output and to each layer's output, exactly (Pascual et al. 2021, §3).
 
     With `A` the known maps, `V` the value and `M = Σ_h W_h V_h` the value-and-output matrices of a layer, and `C = I − 11ᵀ/D` (all that is left of a

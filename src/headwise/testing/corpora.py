@@ -46,7 +46,9 @@ def battery_examples(copies: int = 1) -> list[Example]:
     for copy in range(copies):
         single = [_sentence(number, copy) for number in range(len(_SENTENCES))]
         pairs = [_joined(single[a], single[b]) for a, b in _PAIRS]
-        out.extend(example for couple in zip(single, [*pairs, None], strict=True) for example in couple if example is not None)
+        out.extend(
+            example for couple in zip(single, [*pairs, None], strict=True) for example in couple if example is not None
+        )
     return [
         replace(example, label="pet" if {"dog", "cat"} & set(example.all_words) else "none", origin=f"battery:{i + 1}")
         for i, example in enumerate(out)
@@ -82,7 +84,8 @@ def _joined(first: Example, second: Example) -> Example:
         return span[0] + shift, span[1] + shift
 
     mentions = [
-        replace(m, start=m.start + shift, end=m.end + shift, head=None if m.head is None else m.head + shift) for m in second.mentions or ()
+        replace(m, start=m.start + shift, end=m.end + shift, head=None if m.head is None else m.head + shift)
+        for m in second.mentions or ()
     ]
     frames = [replace(link, target=moved(link.target), span=moved(link.span)) for link in second.frames or ()]
     return replace(

@@ -58,7 +58,9 @@ def planted_annotations(
         pair = tuple(plain[first:]) if example.words_pair is not None else None
         renamed.append(replace(example, text=None, pair=None, spans=None, words=tuple(plain[:first]), words_pair=pair))
         if example.heads is not None:
-            tables["tree"] |= {word: plain[head] for word, head in zip(plain, example.heads, strict=True) if head != ROOT}
+            tables["tree"] |= {
+                word: plain[head] for word, head in zip(plain, example.heads, strict=True) if head != ROOT
+            }
         if example.relations is not None:
             relation |= dict(zip(plain, example.relations, strict=True))
         tables["antecedent"] |= {plain[a]: plain[b] for a, b in _antecedents(example).items()}

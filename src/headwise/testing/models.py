@@ -27,15 +27,28 @@ def random_model(
     """A BERT (or, causal, a GPT-2) with random weights large enough that its heads differ, and the tokenizer of `planted_model` for these words."""
     vocabulary = make_vocabulary(words, None, {}, {}, causal)
     tokenizer = vocabulary.tokenizer
-    common: dict[str, Any] = {"vocab_size": len(vocabulary), "pad_token_id": tokenizer.pad_token_id, "initializer_range": 0.25}
+    common: dict[str, Any] = {
+        "vocab_size": len(vocabulary),
+        "pad_token_id": tokenizer.pad_token_id,
+        "initializer_range": 0.25,
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if causal:
-            sizes: dict[str, Any] = {"n_positions": max_length, "n_embd": heads * d_head, "n_layer": layers, "n_head": heads}
+            sizes: dict[str, Any] = {
+                "n_positions": max_length,
+                "n_embd": heads * d_head,
+                "n_layer": layers,
+                "n_head": heads,
+            }
             special: dict[str, Any] = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
             model: Any = GPT2LMHeadModel(GPT2Config(**common, **sizes, **special))
         else:
-            sizes = {"max_position_embeddings": max_length, "hidden_size": heads * d_head, "intermediate_size": 2 * heads * d_head}
+            sizes = {
+                "max_position_embeddings": max_length,
+                "hidden_size": heads * d_head,
+                "intermediate_size": 2 * heads * d_head,
+            }
             model = BertForMaskedLM(BertConfig(**common, **sizes, num_hidden_layers=layers, num_attention_heads=heads))
     return model.eval(), tokenizer
 
@@ -57,7 +70,9 @@ def permute_heads(model: Any, order: Sequence[Sequence[int]]) -> Any:
                 attention.c_attn.bias.copy_(_reordered(attention.c_attn.bias, new, 0, 3))
                 attention.c_proj.weight.copy_(_reordered(attention.c_proj.weight, new, 0, 1))
             else:
-                raise ModelError(f"Heads of {type(model).__name__} cannot be put in another order; give a BERT or a GPT-2.")
+                raise ModelError(
+                    f"Heads of {type(model).__name__} cannot be put in another order; give a BERT or a GPT-2."
+                )
     return model
 
 

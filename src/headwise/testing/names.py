@@ -8,7 +8,20 @@ import xarray as xr
 # The one vocabulary of dims.
 DIMS = frozenset(
     {
-        *("layer", "head", "role", "relation", "direction", "offset", "source", "pattern", "task", "feature", "pair", "token_type"),
+        *(
+            "layer",
+            "head",
+            "role",
+            "relation",
+            "direction",
+            "offset",
+            "source",
+            "pattern",
+            "task",
+            "feature",
+            "pair",
+            "token_type",
+        ),
         *("mention_type", "baseline", "probe", "pooling", "head_a", "head_b", "axis", "example"),
     }
 )
@@ -70,7 +83,11 @@ VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "p_adjusted": (*_HEADS, "role"),
         "has_role": (*_HEADS, "role"),
     },
-    "probing": {"accuracy": ("task", *_HEADS), "layer_accuracy": ("task", "layer"), "pooled_accuracy": ("task", "pooling")},
+    "probing": {
+        "accuracy": ("task", *_HEADS),
+        "layer_accuracy": ("task", "layer"),
+        "pooled_accuracy": ("task", "pooling"),
+    },
     "ablation": {"score": _HEADS, "layer_score": ("layer",)},
     "change": {"cosine": _HEADS},
 }
@@ -105,13 +122,17 @@ def check_names(group: str, dataset: xr.Dataset) -> None:
             adjusted = name.replace("p_value", "p_adjusted")
             assert adjusted in dataset, f"{group}.{name} has no `{adjusted}` beside it"
             both = np.stack([dataset[name].values, dataset[adjusted].values])
-            assert (np.isnan(both[0]) | (both[1] >= both[0] - 1e-9)).all(), f"{group}.{adjusted} is smaller than `{name}`"
+            assert (np.isnan(both[0]) | (both[1] >= both[0] - 1e-9)).all(), (
+                f"{group}.{adjusted} is smaller than `{name}`"
+            )
 
 
 def _check_mean(group: str, name: str, dataset: xr.Dataset) -> None:
     for part in (name, f"{name}_low", f"{name}_high"):
         assert part in dataset.data_vars, f"{group} has a mean `{name}` but no `{part}`"
-        assert dataset[part].dims == dataset[name].dims, f"{group}.{part} has dims {dataset[part].dims}, not {dataset[name].dims}"
+        assert dataset[part].dims == dataset[name].dims, (
+            f"{group}.{part} has dims {dataset[part].dims}, not {dataset[name].dims}"
+        )
     mean, low, high = (dataset[part].values.astype(float) for part in (name, f"{name}_low", f"{name}_high"))
     inside = (low <= mean + 1e-5) & (mean <= high + 1e-5)
     assert (inside | np.isnan(low) | np.isnan(high)).all(), f"{group}.{name} lies outside its interval"

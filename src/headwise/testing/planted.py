@@ -63,7 +63,12 @@ class Planted:
 
     def where(self, behaviour: str) -> list[tuple[int, int]]:
         """The (layer, head) pairs that were made to do this."""
-        return [(layer, head) for layer, row in enumerate(self.behaviours) for head, name in enumerate(row) if name == behaviour]
+        return [
+            (layer, head)
+            for layer, row in enumerate(self.behaviours)
+            for head, name in enumerate(row)
+            if name == behaviour
+        ]
 
     def encoder(self) -> Encoder:
         return Encoder(self.tokenizer, self.max_length)
@@ -85,7 +90,9 @@ class Planted:
         self._check_colours(ids)
         known: dict[str, np.ndarray] = {}
         for name in {name for layer in self.behaviours for name in layer}:
-            known[name] = expected_weights(parse_behaviour(name, self.causal, self.vocabulary), ids, types, self.vocabulary, self.causal)
+            known[name] = expected_weights(
+                parse_behaviour(name, self.causal, self.vocabulary), ids, types, self.vocabulary, self.causal
+            )
         return np.array([[known[name] for name in layer] for layer in self.behaviours])
 
     def permuted(self, order: Sequence[Sequence[int]]) -> Planted:
@@ -222,11 +229,15 @@ def _build(
         _set_embeddings(model, vocabulary, layout, causal, max_length)
         for layer, row in enumerate(parsed):
             projections = _query_key(row, layout) + _value_output(values[layer], outputs[layer])
-            (_set_gpt2_layer if causal else _set_bert_layer)(model, layer, *(torch.from_numpy(p).float() for p in projections))
+            (_set_gpt2_layer if causal else _set_bert_layer)(
+                model, layer, *(torch.from_numpy(p).float() for p in projections)
+            )
     return Planted(model, vocabulary.tokenizer, behaviours, causal, max_length, seed, vocabulary, values, outputs)
 
 
-def _empty_model(vocabulary: Vocabulary, layout: _Layout, layers: int, heads: int, causal: bool, max_length: int, seed: int) -> Any:
+def _empty_model(
+    vocabulary: Vocabulary, layout: _Layout, layers: int, heads: int, causal: bool, max_length: int, seed: int
+) -> Any:
     tokenizer = vocabulary.tokenizer
     common: dict[str, Any] = {
         "vocab_size": len(vocabulary),
@@ -238,9 +249,17 @@ def _empty_model(vocabulary: Vocabulary, layout: _Layout, layers: int, heads: in
         torch.manual_seed(seed)  # the language-model head stays random
         if causal:
             special: dict[str, Any] = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
-            size: dict[str, Any] = {"n_positions": max_length, "n_embd": layout.hidden, "n_layer": layers, "n_head": heads, "n_inner": 4}
+            size: dict[str, Any] = {
+                "n_positions": max_length,
+                "n_embd": layout.hidden,
+                "n_layer": layers,
+                "n_head": heads,
+                "n_inner": 4,
+            }
             no_dropout: dict[str, Any] = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-            model: Any = GPT2LMHeadModel(GPT2Config(**common, **special, **size, **no_dropout, layer_norm_epsilon=NORM_EPSILON))
+            model: Any = GPT2LMHeadModel(
+                GPT2Config(**common, **special, **size, **no_dropout, layer_norm_epsilon=NORM_EPSILON)
+            )
         else:
             size = {
                 "max_position_embeddings": max_length,
@@ -249,7 +268,9 @@ def _empty_model(vocabulary: Vocabulary, layout: _Layout, layers: int, heads: in
                 "num_attention_heads": heads,
             }
             no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-            model = BertForMaskedLM(BertConfig(**common, **size, **no_dropout, intermediate_size=4, layer_norm_eps=NORM_EPSILON))
+            model = BertForMaskedLM(
+                BertConfig(**common, **size, **no_dropout, intermediate_size=4, layer_norm_eps=NORM_EPSILON)
+            )
     model.set_attn_implementation("eager")
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
@@ -267,13 +288,19 @@ def _set_embeddings(model: Any, vocabulary: Vocabulary, layout: _Layout, causal:
     else:
         found = model.bert.embeddings
         segments = np.array([layout.onehot("segment", s) for s in range(2)])
-        pairs = [(found.word_embeddings, words), (found.position_embeddings, positions), (found.token_type_embeddings, segments)]
+        pairs = [
+            (found.word_embeddings, words),
+            (found.position_embeddings, positions),
+            (found.token_type_embeddings, segments),
+        ]
     for embedding, table in pairs:
         embedding.weight.copy_(torch.from_numpy(table))
 
 
 def _token_code(token: int, colours: Mapping[str, int], vocabulary: Vocabulary, layout: _Layout) -> np.ndarray:
-    out = layout.onehot("kind", KINDS.index(vocabulary.kind[token])) + layout.onehot("token", vocabulary.token_colour[token])
+    out = layout.onehot("kind", KINDS.index(vocabulary.kind[token])) + layout.onehot(
+        "token", vocabulary.token_colour[token]
+    )
     word = vocabulary.word_of.get(token)
     if vocabulary.tables:
         out += layout.onehot("word", colours.get(word or "", 0))
@@ -293,7 +320,9 @@ def _query_key(row: Sequence[Behaviour], layout: _Layout) -> tuple[np.ndarray, n
         start = 0
         for term in terms(behaviour, layout.sizes, layout.relations):
             stop = start + len(term.query)
-            for side, (block, matrix) in enumerate(((term.query_block, loudness * term.query), (term.key_block, term.key))):
+            for side, (block, matrix) in enumerate(
+                ((term.query_block, loudness * term.query), (term.key_block, term.key))
+            ):
                 weights[side, head, start:stop], biases[side, head, start:stop] = layout.reader(block, matrix)
             start = stop
     flat = weights.reshape(2, -1, layout.hidden), biases.reshape(2, -1)
@@ -306,7 +335,9 @@ def _value_output(values: np.ndarray, outputs: np.ndarray) -> tuple[np.ndarray, 
     return values.reshape(-1, hidden), outputs.transpose(1, 0, 2).reshape(hidden, -1)
 
 
-def _set_bert_layer(model: Any, index: int, query: Any, query_bias: Any, key: Any, key_bias: Any, value: Any, output: Any) -> None:
+def _set_bert_layer(
+    model: Any, index: int, query: Any, query_bias: Any, key: Any, key_bias: Any, value: Any, output: Any
+) -> None:
     layer = model.bert.encoder.layer[index]
     own = layer.attention.self
     for linear, weight, bias in (
@@ -321,7 +352,9 @@ def _set_bert_layer(model: Any, index: int, query: Any, query_bias: Any, key: An
     layer.output.dense.bias.zero_()
 
 
-def _set_gpt2_layer(model: Any, index: int, query: Any, query_bias: Any, key: Any, key_bias: Any, value: Any, output: Any) -> None:
+def _set_gpt2_layer(
+    model: Any, index: int, query: Any, query_bias: Any, key: Any, key_bias: Any, value: Any, output: Any
+) -> None:
     block = model.transformer.h[index]
     block.attn.c_attn.weight.copy_(torch.cat([query, key, value]).T)
     block.attn.c_attn.bias.copy_(torch.cat([query_bias, key_bias, torch.zeros(len(value))]))

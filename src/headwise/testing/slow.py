@@ -41,7 +41,12 @@ def eager_maps(model: Any, rows: Sequence[Encoded]) -> list[np.ndarray]:
     """The attention [layer, head, query, key] of each row, float64, through transformers' eager path with `output_attentions`, unpadded."""
     with eager(model) as module, torch.no_grad():
         return [
-            np.stack([layer[0].double().cpu().numpy() for layer in module(**model_inputs(module, row), output_attentions=True).attentions])
+            np.stack(
+                [
+                    layer[0].double().cpu().numpy()
+                    for layer in module(**model_inputs(module, row), output_attentions=True).attentions
+                ]
+            )
             for row in rows
         ]
 
@@ -50,6 +55,11 @@ def eager_hidden(model: Any, rows: Sequence[Encoded]) -> list[np.ndarray]:
     """What enters each layer, and last what leaves the model: float64 [layer + 1, token, width] of each row, from transformers' `output_hidden_states`."""
     with eager(model) as module, torch.no_grad():
         return [
-            np.stack([h[0].double().cpu().numpy() for h in module(**model_inputs(module, row), output_hidden_states=True).hidden_states])
+            np.stack(
+                [
+                    h[0].double().cpu().numpy()
+                    for h in module(**model_inputs(module, row), output_hidden_states=True).hidden_states
+                ]
+            )
             for row in rows
         ]

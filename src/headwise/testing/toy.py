@@ -38,9 +38,13 @@ def toy_task(count: int = 64, *, pairs: bool = False, regression: bool = False) 
     return Task("toy", "classification", ("accuracy", "f1"), ("0", "1"), train, dev)
 
 
-def toy_folder(path: str | Path, *, causal: bool = False, layers: int = 3, heads: int = 4, d_head: int = 8, seed: int = 0) -> Path:
+def toy_folder(
+    path: str | Path, *, causal: bool = False, layers: int = 3, heads: int = 4, d_head: int = 8, seed: int = 0
+) -> Path:
     """A tiny random BERT (or, causal, GPT-2) with its tokenizer as an ordinary folder."""
-    model, tokenizer = random_model(causal=causal, layers=layers, heads=heads, d_head=d_head, words=WORDS, max_length=32, seed=seed)
+    model, tokenizer = random_model(
+        causal=causal, layers=layers, heads=heads, d_head=d_head, words=WORDS, max_length=32, seed=seed
+    )
     with _quiet():
         model.save_pretrained(path)  # type: ignore[operator]
     tokenizer.save_pretrained(path)

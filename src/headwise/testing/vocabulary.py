@@ -16,14 +16,30 @@ BIDIRECTIONAL_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CAUSAL_SPECIALS = ("[PAD]", "[UNK]", "[BOS]", "[EOS]")
 KINDS = ("ordinary", "pad", "cls", "sep")
 DEFAULT_WORDS = (
-    *("the", "a", "cat", "dog", "bird", "child", "teach|er", "gar|den|er", "saw", "heard", "sleep|s", "sing|s", "run|s"),
+    *(
+        "the",
+        "a",
+        "cat",
+        "dog",
+        "bird",
+        "child",
+        "teach|er",
+        "gar|den|er",
+        "saw",
+        "heard",
+        "sleep|s",
+        "sing|s",
+        "run|s",
+    ),
     *("old", "small", "happi|ly", "near", "under", "tree", "house", "not", "he", "she", "it", "and", "?", ".", ","),
 )
 PIECE_BREAK = "|"
 
 T = TypeVar("T")
 
-_SPLIT = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(Regex(r"[.,!?;:]"), "isolated")])
+_SPLIT = pre_tokenizers.Sequence(
+    [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(Regex(r"[.,!?;:]"), "isolated")]
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +87,9 @@ def make_vocabulary(
     for word, parts in pieces.items():
         found = tokenizer.tokenize(word)
         if found != list(parts):
-            raise ParameterError(f"`words`: '{word}' breaks into {found}, not {list(parts)}; break it where no longer piece fits.")
+            raise ParameterError(
+                f"`words`: '{word}' breaks into {found}, not {list(parts)}; break it where no longer piece fits."
+            )
     for table in tables.values():
         for word in (*table, *table.values()):
             if word not in pieces:
@@ -96,7 +114,9 @@ def make_vocabulary(
     for table in tables.values():
         for word in (*table, *table.values()):
             if any(ids[p] in shared for p in pieces[word]):
-                raise ParameterError(f"`tables`: a piece of '{word}' is a piece of another word too, so the word cannot be told by it.")
+                raise ParameterError(
+                    f"`tables`: a piece of '{word}' is a piece of another word too, so the word cannot be told by it."
+                )
     kinds = dict.fromkeys(range(len(ids)), "ordinary")
     kinds[ids["[PAD]"]] = "pad"
     kinds[ids["[BOS]" if causal else "[CLS]"]] = "cls"
@@ -116,7 +136,11 @@ def _words_of(examples: Iterable[Example]) -> list[str]:
     """The words of examples as the tokenizer will see them: cut at spaces and punctuation."""
     found: list[str] = []
     for example in examples:
-        parts = example.all_words if example.text is None else tuple(p for p in (example.text, example.pair) if p is not None)
+        parts = (
+            example.all_words
+            if example.text is None
+            else tuple(p for p in (example.text, example.pair) if p is not None)
+        )
         found.extend(piece for part in parts for piece, _ in _SPLIT.pre_tokenize_str(part))
     return found
 

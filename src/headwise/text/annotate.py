@@ -24,7 +24,9 @@ STANFORD = {"dobj", "pobj"}  # relations that only Stanford-like label sets have
 ALREADY = "examples with a tree of their own, left as they are"
 
 
-def annotate(corpus: Corpus, pipeline: str | Path | Any, *, batch_size: int = 64, cache: str | Path | None = None) -> Corpus:
+def annotate(
+    corpus: Corpus, pipeline: str | Path | Any, *, batch_size: int = 64, cache: str | Path | None = None
+) -> Corpus:
     """The same corpus with words, spans, heads, relations, UPOS, lemmas, features and sentence numbers from a spaCy pipeline.
 
     Examples of plain text get the pipeline's words as places in the text; examples with words keep them and get a tree over them; examples that have a tree are
@@ -116,7 +118,10 @@ def identity(nlp: Any) -> str:
 
     meta = nlp.meta
     parts = {key: meta.get(key) for key in ("lang", "name", "version")}
-    return json.dumps({**parts, "spacy": spacy.__version__, "pipes": list(nlp.pipe_names), "labels": sorted(_labels(nlp))}, sort_keys=True)
+    return json.dumps(
+        {**parts, "spacy": spacy.__version__, "pipes": list(nlp.pipe_names), "labels": sorted(_labels(nlp))},
+        sort_keys=True,
+    )
 
 
 def _name(nlp: Any) -> str:

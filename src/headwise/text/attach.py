@@ -31,7 +31,9 @@ def attach_trees(corpus: Corpus, trees: Corpus) -> Corpus:
         if not known:
             known.update((document_name(example), example) for example in trees)
         if "" in known:
-            raise InputError(f"{trees.name} holds sentences, not documents; open it as gum:path or with documents=True.")
+            raise InputError(
+                f"{trees.name} holds sentences, not documents; open it as gum:path or with documents=True."
+            )
         for example in corpus.walk(notes):
             partner = known.get(document_name(example))
             if partner is None:

@@ -72,7 +72,9 @@ def auxiliaries(plan: Plan, inverted: bool, copula: bool = False) -> list[tuple[
     return found
 
 
-def verb_group(verb: Verb | None, plan: Plan, person: int, plural: bool, inverted: bool = False) -> tuple[list[Node], Node | None]:
+def verb_group(
+    verb: Verb | None, plan: Plan, person: int, plural: bool, inverted: bool = False
+) -> tuple[list[Node], Node | None]:
     """The auxiliaries in order and the main verb in the form they ask of it; without a verb, a form of `be` as copula comes last."""
     wanted = auxiliaries(plan, inverted, copula=verb is None)
     nodes: list[Node] = []
@@ -125,7 +127,11 @@ def with_case(phrase: Node, preposition: str) -> Node:
 def time_phrase(dice: Dice, plan: Plan) -> Node | None:
     """When: a phrase that fits the tense."""
     if plan.tense == "past":
-        options = ["yesterday", "last night", "last week", "this morning", "on Sunday", "in 1987"] if plan.aspect == "simple" else []
+        options = (
+            ["yesterday", "last night", "last week", "this morning", "on Sunday", "in 1987"]
+            if plan.aspect == "simple"
+            else []
+        )
     else:
         options = {
             "habit": ["every morning", "every evening", "on Sundays"],
@@ -185,7 +191,10 @@ class Clauses:
         """A clause as the tree of its verb."""
         request = request or Request()
         fill = dict(request.fill)
-        outer, self.used = self.used, [e for e in (*fill.values(), request.agent, *request.avoid) if isinstance(e, Entity)]
+        outer, self.used = (
+            self.used,
+            [e for e in (*fill.values(), request.agent, *request.avoid) if isinstance(e, Entity)],
+        )
         links: list[tuple[Slot, Node]] = []
         subject_slot = verb.object if plan.passive and verb.object else verb.subject
         subject_key = "obj" if plan.passive else "subj"
@@ -197,7 +206,10 @@ class Clauses:
             if isinstance(filler, Entity) and agent is None:
                 agent = filler
             subject = self._phrase(
-                filler, "nsubj:pass" if plan.passive else "nsubj", "nom", request.relative.get(subject_key) if request.relative else None
+                filler,
+                "nsubj:pass" if plan.passive else "nsubj",
+                "nom",
+                request.relative.get(subject_key) if request.relative else None,
             )
         shown = subject or request.controller
         if shown is not None:
@@ -215,7 +227,9 @@ class Clauses:
         self.used = outer
         return head
 
-    def _verbal(self, verb: Verb, plan: Plan, request: Request, subject: Node | None, person: int, plural: bool) -> tuple[list[Node], Node]:
+    def _verbal(
+        self, verb: Verb, plan: Plan, request: Request, subject: Node | None, person: int, plural: bool
+    ) -> tuple[list[Node], Node]:
         """What stands between the opening of the clause and its verb, and the verb."""
         if request.form != "finite":
             infinitive = request.form == "infinitive"
@@ -263,11 +277,23 @@ class Clauses:
         ditransitive = verb.recipient is not None
         if ditransitive and verb.object and not plan.passive and "obj" not in fill:
             fill["obj"] = self._choose(verb.object, owned=False)
-        double = ditransitive and "pponly" not in verb.flags and not plan.passive and request.fronted != "iobj" and self.dice.chance(0.65)
+        double = (
+            ditransitive
+            and "pponly" not in verb.flags
+            and not plan.passive
+            and request.fronted != "iobj"
+            and self.dice.chance(0.65)
+        )
         if double and not self._object_would_be_pronoun(fill) and verb.recipient:
             right.append(realise("iobj", verb.recipient, "iobj"))  # type: ignore[arg-type]
         if verb.object is not None and not plan.passive:
-            reflexive = "refl" in verb.flags and "obj" not in fill and agent is not None and subject is not None and self.dice.chance(0.3)
+            reflexive = (
+                "refl" in verb.flags
+                and "obj" not in fill
+                and agent is not None
+                and subject is not None
+                and self.dice.chance(0.3)
+            )
             if reflexive and agent is not None and agent.pronoun in ("she", "he", "I"):
                 obj: Node | None = self.cast.pronoun(agent, "obj", "refl")
                 assert obj is not None
@@ -275,7 +301,9 @@ class Clauses:
                 links.append((verb.object, obj))
             else:
                 obj = realise("obj", verb.object, "obj")
-            light = obj is not None and sum(1 for _ in obj.walk()) <= 3  # a heavy object goes after the particle, a pronoun never does
+            light = (
+                obj is not None and sum(1 for _ in obj.walk()) <= 3
+            )  # a heavy object goes after the particle, a pronoun never does
             after = obj is not None and (obj.upos == "PRON" or (light and self.dice.chance(0.35)))
             right += chain([obj, particle] if after else [particle, obj])
         elif particle:
@@ -295,24 +323,43 @@ class Clauses:
 
     def _object_would_be_pronoun(self, fill: Mapping[str, Filler]) -> bool:
         given = fill.get("obj", False)
-        return given is None or isinstance(given, Node) or (isinstance(given, Entity) and self.cast.pronoun_is_clear(given))
+        return (
+            given is None
+            or isinstance(given, Node)
+            or (isinstance(given, Entity) and self.cast.pronoun_is_clear(given))
+        )
 
     def _adjuncts(self, verb: Verb, plan: Plan, left: list[Node], right: list[Node]) -> tuple[list[Node], list[Node]]:
         """Manner, place and time, not too many at once."""
         dice, left, right = self.dice, list(left), list(right)
         busy = any(node.relation == "obl" or node.relation == "acl:relcl" for node in right)
-        if verb.adverbs and dice.chance(0.35) and plan.negation is None and not any(node.upos == "ADV" for node in left):
+        if (
+            verb.adverbs
+            and dice.chance(0.35)
+            and plan.negation is None
+            and not any(node.upos == "ADV" for node in left)
+        ):
             manner = adverb(dice.pick(verb.adverbs))
             early_ok = bool(right) and manner.form not in ("early", "late", "aloud", "soundly", "badly")
-            if manner.form in ("often", "recently", "finally", "suddenly", "immediately", "secretly") or (early_ok and dice.chance(0.4)):
+            if manner.form in ("often", "recently", "finally", "suddenly", "immediately", "secretly") or (
+                early_ok and dice.chance(0.4)
+            ):
                 left.append(manner)
             else:
                 right.append(manner)
         event = "state" not in verb.flags
-        if event and not busy and dice.chance(0.2) and verb.subject.classes & {"person", "animal"} and verb.object is not None:
+        if (
+            event
+            and not busy
+            and dice.chance(0.2)
+            and verb.subject.classes & {"person", "animal"}
+            and verb.object is not None
+        ):
             right.append(self.place())
         when = time_phrase(dice, plan) if event and plan.negation != "never" and dice.chance(0.3) else None
-        if when is not None and (when.lemma != "1987" or verb.lemma in ("build", "paint", "write", "buy", "sell", "steal", "destroy")):
+        if when is not None and (
+            when.lemma != "1987" or verb.lemma in ("build", "paint", "write", "buy", "sell", "steal", "destroy")
+        ):
             right.append(when)
         return left, right
 
@@ -327,13 +374,26 @@ class Clauses:
     def _choose(self, slot: Slot, first: bool = False, own: bool = True, owned: bool = True) -> Entity:
         """Who or what fills a slot; `own`: it may belong to a participant, `owned`: it may belong to somebody."""
         owner = next(
-            (e for e in self.used if own and owned and "person" in e.classes and e.mentioned and self.cast.pronoun_is_clear(e)), None
+            (
+                e
+                for e in self.used
+                if own and owned and "person" in e.classes and e.mentioned and self.cast.pronoun_is_clear(e)
+            ),
+            None,
         )
         entity = self.cast.choose(slot.classes, self.reuse if first else self.reuse * 0.7, but=self.used, owner=owner)
         self.used.append(entity)
-        if owned and not entity.mentioned and entity.owner is None and entity.classes & {"thing", "vehicle"} and self.dice.chance(0.2):
+        if (
+            owned
+            and not entity.mentioned
+            and entity.owner is None
+            and entity.classes & {"thing", "vehicle"}
+            and self.dice.chance(0.2)
+        ):
             strangers = [e for e in self.cast.entities if e.speaker or e.pronoun == "they"]
-            entity.owner = self.cast.choose(frozenset({"person"}), 0.5, but=[*self.used, *strangers])  # "Peter borrowed Anna's guitar"
+            entity.owner = self.cast.choose(
+                frozenset({"person"}), 0.5, but=[*self.used, *strangers]
+            )  # "Peter borrowed Anna's guitar"
             self.used.append(entity.owner)
         return entity
 
@@ -354,7 +414,9 @@ class Clauses:
         """A relative clause after a noun; the sentence grammar says which."""
         raise NotImplementedError
 
-    def copular(self, subject: Node, predicate: Node, plan: Plan, inverted: bool = False, opening: Sequence[Node] = ()) -> Node:
+    def copular(
+        self, subject: Node, predicate: Node, plan: Plan, inverted: bool = False, opening: Sequence[Node] = ()
+    ) -> Node:
         """ "The house is old": the predicate heads the clause."""
         helpers, _ = verb_group(None, plan, subject.person, subject.plural)
         before = place_helpers(helpers, plan, subject.as_("nsubj"), inverted, None)
@@ -362,7 +424,9 @@ class Clauses:
         return predicate
 
 
-def place_helpers(helpers: list[Node], plan: Plan, subject: Node | None, inverted: bool, frequency: str | None) -> list[Node]:
+def place_helpers(
+    helpers: list[Node], plan: Plan, subject: Node | None, inverted: bool, frequency: str | None
+) -> list[Node]:
     """Subject, auxiliaries, negation and adverbs of frequency in their order; a contraction changes the auxiliary it leans on."""
     first, rest = helpers[:1], helpers[1:]
     word = plan.negation

@@ -51,7 +51,13 @@ class Corpus:
     """
 
     def __init__(
-        self, name: str, stream: Stream, *, licence: str = "", description: str = "", annotations: Iterable[str] | None = None
+        self,
+        name: str,
+        stream: Stream,
+        *,
+        licence: str = "",
+        description: str = "",
+        annotations: Iterable[str] | None = None,
     ) -> None:
         self.name = name
         self.licence = licence
@@ -62,13 +68,17 @@ class Corpus:
         self._notes: Notes = Counter()
 
     @classmethod
-    def from_examples(cls, examples: Sequence[Example], name: str = "examples", *, licence: str = "", description: str = "") -> Corpus:
+    def from_examples(
+        cls, examples: Sequence[Example], name: str = "examples", *, licence: str = "", description: str = ""
+    ) -> Corpus:
         """A corpus of examples at hand."""
         held = tuple(examples)
         return cls(name, lambda notes: held, licence=licence, description=description)
 
     @classmethod
-    def from_texts(cls, texts: Sequence[str | tuple[str, str]], name: str = "texts", *, licence: str = "", description: str = "") -> Corpus:
+    def from_texts(
+        cls, texts: Sequence[str | tuple[str, str]], name: str = "texts", *, licence: str = "", description: str = ""
+    ) -> Corpus:
         """A corpus of plain texts, or of pairs of texts."""
         if isinstance(texts, str):
             raise ParameterError("`texts` must be a list of texts, not one text.")

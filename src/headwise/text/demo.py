@@ -12,7 +12,18 @@ from headwise.text.grammar import KINDS, Grammar
 from headwise.text.syntax import Node, Words
 
 LICENCE = "Apache-2.0"
-SHAPES = ("pair", "single", "pair", "single", "pair", "passage", "pair", "single", "pair", "single")  # repeated: any prefix is a fair mix
+SHAPES = (
+    "pair",
+    "single",
+    "pair",
+    "single",
+    "pair",
+    "passage",
+    "pair",
+    "single",
+    "pair",
+    "single",
+)  # repeated: any prefix is a fair mix
 TITLE = "== "  # opens the title line of a piece of prose
 
 
@@ -72,7 +83,11 @@ def _hangs_together(words: Words) -> bool:
     """Whether every sentence but the first speaks of an entity of an earlier one."""
     seen: set[str] = set()
     for sentence in range(words.sentences[-1] + 1):
-        here = {mention.entity for mention in words.mentions if mention.head is not None and words.sentences[mention.head] == sentence}
+        here = {
+            mention.entity
+            for mention in words.mentions
+            if mention.head is not None and words.sentences[mention.head] == sentence
+        }
         if sentence and not here & seen:
             return False
         seen |= here
@@ -89,7 +104,9 @@ def demo_prose() -> list[Example]:
     examples = []
     for number, piece in enumerate(_pieces()):
         for start in range(0, len(piece) - 1, 2):
-            examples.append(Example(text=piece[start], pair=piece[start + 1], origin=f"demo-prose:{number + 1}:{start + 1}"))
+            examples.append(
+                Example(text=piece[start], pair=piece[start + 1], origin=f"demo-prose:{number + 1}:{start + 1}")
+            )
     return examples
 
 

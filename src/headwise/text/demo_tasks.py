@@ -70,9 +70,17 @@ def _length(example: Example, wanted: str, dice: Dice) -> Example | None:
 def main_tense(example: Example) -> str | None:
     """The tense of the main clause: of its finite verb, auxiliary or copula."""
     root, features = _root(example), example.features or ()
-    candidates = [root, *(w for w, head in enumerate(example.heads or ()) if head == root and (example.upos or ())[w] == "AUX")]
+    candidates = [
+        root,
+        *(w for w, head in enumerate(example.heads or ()) if head == root and (example.upos or ())[w] == "AUX"),
+    ]
     found = next(
-        (features[w]["Tense"] for w in sorted(candidates) if features[w].get("VerbForm") == "Fin" and "Tense" in features[w]), None
+        (
+            features[w]["Tense"]
+            for w in sorted(candidates)
+            if features[w].get("VerbForm") == "Fin" and "Tense" in features[w]
+        ),
+        None,
     )
     return {"Past": "past", "Pres": "present", None: None}[found]
 
@@ -86,7 +94,9 @@ def _number_of(relations: tuple[str, ...]) -> Callable[[Example, str, Dice], Exa
         word = _dependent(example, relations)
         if word is None or (example.upos or ())[word] not in ("NOUN", "PROPN", "PRON"):
             return None
-        joined = any(r == "conj" and h == word for h, r in zip(example.heads or (), example.relations or (), strict=True))
+        joined = any(
+            r == "conj" and h == word for h, r in zip(example.heads or (), example.relations or (), strict=True)
+        )
         number = (example.features or ())[word].get("Number")
         return example if not joined and number == {"singular": "Sing", "plural": "Plur"}[wanted] else None
 
@@ -134,7 +144,9 @@ def _coordination_inversion(example: Example, wanted: str, dice: Dice) -> Exampl
     conjunct = _dependent(example, ("conj",))
     if conjunct is None:
         return None
-    comma = next((w for w, head in enumerate(example.heads or ()) if head == conjunct and relations[w] == "punct"), None)
+    comma = next(
+        (w for w, head in enumerate(example.heads or ()) if head == conjunct and relations[w] == "punct"), None
+    )
     if comma is None:
         return None
     first, joint, second, end = words[:comma], words[comma : comma + 2], words[comma + 2 : -1], words[-1:]
@@ -150,5 +162,7 @@ TASKS: dict[str, Task] = {
     "object_number": Task(("singular", "plural"), _number_of(("obj",))),
     "depth": Task(DEPTHS, _depth),
     "bigram_shift": Task(("original", "shifted"), _bigram_shift),
-    "coordination_inversion": Task(("original", "inverted"), _coordination_inversion, kinds=("joined_clauses", "joined_nouns")),
+    "coordination_inversion": Task(
+        ("original", "inverted"), _coordination_inversion, kinds=("joined_clauses", "joined_nouns")
+    ),
 }

@@ -69,7 +69,9 @@ class Encoder:
         if overlong not in OVERLONG:
             raise ParameterError(f"`overlong` must be one of {', '.join(OVERLONG)}; it is '{overlong}'.")
         if not getattr(tokenizer, "is_fast", False):
-            raise ModelError(f"{type(tokenizer).__name__} gives no word ids or offsets; use the model's fast tokenizer.")
+            raise ModelError(
+                f"{type(tokenizer).__name__} gives no word ids or offsets; use the model's fast tokenizer."
+            )
         if getattr(tokenizer, "truncation_side", "right") != "right":  # words are lost at the end, as the policy says
             tokenizer = copy.deepcopy(tokenizer)
             tokenizer.truncation_side = "right"
@@ -100,7 +102,9 @@ class Encoder:
         for those the words are joined by spaces and aligned by offsets."""
         probe = ["ab", "cd", "ef"]
         try:
-            apart = self.tokenizer(probe, is_split_into_words=True, add_special_tokens=False, verbose=False)["input_ids"]
+            apart = self.tokenizer(probe, is_split_into_words=True, add_special_tokens=False, verbose=False)[
+                "input_ids"
+            ]
         except Exception:  # some refuse words altogether
             return False
         return bool(apart == self.tokenizer(" ".join(probe), add_special_tokens=False, verbose=False)["input_ids"])
@@ -143,7 +147,9 @@ class Encoder:
                 raise InputError(f"{example.where}: the example has no words.")
             if not apart:
                 first, second = " ".join(first), " ".join(second)
-        options: dict[str, Any] = {"truncation": "longest_first" if second else True, "max_length": self.max_length} if truncate else {}
+        options: dict[str, Any] = (
+            {"truncation": "longest_first" if second else True, "max_length": self.max_length} if truncate else {}
+        )
         try:
             return self.tokenizer(
                 first,
@@ -155,7 +161,9 @@ class Encoder:
                 **options,
             )
         except Exception as error:  # tokenizers raise bare exceptions of many kinds
-            raise InputError(f"{example.where}: the tokenizer cannot read it ({type(error).__name__}: {error}).") from error
+            raise InputError(
+                f"{example.where}: the tokenizer cannot read it ({type(error).__name__}: {error})."
+            ) from error
 
     def _align(self, example: Example, row: Any, segment: np.ndarray, truncated: bool) -> tuple[np.ndarray, bool]:
         word = np.full(len(segment), NO_WORD, dtype=np.int64)
@@ -168,7 +176,11 @@ class Encoder:
                     word[token] = local + first_count * int(segment[token])
             clean = True
         else:
-            spans = example.spans if example.text is not None else _joined_spans(example.words) + _joined_spans(example.words_pair or ())
+            spans = (
+                example.spans
+                if example.text is not None
+                else _joined_spans(example.words) + _joined_spans(example.words_pair or ())
+            )
             clean = _align_by_offsets(word, row["offset_mapping"], segment, spans or (), first_count)
         seen = np.unique(word[word != NO_WORD])
         total = len(example.all_words)
@@ -186,7 +198,11 @@ def _joined_spans(words: Sequence[str]) -> tuple[tuple[int, int], ...]:
 
 
 def _align_by_offsets(
-    word: np.ndarray, offsets: Sequence[tuple[int, int]], segment: np.ndarray, spans: Sequence[tuple[int, int]], first: int
+    word: np.ndarray,
+    offsets: Sequence[tuple[int, int]],
+    segment: np.ndarray,
+    spans: Sequence[tuple[int, int]],
+    first: int,
 ) -> bool:
     """Give each piece the word whose characters it covers; False where a piece covers two words."""
     clean = True
@@ -295,7 +311,9 @@ def collate(rows: Sequence[Encoded], pad_id: int = 0, device: torch.device | str
     )
 
 
-def batches(rows: Sequence[Encoded], max_tokens: int, pad_id: int = 0, device: torch.device | str = "cpu") -> list[Batch]:
+def batches(
+    rows: Sequence[Encoded], max_tokens: int, pad_id: int = 0, device: torch.device | str = "cpu"
+) -> list[Batch]:
     """Rows sorted by length and cut into batches of at most `max_tokens` padded tokens (at least one row each)."""
     ordered = sorted(rows, key=lambda row: (len(row), row.index))
     out: list[Batch] = []

@@ -74,7 +74,11 @@ class Entity:
     @property
     def could_be(self) -> frozenset[str]:
         """The pronouns a reader may think stand for it."""
-        return frozenset({self.pronoun}) if self.gender_shown or self.pronoun not in ("she", "he") else frozenset({"she", "he"})
+        return (
+            frozenset({self.pronoun})
+            if self.gender_shown or self.pronoun not in ("she", "he")
+            else frozenset({"she", "he"})
+        )
 
     @property
     def speaker(self) -> bool:
@@ -103,7 +107,9 @@ class Cast:
 
     # Choosing whom to speak of
 
-    def choose(self, classes: frozenset[str], reuse: float, but: Sequence[Entity | None] = (), owner: Entity | None = None) -> Entity:
+    def choose(
+        self, classes: frozenset[str], reuse: float, but: Sequence[Entity | None] = (), owner: Entity | None = None
+    ) -> Entity:
         """An entity of one of these classes: one already in play with probability `reuse`, else a new one."""
         known = [e for e in self.entities if e.classes & classes and e not in but and not e.gone]
         if known and self.dice.chance(reuse):
@@ -160,12 +166,21 @@ class Cast:
         used = {entity.noun for entity in self.entities}
         noun = dice.pick([option for option in options if option not in used] or list(options))
         person = bool({"person", "kin"} & noun.classes)
-        plural = dice.chance(0.15) and not {"kin", "place", "furniture", "org", "queen", "king", "topic", "event"} & noun.classes
+        plural = (
+            dice.chance(0.15)
+            and not {"kin", "place", "furniture", "org", "queen", "king", "topic", "event"} & noun.classes
+        )
         pronoun = (
-            "they" if plural else "it" if not person else {"Fem": "she", "Masc": "he"}.get(noun.gender or "") or dice.pick(("she", "he"))
+            "they"
+            if plural
+            else "it"
+            if not person
+            else {"Fem": "she", "Masc": "he"}.get(noun.gender or "") or dice.pick(("she", "he"))
         )
         entity = Entity("", pronoun, noun=noun, gender_shown=not person or noun.gender is not None or plural)
-        entity.count = dice.pick([2, 3, 0] if person or "animal" in noun.classes else [*NUMBERS, 0, 0, 0]) if plural else 1
+        entity.count = (
+            dice.pick([2, 3, 0] if person or "animal" in noun.classes else [*NUMBERS, 0, 0, 0]) if plural else 1
+        )
         taken = {adjective for other in self.entities for adjective in other.adjectives}
         suitable = [adjective for adjective in self.words.adjectives_for(noun) if adjective not in taken]
         if suitable and "kin" not in noun.classes:
@@ -185,11 +200,17 @@ class Cast:
     def pronoun_is_clear(self, entity: Entity) -> bool:
         """Whether a pronoun can mean nobody else: in the sentence that names the entity, or else in it and the one before."""
         recent = self.now if entity in self.now else [*self.before, *self.now]
-        return entity.nameless or (entity in recent and not any(entity.pronoun in e.could_be for e in recent if e is not entity))
+        return entity.nameless or (
+            entity in recent and not any(entity.pronoun in e.could_be for e in recent if e is not entity)
+        )
 
-    def refer(self, entity: Entity, relation: str, case: str = "acc", pronoun: float = 0.7, plain: bool = False) -> Node:
+    def refer(
+        self, entity: Entity, relation: str, case: str = "acc", pronoun: float = 0.7, plain: bool = False
+    ) -> Node:
         """A noun phrase for the entity that fits what the reader knows; `plain` forbids what would make it long."""
-        again_here = entity in self.now and pronoun > 0  # the same words twice in one sentence would sound like two people
+        again_here = (
+            entity in self.now and pronoun > 0
+        )  # the same words twice in one sentence would sound like two people
         if self.pronoun_is_clear(entity) and (entity.nameless or again_here or self.dice.chance(pronoun)):
             node = self.pronoun(entity, relation, case)
         else:
@@ -216,7 +237,9 @@ class Cast:
         return Node(form, "PRON", relation, lemma, {**features, **marks[case], "PronType": "Prs"})
 
     def _proper(self, entity: Entity, relation: str) -> Node:
-        features = {"Number": "Sing"} | ({"Gender": "Fem" if entity.pronoun == "she" else "Masc"} if entity.pronoun != "it" else {})
+        features = {"Number": "Sing"} | (
+            {"Gender": "Fem" if entity.pronoun == "she" else "Masc"} if entity.pronoun != "it" else {}
+        )
         first = Node(entity.proper[0], "PROPN", relation, features=features)
         if not entity.mentioned:
             first.right = [Node(word, "PROPN", "flat", features={"Number": "Sing"}) for word in entity.proper[1:]]
@@ -255,7 +278,9 @@ class Cast:
     def _first_definite(self, noun: Noun) -> bool:
         """Places and unique things come with `the` at once, most others with `a`."""
         unique = {"room", "river", "spot", "topic", "org", "queen", "king", "garden"}
-        return self.dice.chance(max(self.definite, 0.85 if noun.classes & unique else 0.5 if "person" in noun.classes else 0.0))
+        return self.dice.chance(
+            max(self.definite, 0.85 if noun.classes & unique else 0.5 if "person" in noun.classes else 0.0)
+        )
 
     def _adjective(self, adjective: Adjective, alone: bool) -> Node:
         node = Node(adjective.lemma, "ADJ", "amod", features={"Degree": "Pos"})
@@ -273,7 +298,9 @@ class Cast:
         preposition, kind = self.dice.pick(noun.followers)
         if preposition == "from" and entity.owner is not None:
             return None
-        other = self.choose(frozenset({kind}), reuse=0.3, but=[entity, entity.owner, *(e for e in self.entities if e.speaker)])
+        other = self.choose(
+            frozenset({kind}), reuse=0.3, but=[entity, entity.owner, *(e for e in self.entities if e.speaker)]
+        )
         phrase = self.refer(other, "nmod", pronoun=0, plain=True)
         phrase.left.insert(0, Node(preposition, "ADP", "case"))
         return phrase

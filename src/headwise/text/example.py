@@ -66,17 +66,23 @@ class Example:
         if self.text is None and self.words is None:
             raise InputError(f"{self.where}: an example needs `text` or `words`.")
         if self.text is not None and self.words is not None and self.spans is None:
-            raise InputError(f"{self.where}: an example with both `text` and `words` needs `spans`, the character offsets of the words.")
+            raise InputError(
+                f"{self.where}: an example with both `text` and `words` needs `spans`, the character offsets of the words."
+            )
         count = len(self.all_words) if self.words is not None else None
         for name in ("spans", "heads", "relations", "upos", "lemmas", "features", "sentences"):
             value = getattr(self, name)
             if value is not None and len(value) != count:
-                raise InputError(f"{self.where}: `{name}` has {len(value)} entries for {count if count is not None else 'no'} words.")
+                raise InputError(
+                    f"{self.where}: `{name}` has {len(value)} entries for {count if count is not None else 'no'} words."
+                )
         if self.heads is not None:
             check_tree(self.heads, self.where)
         for mention in self.mentions or ():
             if not 0 <= mention.start < mention.end <= (count or 0):
-                raise InputError(f"{self.where}: mention {mention.start}..{mention.end} lies outside the {count} words.")
+                raise InputError(
+                    f"{self.where}: mention {mention.start}..{mention.end} lies outside the {count} words."
+                )
         for link in self.frames or ():
             for start, end in (link.target, link.span):
                 if not 0 <= start < end <= (count or 0):
@@ -111,7 +117,11 @@ class Example:
 
     def fingerprint(self) -> bytes:
         """A digest of everything but `origin`."""
-        content = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "origin" and getattr(self, f.name) is not None}
+        content = {
+            f.name: _plain(getattr(self, f.name))
+            for f in fields(self)
+            if f.name != "origin" and getattr(self, f.name) is not None
+        }
         return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).digest()
 
 

@@ -62,7 +62,9 @@ class Grammar(SimpleSentences):
                 if "point" in inner.flags
                 else ("progressive", "perfect", "will")
             )
-        inside = self.clause(inner, self.plan(inner, aspects=aspects), Request("ccomp", fill=fill, opening=mark, adjuncts=False))
+        inside = self.clause(
+            inner, self.plan(inner, aspects=aspects), Request("ccomp", fill=fill, opening=mark, adjuncts=False)
+        )
         root.right.append(inside)
         self._link_clause(root, outer, inside)
         return root
@@ -73,7 +75,9 @@ class Grammar(SimpleSentences):
         subject = self.cast.choose(outer.subject.classes, self.reuse)
         root = self.clause(outer, self.plan(outer), Request(fill={"subj": subject}, adjuncts=False))
         control = outer.clause is not None and outer.clause[0] == "obj-to"
-        controller = next(n for n in (root.right if control else root.left) if n.relation == ("obj" if control else "nsubj"))
+        controller = next(
+            n for n in (root.right if control else root.left) if n.relation == ("obj" if control else "nsubj")
+        )
         agent = next((e for e in self.cast.now if e.name == controller.entity), subject)
         inner = self.verb(
             lambda v: (
@@ -84,7 +88,9 @@ class Grammar(SimpleSentences):
             ),
             False,
         )
-        inside = self.clause(inner, Plan(self.tense), Request("xcomp", "infinitive", controller=controller, agent=agent, adjuncts=False))
+        inside = self.clause(
+            inner, Plan(self.tense), Request("xcomp", "infinitive", controller=controller, agent=agent, adjuncts=False)
+        )
         root.right.append(inside)
         self._link_clause(root, outer, inside)
         return root
@@ -105,7 +111,13 @@ class Grammar(SimpleSentences):
             word = "before"
         front = self.dice.chance(0.5) and word != "until"
         present = self.tense == "present"
-        aspects = ("will",) if present else ("progressive",) if word == "when" and not main.flags & {"point", "state"} else ("simple",)
+        aspects = (
+            ("will",)
+            if present
+            else ("progressive",)
+            if word == "when" and not main.flags & {"point", "state"}
+            else ("simple",)
+        )
         if "state" in main.flags:
             main = self.verb(lambda v: v.clause is None and "person" in v.subject.classes and "state" not in v.flags)
         sub = self.verb(lambda v: v.clause is None and "person" in v.subject.classes and "state" not in v.flags)
@@ -130,19 +142,25 @@ class Grammar(SimpleSentences):
 
     def _reason(self, word: str) -> Node:
         """A clause that says why, about somebody or something just mentioned."""
-        about = [e for e in self.cast.now if e.noun and lexicon().adjectives_for(e.noun, predicative=True) and not e.speaker]
+        about = [
+            e for e in self.cast.now if e.noun and lexicon().adjectives_for(e.noun, predicative=True) and not e.speaker
+        ]
         people = [e for e in self.cast.now if "person" in e.classes]
         mark = Node(word, "SCONJ", "mark")
         if people and (not about or self.dice.chance(0.4)):
             verb = self.verb(lambda v: v.lemma in ("need", "love", "trust", "admire", "fear"), False)
             fill = {"subj": self.dice.pick(people)}
             return self.clause(
-                verb, Plan(self.tense, "simple", self._maybe_not()), Request("advcl", fill=fill, opening=[mark], adjuncts=False)
+                verb,
+                Plan(self.tense, "simple", self._maybe_not()),
+                Request("advcl", fill=fill, opening=[mark], adjuncts=False),
             )
         if not about:
             fill = {"subj": self.cast.choose(PERSON, 0.9)}
             return self.clause(
-                self.verb(lambda v: v.lemma == "sleep", False), Plan(self.tense, "progressive"), Request("advcl", fill=fill, opening=[mark])
+                self.verb(lambda v: v.lemma == "sleep", False),
+                Plan(self.tense, "progressive"),
+                Request("advcl", fill=fill, opening=[mark]),
             )
         root = self._adjective_clause(self.dice.pick(about), [mark])
         return root.as_("advcl")
@@ -154,20 +172,28 @@ class Grammar(SimpleSentences):
 
     def _adjective_clause(self, entity: Entity, opening: Sequence[Node] = (), inverted: bool = False) -> Node:
         assert entity.noun is not None, "only nouns have adjectives that suit them"
-        suitable = [a for a in lexicon().adjectives_for(entity.noun, True) if a not in entity.adjectives] or lexicon().adjectives_for(
-            entity.noun, True
-        )
+        suitable = [
+            a for a in lexicon().adjectives_for(entity.noun, True) if a not in entity.adjectives
+        ] or lexicon().adjectives_for(entity.noun, True)
         subject = self.cast.refer(entity, "nsubj", "nom", plain=True)
         predicate = Node(self.dice.pick(suitable).lemma, "ADJ", features={"Degree": "Pos"})
         plan = Plan(self.tense, negation=None if inverted else self._maybe_not())
-        if self.dice.chance(0.5) and plan.negation is None and predicate.form not in ("enormous", "tiny", "wooden", "broken", "delicious"):
+        if (
+            self.dice.chance(0.5)
+            and plan.negation is None
+            and predicate.form not in ("enormous", "tiny", "wooden", "broken", "delicious")
+        ):
             predicate.left = [adverb(self.dice.pick(("very", "quite", "extremely", "too", "rather")))]
         return self.copular(subject, predicate, plan, inverted, opening)
 
     def _describable(self) -> Entity:
         """Something that adjectives suit: known from the sentence before, or new."""
         known = [e for e in self.cast.before if e.noun and lexicon().adjectives_for(e.noun, True) and not e.gone]
-        return self.dice.pick(known) if known else self._noun_entity(frozenset({"sellable", "building", "readable", "food"}))
+        return (
+            self.dice.pick(known)
+            if known
+            else self._noun_entity(frozenset({"sellable", "building", "readable", "food"}))
+        )
 
     def description(self) -> Node:
         """ "The house is very old", "Anna was a famous painter", "Peter is in the garden"."""
@@ -184,8 +210,12 @@ class Grammar(SimpleSentences):
         fitting = [n for n in lexicon().nouns_of(PERSON) if n.gender is None and n is not subject_entity.noun]
         noun = self.dice.pick(fitting)
         plural = subject.plural
-        predicate = Node(noun.plural if plural else noun.lemma, "NOUN", "root", noun.lemma, {"Number": "Plur" if plural else "Sing"})
-        adjective = Node(self.dice.pick(lexicon().adjectives_for(noun)).lemma, "ADJ", "amod", features={"Degree": "Pos"})
+        predicate = Node(
+            noun.plural if plural else noun.lemma, "NOUN", "root", noun.lemma, {"Number": "Plur" if plural else "Sing"}
+        )
+        adjective = Node(
+            self.dice.pick(lexicon().adjectives_for(noun)).lemma, "ADJ", "amod", features={"Degree": "Pos"}
+        )
         determiner = article(False, adjective.form, plural)
         predicate.left = [adjective] if plural else [determiner, adjective]
         return self.copular(subject, predicate, plan)
@@ -207,7 +237,9 @@ class Grammar(SimpleSentences):
         else:
             self.used = [entity]
             where = self.place()
-        form = {("past", False): "was", ("past", True): "were", ("present", False): "is", ("present", True): "are"}[self.tense, plural]
+        form = {("past", False): "was", ("past", True): "were", ("present", False): "is", ("present", True): "are"}[
+            self.tense, plural
+        ]
         features = {"Mood": "Ind", "Number": "Plur" if plural else "Sing", "Person": "3", "VerbForm": "Fin"}
         root = Node(form, "VERB", "root", "be", features | {"Tense": "Past" if self.tense == "past" else "Pres"})
         root.left = [Node("there", "PRON", "expl")]
@@ -218,7 +250,9 @@ class Grammar(SimpleSentences):
 
     def joined_nouns(self) -> Node:
         """ "Anna and her brother visited the museum"."""
-        verb = self.verb(lambda v: v.clause is None and "person" in v.subject.classes and "refl" not in v.flags and v.lemma != "meet")
+        verb = self.verb(
+            lambda v: v.clause is None and "person" in v.subject.classes and "refl" not in v.flags and v.lemma != "meet"
+        )
         first = self.cast.choose(PERSON, self.reuse)
         second = self.cast.create(PERSON, owner=first if not first.speaker else None)
         subject = self.cast.refer(first, "nsubj", "nom", plain=True)
@@ -232,12 +266,20 @@ class Grammar(SimpleSentences):
         root = self.clause(verb, self.plan(verb), Request(fill={"subj": subject}, avoid=(first, second)))
         if subject.group and self.dice.chance(0.5):
             verb2 = self.verb(
-                lambda v: v.clause is None and v.object is not None and "person" in v.subject.classes and "refl" not in v.flags, False
+                lambda v: (
+                    v.clause is None
+                    and v.object is not None
+                    and "person" in v.subject.classes
+                    and "refl" not in v.flags
+                ),
+                False,
             )
             pronoun = self.cast.pronoun(both, "nsubj", "nom")
             pronoun.entity = both.name
             plan = self._plain(verb2, 0.3)
-            more = self.clause(verb2, plan, Request("conj", fill={"subj": pronoun}, avoid=(first, second), adjuncts=False))
+            more = self.clause(
+                verb2, plan, Request("conj", fill={"subj": pronoun}, avoid=(first, second), adjuncts=False)
+            )
             more.left = [Node(",", "PUNCT", "punct"), Node(self.dice.pick(("but", "and")), "CCONJ", "cc"), *more.left]
             root.right.append(more)
         return root
@@ -248,12 +290,18 @@ class Grammar(SimpleSentences):
         subject = self.cast.choose(PERSON, self.reuse)
         tense_plan = self.plan(first, aspects=("simple",) if self.tense == "past" else ("perfect", "will"), negative=0)
         root = self.clause(first, tense_plan, Request(fill={"subj": subject}, adjuncts=False))
-        second = self.verb(lambda v: v.clause is None and "person" in v.subject.classes and not v.flags & {"state", "refl"})
+        second = self.verb(
+            lambda v: v.clause is None and "person" in v.subject.classes and not v.flags & {"state", "refl"}
+        )
         shared = next(node for node in root.left if node.relation == "nsubj")
-        helper = Node("x", "PRON", features={"Number": "Plur" if shared.plural else "Sing", "Person": str(shared.person)})
+        helper = Node(
+            "x", "PRON", features={"Number": "Plur" if shared.plural else "Sing", "Person": str(shared.person)}
+        )
         more = self.clause(second, tense_plan, Request("conj", fill={"subj": helper}, agent=subject, adjuncts=False))
         more.left = [Node("and", "CCONJ", "cc"), *(n for n in more.left if n is not helper and n.upos != "AUX")]
-        more.links = [(frame, element, shared if node is helper else node, core) for frame, element, node, core in more.links]
+        more.links = [
+            (frame, element, shared if node is helper else node, core) for frame, element, node, core in more.links
+        ]
         root.right.append(more)
         return root
 
@@ -278,7 +326,9 @@ class Grammar(SimpleSentences):
         you = self.cast.speaker("you") if "person" in verb.subject.classes and self.dice.chance(0.2) else None
         plan = self.plan(verb, negative=0.15)
         plan = renegate(plan, "n't" if plan.negation else None)
-        return self._ask(self.clause(verb, plan, Request(inverted=True, fill={"subj": you} if you else {}, adjuncts=False)))
+        return self._ask(
+            self.clause(verb, plan, Request(inverted=True, fill={"subj": you} if you else {}, adjuncts=False))
+        )
 
     def _ask(self, root: Node) -> Node:
         root.left.insert(0, Node("?", "PUNCT", lemma="?"))  # read and taken out again by `sentence`
@@ -293,20 +343,32 @@ class Grammar(SimpleSentences):
     def object_question(self) -> Node:
         """ "What did Anna buy?", "Who did Peter help?"."""
         verb = self.verb(
-            lambda v: v.clause is None and v.object is not None and v.recipient is None and "refl" not in v.flags and not v.particle
+            lambda v: (
+                v.clause is None
+                and v.object is not None
+                and v.recipient is None
+                and "refl" not in v.flags
+                and not v.particle
+            )
         )
         assert verb.object is not None
         word = "who" if verb.object.classes & {"person", "animal", "kin"} else "what"
-        request = Request(inverted=True, fill={"obj": Node(word, "PRON", features=dict(QUESTION_WORD))}, fronted="obj", adjuncts=False)
+        request = Request(
+            inverted=True, fill={"obj": Node(word, "PRON", features=dict(QUESTION_WORD))}, fronted="obj", adjuncts=False
+        )
         return self.clause(verb, renegate(self.plan(verb), None), request)
 
     def adverb_question(self) -> Node:
         """ "Where did Anna hide the key?"."""
-        verb = self.verb(lambda v: v.clause is None and "state" not in v.flags and (v.oblique is None or not v.oblique[1].required))
+        verb = self.verb(
+            lambda v: v.clause is None and "state" not in v.flags and (v.oblique is None or not v.oblique[1].required)
+        )
         word = adverb(self.dice.pick(("when", "where", "why", "how")))
         word.features = dict(QUESTION_WORD)
         plan = self.plan(verb, negative=0)
-        plan = Plan(plan.tense, "will" if plan.aspect in ("habit", "perfect") and plan.tense == "present" else plan.aspect)
+        plan = Plan(
+            plan.tense, "will" if plan.aspect in ("habit", "perfect") and plan.tense == "present" else plan.aspect
+        )
         return self.clause(verb, plan, Request(inverted=True, opening=[word], adjuncts=False, fill={"obl": None}))
 
     def spoken_aside(self) -> Node:
@@ -314,13 +376,23 @@ class Grammar(SimpleSentences):
         verb = self.verb(lambda v: v.clause is None and "person" in v.subject.classes)
         word = self.dice.pick(("well", "yes", "no", "oh"))
         fill = {"subj": self.cast.speaker("I")} if self.dice.chance(0.4) else {}
-        root = self.clause(verb, self.plan(verb, negative=1.0 if word == "no" else 0.1), Request(fill=fill, adjuncts=False))
+        root = self.clause(
+            verb, self.plan(verb, negative=1.0 if word == "no" else 0.1), Request(fill=fill, adjuncts=False)
+        )
         root.left = [Node(word, "INTJ", "discourse"), Node(",", "PUNCT", "punct"), *root.left]
         return root
 
 
 ASSUMING = frozenset(
-    {"polar_question", "subject_question", "object_question", "adverb_question", "negated", "description", "negative_subject"}
+    {
+        "polar_question",
+        "subject_question",
+        "object_question",
+        "adverb_question",
+        "negated",
+        "description",
+        "negative_subject",
+    }
 )
 
 KINDS: dict[str, Callable[[Grammar], Node]] = {

@@ -90,7 +90,9 @@ class Lexicon:
 
     def adjectives_for(self, noun: Noun, predicative: bool = False) -> list[Adjective]:
         return [
-            adjective for adjective in self.adjectives if adjective.classes & noun.classes and (adjective.predicative or not predicative)
+            adjective
+            for adjective in self.adjectives
+            if adjective.classes & noun.classes and (adjective.predicative or not predicative)
         ]
 
     def verb(self, lemma: str) -> Verb:

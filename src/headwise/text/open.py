@@ -71,7 +71,9 @@ def _open_path(spec: str | Path, common: dict[str, Any], options: dict[str, Any]
         raise InputError(f"There is no file '{path}'; check the path.")
     if format_name is None:
         if path.is_dir():
-            raise InputError(f"'{path}' is a folder; name a file, or give format:folder with one of {', '.join(FORMATS)}.")
+            raise InputError(
+                f"'{path}' is a folder; name a file, or give format:folder with one of {', '.join(FORMATS)}."
+            )
         format_name = format_by_ending(path)
     chosen = FORMATS[format_name]
     if format_name == "txt":
@@ -136,7 +138,9 @@ def how() -> str:
     return HOW.format(endings=", ".join(BY_ENDING), formats=", ".join(FORMATS))
 
 
-def _read_by_first_line(files: Iterable[TextFile], notes: Notes, *, part: str | None = None, task: str | None = None) -> Iterator[Example]:
+def _read_by_first_line(
+    files: Iterable[TextFile], notes: Notes, *, part: str | None = None, task: str | None = None
+) -> Iterator[Example]:
     """A `.txt` file: SentEval's and MRPC's are known by their first line, all else is prose."""
     for file in files:
         opening, file = peek_lines(file, lambda line: bool(line.strip()))

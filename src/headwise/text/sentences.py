@@ -36,7 +36,9 @@ class SimpleSentences(Clauses):
 
     def verb(self, accept: Callable[[Verb], bool], known: bool = True) -> Verb:
         """A verb not used yet; where the text has people and things already, one that can speak of them."""
-        options = [v for v in lexicon().verbs if accept(v) and v.lemma not in self.spoken] or [v for v in lexicon().verbs if accept(v)]
+        options = [v for v in lexicon().verbs if accept(v) and v.lemma not in self.spoken] or [
+            v for v in lexicon().verbs if accept(v)
+        ]
         recent = [e for e in self.cast.before if not e.gone]
         if known and recent:
             fitting = [v for v in options if any(e.classes & v.subject.classes for e in recent)]
@@ -46,7 +48,9 @@ class SimpleSentences(Clauses):
         self.spoken.add(found.lemma)
         return found
 
-    def plan(self, verb: Verb, tense: str | None = None, aspects: Sequence[str] | None = None, negative: float = 0.1) -> Plan:
+    def plan(
+        self, verb: Verb, tense: str | None = None, aspects: Sequence[str] | None = None, negative: float = 0.1
+    ) -> Plan:
         """A tense and aspect in which the verb sounds natural."""
         tense = tense or self.tense
         static, point = "state" in verb.flags, bool(verb.flags & {"point", "state"})
@@ -54,11 +58,20 @@ class SimpleSentences(Clauses):
         if tense == "past" and static:
             weights = {"simple": 1.0}
         elif tense == "past":
-            weights = {"simple": 0.8, "perfect": 0.06, "progressive": 0.0 if point else 0.13, "can": 0.0 if accident else 0.04}
+            weights = {
+                "simple": 0.8,
+                "perfect": 0.06,
+                "progressive": 0.0 if point else 0.13,
+                "can": 0.0 if accident else 0.04,
+            }
         elif static:
             weights = {"simple": 1.0}
         else:
-            weights = {"habit": 0.45 if "habit" in verb.flags else 0.0, "progressive": 0.0 if point else 0.2, "perfect": 0.3}
+            weights = {
+                "habit": 0.45 if "habit" in verb.flags else 0.0,
+                "progressive": 0.0 if point else 0.2,
+                "perfect": 0.3,
+            }
             weights |= {"will": 0.25} | ({} if accident else {"can": 0.08, "must": 0.06, "should": 0.06})
         if aspects is not None:
             weights = {a: weights.get(a, 0.0) or 1e-3 for a in aspects}
@@ -71,7 +84,9 @@ class SimpleSentences(Clauses):
     def _plain(self, verb: Verb, negative: float) -> Plan:
         """A plan for a clause beside another one."""
         return self.plan(
-            verb, aspects=("simple",) if self.tense == "past" or "state" in verb.flags else ("perfect", "will"), negative=negative
+            verb,
+            aspects=("simple",) if self.tense == "past" or "state" in verb.flags else ("perfect", "will"),
+            negative=negative,
         )
 
     # Statements
@@ -79,7 +94,9 @@ class SimpleSentences(Clauses):
     def statement(self) -> Node:
         verb = self.verb(lambda v: v.clause is None)
         plan = self.plan(verb)
-        request = Request(fill={"subj": self.cast.speaker(self.dice.pick(("I", "we")))} if self._first_person(verb) else {})
+        request = Request(
+            fill={"subj": self.cast.speaker(self.dice.pick(("I", "we")))} if self._first_person(verb) else {}
+        )
         root = self.clause(verb, plan, request)
         if self.dice.chance(0.12):
             word = self.dice.pick(("perhaps", "apparently", "fortunately", "unfortunately"))
@@ -89,11 +106,15 @@ class SimpleSentences(Clauses):
 
     def _first_person(self, verb: Verb) -> bool:
         speaks = any(e.speaker for e in self.cast.entities)
-        return "person" in verb.subject.classes and self.dice.chance(0.5 if speaks else 0.12 if not self.cast.entities else 0.03)
+        return "person" in verb.subject.classes and self.dice.chance(
+            0.5 if speaks else 0.12 if not self.cast.entities else 0.03
+        )
 
     def passive(self) -> Node:
         verb = self.verb(lambda v: v.object is not None and v.clause is None and not v.flags & {"nopass", "state"})
-        plan = self.plan(verb, aspects=("simple", "perfect") if self.tense == "past" else ("perfect", "will", "must", "simple"))
+        plan = self.plan(
+            verb, aspects=("simple", "perfect") if self.tense == "past" else ("perfect", "will", "must", "simple")
+        )
         if plan.tense == "present" and plan.aspect == "simple" and "state" not in verb.flags:
             plan = Plan("present", "perfect", plan.negation)
         return self.clause(verb, Plan(plan.tense, plan.aspect, plan.negation, passive=True))
@@ -148,7 +169,10 @@ class SimpleSentences(Clauses):
             root.right.append(adverb("nowhere"))
             return root
         verb = self.verb(
-            lambda v: v.lemma in ("see", "hear", "buy", "find", "eat", "write", "steal", "read", "explain", "bring") and v.clause is None
+            lambda v: (
+                v.lemma in ("see", "hear", "buy", "find", "eat", "write", "steal", "read", "explain", "bring")
+                and v.clause is None
+            )
         )
         nothing = Node("nothing", "PRON", features=dict(NEGATIVE))
         root = self.clause(verb, self.plan(verb, negative=0), Request(fill={"obj": nothing}, adjuncts=False))
@@ -158,12 +182,17 @@ class SimpleSentences(Clauses):
 
     def without(self) -> Node:
         """ "Anna left the house without closing the door"."""
-        verb = self.verb(lambda v: v.object is not None and v.clause is None and "state" not in v.flags and "person" in v.subject.classes)
+        verb = self.verb(
+            lambda v: (
+                v.object is not None and v.clause is None and "state" not in v.flags and "person" in v.subject.classes
+            )
+        )
         subject = self.cast.choose(PERSON, self.reuse)
         root = self.clause(verb, self.plan(verb, negative=0), Request(fill={"subj": subject}, adjuncts=False))
         second = self.verb(
             lambda v: (
-                v.clause is None and v.lemma in ("open", "close", "thank", "notice", "read", "smile", "laugh", "see", "help", "explain")
+                v.clause is None
+                and v.lemma in ("open", "close", "thank", "notice", "read", "smile", "laugh", "see", "help", "explain")
             )
         )
         word = self.dice.pick(("without", "without", "before", "after"))
@@ -181,17 +210,23 @@ class SimpleSentences(Clauses):
     def relative_subject(self) -> Node:
         verb = self.verb(lambda v: v.clause is None and bool(v.subject.classes & {"person", "animal"}))
         subject = self._noun_entity(verb.subject.classes - {"kin", "org"})
-        return self.clause(verb, self.plan(verb), Request(fill={"subj": subject}, relative={"subj": "subject"}, adjuncts=False))
+        return self.clause(
+            verb, self.plan(verb), Request(fill={"subj": subject}, relative={"subj": "subject"}, adjuncts=False)
+        )
 
     def relative_object(self) -> Node:
         verb = self.verb(
             lambda v: (
-                v.clause is None and v.object is not None and bool(v.object.classes & {"thing", "sellable", "readable", "small", "person"})
+                v.clause is None
+                and v.object is not None
+                and bool(v.object.classes & {"thing", "sellable", "readable", "small", "person"})
             )
         )
         assert verb.object is not None
         obj = self._noun_entity(verb.object.classes - {"kin"})
-        return self.clause(verb, self.plan(verb), Request(fill={"obj": obj}, relative={"obj": "object"}, adjuncts=False))
+        return self.clause(
+            verb, self.plan(verb), Request(fill={"obj": obj}, relative={"obj": "object"}, adjuncts=False)
+        )
 
     def _noun_entity(self, classes: frozenset[str]) -> Entity:
         while True:
@@ -206,7 +241,10 @@ class SimpleSentences(Clauses):
         if kind == "subject":
             verb = self.verb(
                 lambda v: (
-                    v.clause is None and v.oblique is None and bool(entity.classes & v.subject.classes) and not v.flags & {"refl", "gone"}
+                    v.clause is None
+                    and v.oblique is None
+                    and bool(entity.classes & v.subject.classes)
+                    and not v.flags & {"refl", "gone"}
                 ),
                 False,
             )
@@ -228,10 +266,23 @@ class SimpleSentences(Clauses):
             )
             fill = {"obj": (self._whom() if person else self._that()) if self.dice.chance(0.65) else None, "obl": None}  # type: ignore[dict-item]
             fronted, opening = "obj", []
-        plan = self.plan(verb, tense, ("simple", "perfect") if tense == "past" or "state" in verb.flags else ("perfect",), negative=0.06)
+        plan = self.plan(
+            verb,
+            tense,
+            ("simple", "perfect") if tense == "past" or "state" in verb.flags else ("perfect",),
+            negative=0.06,
+        )
         if "state" in verb.flags:
             plan = Plan(tense, "simple", plan.negation)
-        request = Request("acl:relcl", fill=fill, fronted=fronted, opening=opening, agent=entity, avoid=tuple(self.used), adjuncts=False)
+        request = Request(
+            "acl:relcl",
+            fill=fill,
+            fronted=fronted,
+            opening=opening,
+            agent=entity,
+            avoid=tuple(self.used),
+            adjuncts=False,
+        )
         if kind == "subject":
             request.agreement = (3, entity.pronoun == "they")
         node.right.append(self.clause(verb, plan, request))

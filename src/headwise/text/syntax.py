@@ -12,7 +12,20 @@ T = TypeVar("T")
 
 # What a mention consists of besides its head; prepositions, conjuncts and clauses above it are not part of it.
 INSIDE_MENTION = frozenset(
-    {"det", "amod", "nummod", "compound", "flat", "nmod", "nmod:poss", "acl:relcl", "acl", "advmod", "appos", "det:predet"}
+    {
+        "det",
+        "amod",
+        "nummod",
+        "compound",
+        "flat",
+        "nmod",
+        "nmod:poss",
+        "acl:relcl",
+        "acl",
+        "advmod",
+        "appos",
+        "det:predet",
+    }
 )
 
 
@@ -29,7 +42,9 @@ class Node:
     right: list[Node] = field(default_factory=list)
     entity: str | None = None  # the entity this noun phrase stands for
     group: str | None = None  # the entity it stands for together with its conjuncts
-    links: list[tuple[str, str, Node, bool]] = field(default_factory=list)  # frame, element, filler, core: this word is the target
+    links: list[tuple[str, str, Node, bool]] = field(
+        default_factory=list
+    )  # frame, element, filler, core: this word is the target
 
     def __post_init__(self) -> None:
         self.lemma = self.lemma or self.form
@@ -93,11 +108,15 @@ class Words:
     def _annotate(self, node: Node, place: dict[int, int]) -> None:
         if node.entity is not None:
             inside = [node] + [word for child in node.left if child.relation in INSIDE_MENTION for word in child.walk()]
-            inside += [word for child in node.right if child.relation in INSIDE_MENTION | {"case"} for word in child.walk()]
+            inside += [
+                word for child in node.right if child.relation in INSIDE_MENTION | {"case"} for word in child.walk()
+            ]
             self._mention(inside, node, node.entity, place)
         if node.group is not None:
             inside = [word for child in node.left if child.relation != "case" for word in child.walk()]
-            self._mention([*inside, node, *(word for child in node.right for word in child.walk())], node, node.group, place)
+            self._mention(
+                [*inside, node, *(word for child in node.right for word in child.walk())], node, node.group, place
+            )
         for frame, element, filler, core in node.links:
             if id(filler) not in place:
                 continue

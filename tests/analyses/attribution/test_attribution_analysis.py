@@ -46,7 +46,9 @@ def random(causal: bool = False, **sizes) -> HeadModel:
 
 
 def run(model: HeadModel, examples, folder: Path, *analyses, **options) -> Atlas:
-    return run_analyses(model, Corpus.from_examples(list(examples), "few"), list(analyses), folder, RunOptions(**options))
+    return run_analyses(
+        model, Corpus.from_examples(list(examples), "few"), list(analyses), folder, RunOptions(**options)
+    )
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -83,7 +85,9 @@ def test_correlations_shares_and_offsets_by_plain_loops(causal: bool, tmp_path: 
                 kept[name].append(value)
     for source, kept in sums.items():
         for name in ("pearson", "spearman", "own"):
-            np.testing.assert_allclose(found[name].sel(source=source), np.mean(kept[name], axis=0), atol=2e-5, err_msg=f"{source} {name}")
+            np.testing.assert_allclose(
+                found[name].sel(source=source), np.mean(kept[name], axis=0), atol=2e-5, err_msg=f"{source} {name}"
+            )
         np.testing.assert_allclose(
             found["share"].sel(source=source, receiver="all", token_type="sep"), np.mean(kept["sep"], axis=0), atol=2e-5
         )
@@ -91,7 +95,9 @@ def test_correlations_shares_and_offsets_by_plain_loops(causal: bool, tmp_path: 
     histogram = found["histogram"].sel(source="input", offset=np.flatnonzero(pairs) - 39)
     np.testing.assert_allclose(histogram, expected, atol=2e-5)
     offsets = np.flatnonzero(pairs) - 39
-    np.testing.assert_allclose(found["centre"].sel(source="input"), (expected * offsets).sum(-1) / expected.sum(-1), atol=1e-4)
+    np.testing.assert_allclose(
+        found["centre"].sel(source="input"), (expected * offsets).sum(-1) / expected.sum(-1), atol=1e-4
+    )
     assert found["pearson"].sel(source="attention").isnull().all()
     assert (found["pearson_n"].sel(source="input") == 3).all()
     model.close()
@@ -99,10 +105,14 @@ def test_correlations_shares_and_offsets_by_plain_loops(causal: bool, tmp_path: 
 
 def test_planted_heads(tmp_path: Path) -> None:
     """Linear heads: local contributions are attention itself; the input's have a closed form; own shares by layer too."""
-    planted = planted_model([["previous", "uniform"], ["first", "previous"]], words=["a", "b", "c", "d", "e"], max_length=10)
+    planted = planted_model(
+        [["previous", "uniform"], ["first", "previous"]], words=["a", "b", "c", "d", "e"], max_length=10
+    )
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     texts = ["a b c d", "b a e"]
-    found = run(model, [Example(text=t) for t in texts], tmp_path, Attribution(method="exact", length="all", patterns=0))["attribution"]
+    found = run(
+        model, [Example(text=t) for t in texts], tmp_path, Attribution(method="exact", length="all", patterns=0)
+    )["attribution"]
     expected = [closed_form(planted, row) for row in planted.encode(texts)]
     own = np.mean([[layer.diagonal().mean() for layer in one["layer_input"]] for one in expected], axis=0)
     np.testing.assert_allclose(found["layer_own"], own, atol=1e-4)
@@ -115,7 +125,9 @@ def test_planted_heads(tmp_path: Path) -> None:
     np.testing.assert_allclose(found["pearson"].sel(source="previous_layer", head=1, layer=1), 1, atol=1e-5)
     # Uniform attention has no correlation with anything: all its rows are left out and counted.
     assert np.isnan(found["pearson"].sel(source="input", layer=0, head=1))
-    assert int(found["rows_left_out"].sel(source="input", layer=0, head=1)) == sum(len(row) for row in planted.encode(texts))
+    assert int(found["rows_left_out"].sel(source="input", layer=0, head=1)) == sum(
+        len(row) for row in planted.encode(texts)
+    )
     assert int(found["pearson_n"].sel(source="input", layer=0, head=1)) == 0
     model.close()
 
@@ -162,7 +174,11 @@ def test_models_each_on_its_own_corpus_stand_in_one_figure(tmp_path: Path) -> No
             drawn = [tuple(line.get_ydata()) for line in ax.lines]
             for source in ("attention", "previous_layer", "input"):
                 expected = atlas[group]["centre"].sel(source=source).mean("head").values
-                assert any(len(line) == len(expected) and np.allclose(line, expected) for line in drawn), (group, name, source)
+                assert any(len(line) == len(expected) and np.allclose(line, expected) for line in drawn), (
+                    group,
+                    name,
+                    source,
+                )
     for model, _ in corpora.values():
         model.close()
 
@@ -183,7 +199,10 @@ def test_length_rule_is_said_and_can_be_lifted(tmp_path: Path) -> None:
     assert found.attrs["examples"] == 2
     assert found.attrs["left_out_longer"] == 1
     assert "at most 8 tokens (d_head" in found.attrs["length_rule"]
-    assert run(model, examples, tmp_path / "b", Attribution(length="all", patterns=0))["attribution"].attrs["examples"] == 3
+    assert (
+        run(model, examples, tmp_path / "b", Attribution(length="all", patterns=0))["attribution"].attrs["examples"]
+        == 3
+    )
     assert run(model, examples, tmp_path / "c", Attribution(length=5, patterns=0))["attribution"].attrs["examples"] == 1
     with pytest.raises(InputError, match="None of the 3 inputs has from 2 to 3 tokens"):
         run(model, examples, tmp_path / "d", Attribution(length=3))
@@ -255,7 +274,9 @@ def test_what_separators_really_give(tmp_path: Path) -> None:
     assert first["from sep, input"] == pytest.approx(
         float(found["share"].sel(source="input", receiver="all", token_type="sep", layer=layer, head=head))
     )
-    by_name = {spec.name: spec.function(found) for spec in tables_for("attribution")}  # what a user finds on the page and as CSV
+    by_name = {
+        spec.name: spec.function(found) for spec in tables_for("attribution")
+    }  # what a user finds on the page and as CSV
     heads = by_name["special-heads"]
     assert list(heads["head"][heads["token type"] == "sep"])[:4] == list(table["head"])
     bare = found.assign(share=found["share"].where(found["token_type"] != "sep", 0.0))  # a model without separators

@@ -49,7 +49,12 @@ def made(layers: int = 3, heads: int = 4, n: int = 12, seed: int = 0) -> xr.Data
     values = rng.random((layers, n, n))
     variables["sample_layer"] = (("layer", "token", "source_token"), values / values.sum(-1, keepdims=True))
     texts = ["[CLS]", *(f"word{chr(97 + i)}" for i in range(n - 2)), "[SEP]"]
-    coords = {"source": SOURCES, "layer": np.arange(layers), "head": np.arange(heads), "receiver": ["all", "cls", "sep", "other"]}
+    coords = {
+        "source": SOURCES,
+        "layer": np.arange(layers),
+        "head": np.arange(heads),
+        "receiver": ["all", "cls", "sep", "other"],
+    }
     coords |= {"token_type": ["cls", "sep", "punct", "other"], "pattern": PATTERNS, "token_text": ("token", texts)}
     attrs = {
         "model": "tiny-bert",

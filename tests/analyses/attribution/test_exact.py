@@ -105,7 +105,10 @@ def test_reverse_is_the_jacobian(name: str) -> None:
 @pytest.mark.parametrize("causal", [False, True])
 def test_closed_form_of_planted_heads(causal: bool) -> None:
     planted = planted_model(
-        [["previous", "uniform"], ["first", "offset:-2"], ["uniform", "previous"]], causal=causal, words=["a", "b", "c"], max_length=8
+        [["previous", "uniform"], ["first", "offset:-2"], ["uniform", "previous"]],
+        causal=causal,
+        words=["a", "b", "c"],
+        max_length=8,
     )
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     rows = planted.encode(["a b c", "b a"])
@@ -150,7 +153,9 @@ def test_memory_decides_how_many_tangents_travel_and_nothing_else() -> None:
     for memory in (0.01, 0.3):
         part = exact_squares(model, batch, layer_output=True, memory=memory)
         assert torch.allclose(part.heads, whole.heads, rtol=1e-4)
-        assert torch.allclose(local_module.local_squares(model, batch, memory=memory), local_module.local_squares(model, batch), rtol=1e-4)
+        assert torch.allclose(
+            local_module.local_squares(model, batch, memory=memory), local_module.local_squares(model, batch), rtol=1e-4
+        )
 
 
 class Living(TorchDispatchMode):
@@ -181,13 +186,17 @@ class Living(TorchDispatchMode):
 def test_peak_memory_stays_below_the_bound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What lives at once while tangents travel is within the parameter, whatever the length of the input; besides it only the results."""
     for module in (forward_module, local_module):  # three chunks show the peak as well as all of them
-        monkeypatch.setattr(module, "in_chunks", lambda some, total, count, model: in_chunks(some, min(total, 3 * count), count, model))
+        monkeypatch.setattr(
+            module, "in_chunks", lambda some, total, count, model: in_chunks(some, min(total, 3 * count), count, model)
+        )
     model, memory = opened(name), 1.0
     for tokens in (8, 16):
         batch = ids_batch((tokens,))
         way(model, batch)
         assert tangents_at_once(model, batch, memory) < tokens * model.hidden  # or nothing is bounded here
-        results = 3 * 8 * model.layers * model.heads * tokens**2  # float64: sums of squares, and two copies on their way out
+        results = (
+            3 * 8 * model.layers * model.heads * tokens**2
+        )  # float64: sums of squares, and two copies on their way out
         # By dual numbers a layer's own contributions go one tangent at a time, which takes no memory and too long for a test.
         for work in (exact_squares, local_module.local_squares) if way(model, batch) == "bundle" else (exact_squares,):
             with Living() as living:
@@ -282,7 +291,9 @@ def test_one_token_is_all_there_is() -> None:
     assert torch.allclose(found.heads, torch.ones_like(found.heads))
     assert found.layers is not None
     assert torch.allclose(found.layers, torch.ones_like(found.layers))
-    assert torch.allclose(contributions(opened("gpt2"), ids_batch((1,)), "previous_layer").heads, torch.ones(1, dtype=torch.float64))
+    assert torch.allclose(
+        contributions(opened("gpt2"), ids_batch((1,)), "previous_layer").heads, torch.ones(1, dtype=torch.float64)
+    )
 
 
 def test_what_cannot_be_asked_for() -> None:

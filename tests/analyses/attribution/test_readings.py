@@ -87,12 +87,16 @@ def test_norm_weighted_attention_by_hand(name: str, projection: str) -> None:
         for head in range(model.heads):
             part = matrix[head * model.d_head : (head + 1) * model.d_head]
             norms = (value[:, head] @ part).norm(dim=-1)
-            expected = attention[:, layer, head].double() * norms[:, None] * (batch.real[:, :, None] & batch.real[:, None, :])
+            expected = (
+                attention[:, layer, head].double() * norms[:, None] * (batch.real[:, :, None] & batch.real[:, None, :])
+            )
             expected = expected / expected.sum(-1, keepdim=True).clamp(min=1e-30)
             assert torch.allclose(found[:, layer, head], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["xlnet", "deberta", "gpt1", "bloom", "t5", "fsmt", "gpt-oss", "albert", "deepseek-v3", "xlm"])
+@pytest.mark.parametrize(
+    "name", ["xlnet", "deberta", "gpt1", "bloom", "t5", "fsmt", "gpt-oss", "albert", "deepseek-v3", "xlm"]
+)
 def test_norm_weighted_attention_of_other_architectures(name: str) -> None:
     model, batch = HeadModel.open(build(*(SERVED | SEQ2SEQ)[name])), ids_batch((6, 4))
     attention = model.trace(batch).attention

@@ -38,7 +38,9 @@ def word_level(full: np.ndarray, row: Encoded) -> np.ndarray:
     return out
 
 
-def slow(maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool, words: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def slow(
+    maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool, words: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Right, tried [layer, head, kind] and the nearest-mention baseline's hits [kind], mention by mention, from whole maps of one example at a time."""
     layers, heads = maps[0].shape[:2]
     right, tried, nearest = np.zeros((layers, heads, 4)), np.zeros((layers, heads, 4)), np.zeros(4)
@@ -79,7 +81,9 @@ def assert_equal_to_slow(found: xr.Dataset, right: np.ndarray, tried: np.ndarray
     np.testing.assert_array_equal(found["accuracy_n"], tried)
     with np.errstate(invalid="ignore"):
         np.testing.assert_allclose(found["accuracy"], right / tried, atol=1e-6)
-        np.testing.assert_allclose(found["baseline_accuracy"].sel(baseline="nearest"), nearest / found["count"].values, atol=1e-12)
+        np.testing.assert_allclose(
+            found["baseline_accuracy"].sel(baseline="nearest"), nearest / found["count"].values, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -88,7 +92,9 @@ def test_equal_to_a_plain_loop(candidates: str, causal: bool) -> None:
     module, tokenizer = random_model(causal=causal)
     model = HeadModel.open(module, tokenizer=tokenizer)
     corpus = Corpus.from_examples([e for e in battery_examples(3) if not causal or not e.has_pair])
-    found = make_atlas(model, corpus, ["coreference"], parameters={"coreference": {"candidates": candidates}})["coreference"]
+    found = make_atlas(model, corpus, ["coreference"], parameters={"coreference": {"candidates": candidates}})[
+        "coreference"
+    ]
     rows = [model.encode(example, i) for i, example in enumerate(corpus)]
     assert_equal_to_slow(found, *slow(eager_maps(model, rows), rows, causal, candidates == "words"))
     assert found["accuracy"].min() > 0 or found["accuracy"].max() <= 1
@@ -97,12 +103,17 @@ def test_equal_to_a_plain_loop(candidates: str, causal: bool) -> None:
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_planted_head_finds_every_antecedent(causal: bool) -> None:
     examples = [e for e in demo_corpus(size=60) if e.mentions and len(e.all_words) < 40 and not e.has_pair][:25]
-    planted, renamed = planted_annotations(examples, [["to:antecedent", "uniform"], ["self", "to:antecedent"]], causal=causal)
+    planted, renamed = planted_annotations(
+        examples, [["to:antecedent", "uniform"], ["self", "to:antecedent"]], causal=causal
+    )
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     for candidates in ("mentions", "words"):
-        found = make_atlas(model, Corpus.from_examples(renamed), ["coreference"], parameters={"coreference": {"candidates": candidates}})[
-            "coreference"
-        ]
+        found = make_atlas(
+            model,
+            Corpus.from_examples(renamed),
+            ["coreference"],
+            parameters={"coreference": {"candidates": candidates}},
+        )["coreference"]
         accuracy = found["accuracy"].sel(mention_type="all").values
         assert int(found["count"].sel(mention_type="all")) > 5
         assert accuracy[0, 0] == accuracy[1, 1] == 1.0
@@ -156,7 +167,9 @@ def test_head_and_baseline_are_compared_on_the_same_mentions() -> None:
     found = make_atlas(model, Corpus.from_examples(examples), ["coreference"])["coreference"]
     expected = stats.binomtest(only_head, only_head + only_baseline, 0.5, alternative="greater").pvalue
     assert only_head + only_baseline > 3
-    assert float(found["p_value"].sel(baseline="nearest", layer=0, head=1, mention_type="pronoun")) == pytest.approx(expected)
+    assert float(found["p_value"].sel(baseline="nearest", layer=0, head=1, mention_type="pronoun")) == pytest.approx(
+        expected
+    )
 
 
 def long_document(sentences: int = 12) -> Example:
@@ -172,7 +185,12 @@ def long_document(sentences: int = 12) -> Example:
             Mention(at + 3, at + 5, f"d{number}", at + 4),
             Mention(at + 6, at + 7, f"d{number}", at + 6),
         ]
-    return Example(words=tuple(words), upos=tuple(upos), mentions=tuple(mentions), sentences=tuple(i // 9 for i in range(len(words))))
+    return Example(
+        words=tuple(words),
+        upos=tuple(upos),
+        mentions=tuple(mentions),
+        sentences=tuple(i // 9 for i in range(len(words))),
+    )
 
 
 @pytest.mark.parametrize("documents", ["cut", "windows"])
@@ -221,7 +239,11 @@ def test_words_without_pieces_are_counted_not_guessed() -> None:
 def test_what_cannot_be_is_refused() -> None:
     module, tokenizer = random_model()
     with pytest.raises(MissingAnnotationError, match="no coreference"):
-        make_atlas(HeadModel.open(module, tokenizer=tokenizer), Corpus.from_examples([Example(words=("a", "cat"))]), ["coreference"])
+        make_atlas(
+            HeadModel.open(module, tokenizer=tokenizer),
+            Corpus.from_examples([Example(words=("a", "cat"))]),
+            ["coreference"],
+        )
     for wrong in (
         {"candidates": "all"},
         {"documents": "whole"},
@@ -241,7 +263,8 @@ def test_equal_to_a_plain_loop_on_real_models(name: str, shared: Path, request: 
     model = HeadModel.open(request.getfixturevalue(name))
     folder = shared / "data" / "coreference"
     documents = attach_trees(
-        open_corpus(f"ontogum:{folder / 'ontogum_conll.tar.xz'}", limit=count), open_corpus(f"gum:{folder / 'gum_conllu.tar.xz'}")
+        open_corpus(f"ontogum:{folder / 'ontogum_conll.tar.xz'}", limit=count),
+        open_corpus(f"gum:{folder / 'gum_conllu.tar.xz'}"),
     )
     found = make_atlas(model, documents, ["coreference"], full=True)["coreference"]
     rows = [model.encode(example, i) for i, example in enumerate(windows(documents, model.tokenizer, 128))]

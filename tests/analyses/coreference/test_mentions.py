@@ -20,7 +20,13 @@ STORY = ["Anna", "Smith", "bought", "a", "dog", "and", "some", "cats", ".", "She
 UPOS = ("PROPN", "PROPN", "VERB", "DET", "NOUN", "CCONJ", "DET", "NOUN", "PUNCT", "PRON", "VERB", "PRON", "PUNCT")
 HEADS = (2, 0, ROOT, 4, 2, 7, 7, 4, 2, 10, ROOT, 10, 10)
 RELATIONS = ("nsubj", "flat", "root", "det", "obj", "cc", "det", "conj", "punct", "nsubj", "root", "obj", "punct")
-MENTIONS = (Mention(0, 2, "anna"), Mention(3, 8, "pets"), Mention(3, 5, "dog"), Mention(9, 10, "anna"), Mention(11, 12, "pets"))
+MENTIONS = (
+    Mention(0, 2, "anna"),
+    Mention(3, 8, "pets"),
+    Mention(3, 5, "dog"),
+    Mention(9, 10, "anna"),
+    Mention(11, 12, "pets"),
+)
 
 
 def story(**changes: object) -> Example:
@@ -30,8 +36,18 @@ def story(**changes: object) -> Example:
 
 def test_expressions_with_a_tree() -> None:
     found = expressions_of(story())
-    assert [(e.start, e.head, e.kind) for e in found] == [(0, 0, "proper"), (3, 4, "nominal"), (9, 9, "pronoun"), (11, 11, "pronoun")]
-    assert [e.features.get("Number") for e in found] == [None, "Plur", "Sing", "Plur"]  # joined by `and`; from the list of pronouns
+    assert [(e.start, e.head, e.kind) for e in found] == [
+        (0, 0, "proper"),
+        (3, 4, "nominal"),
+        (9, 9, "pronoun"),
+        (11, 11, "pronoun"),
+    ]
+    assert [e.features.get("Number") for e in found] == [
+        None,
+        "Plur",
+        "Sing",
+        "Plur",
+    ]  # joined by `and`; from the list of pronouns
     assert [e.features.get("Person") for e in found] == ["3", "3", "3", "3"]
     assert len(expressions_of(story(), singletons=True)) == 5
 
@@ -78,11 +94,37 @@ def test_baselines_pick_as_described() -> None:
     with_number = tuple({"Number": "Sing"} if tag in ("PROPN", "NOUN") else {} for tag in UPOS)
     example = story(features=with_number)
     assert picks(example, 3) == {"nearest": 3, "head_match": None, "rules": 3}
-    assert picks(example, 4) == {"nearest": 9, "head_match": None, "rules": 3}  # `a dog and some cats`, past `She` and `a dog`
+    assert picks(example, 4) == {
+        "nearest": 9,
+        "head_match": None,
+        "rules": 3,
+    }  # `a dog and some cats`, past `She` and `a dog`
     same = Example(
         words=("the", "cat", "saw", "a", "dog", ".", "the", "old", "cat", "saw", "her", ".", "the", "cat", "ran"),
-        upos=("DET", "NOUN", "VERB", "DET", "NOUN", "PUNCT", "DET", "ADJ", "NOUN", "VERB", "PRON", "PUNCT", "DET", "NOUN", "VERB"),
-        mentions=(Mention(0, 2, "a"), Mention(3, 5, "b"), Mention(6, 9, "c"), Mention(10, 11, "b"), Mention(12, 14, "a")),
+        upos=(
+            "DET",
+            "NOUN",
+            "VERB",
+            "DET",
+            "NOUN",
+            "PUNCT",
+            "DET",
+            "ADJ",
+            "NOUN",
+            "VERB",
+            "PRON",
+            "PUNCT",
+            "DET",
+            "NOUN",
+            "VERB",
+        ),
+        mentions=(
+            Mention(0, 2, "a"),
+            Mention(3, 5, "b"),
+            Mention(6, 9, "c"),
+            Mention(10, 11, "b"),
+            Mention(12, 14, "a"),
+        ),
     )
     assert picks(same, 4) == {"nearest": 10, "head_match": 6, "rules": 0}  # the full string beats the nearer head word
 
@@ -91,7 +133,13 @@ def test_candidates_start_earlier_and_have_another_head() -> None:
     """`[[Durham] University]` beside `[the [old] University]`: what starts at the same word is no candidate, nor what has the same head."""
     example = Example(
         words=("Rome", "and", "Durham", "University", "saw", "it"),
-        mentions=(Mention(0, 1, "r", 0), Mention(2, 4, "u", 3), Mention(2, 3, "d", 2), Mention(3, 4, "x", 3), Mention(5, 6, "u", 5)),
+        mentions=(
+            Mention(0, 1, "r", 0),
+            Mention(2, 4, "u", 3),
+            Mention(2, 3, "d", 2),
+            Mention(3, 4, "x", 3),
+            Mention(5, 6, "u", 5),
+        ),
     )
     found = expressions_of(example, singletons=True)
     starts = {(e.start, e.end): [(c.start, c.end) for c in candidates_of(e, found)] for e in found}
@@ -130,7 +178,14 @@ def test_a_document_is_cut_to_its_beginning() -> None:
     assert isinstance(only, Window)
     assert len(only.words) == 18  # and [CLS], [SEP]
     assert only.words == document(5).words[:18]
-    assert sorted((m.start, m.entity) for m in only.mentions) == [(0, "a"), (3, "b"), (6, "a"), (7, "a"), (13, "a"), (14, "a")]
+    assert sorted((m.start, m.entity) for m in only.mentions) == [
+        (0, "a"),
+        (3, "b"),
+        (6, "a"),
+        (7, "a"),
+        (13, "a"),
+        (14, "a"),
+    ]
     assert only.cut == len(document(5).mentions) - 6
     assert all(m.head is not None for m in only.mentions)
     assert only.first == 0
@@ -156,7 +211,14 @@ def test_windows_hold_every_mention_once() -> None:
 def test_singletons_are_left_out_and_counted_once() -> None:
     whole = document(6)
     lone = (Mention(4, 5, "x"), Mention(25, 26, "y"))
-    found = list(windows(Corpus.from_examples([replace(whole, mentions=whole.mentions + lone)]), tokenizer(), max_tokens=20, overlap=8))
+    found = list(
+        windows(
+            Corpus.from_examples([replace(whole, mentions=whole.mentions + lone)]),
+            tokenizer(),
+            max_tokens=20,
+            overlap=8,
+        )
+    )
     assert [w.singletons for w in found] == [0] * (len(found) - 1) + [2]
     assert {m.entity for w in found for m in w.mentions} == {"a", "b"}
 

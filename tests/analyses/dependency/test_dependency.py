@@ -29,7 +29,9 @@ def measured(model: HeadModel, examples: list[Example], analysis: Dependency, ma
     shape = model_shape(model, scan(corpus, model.encoder))
     rows = [model.encode(example, i) for i, example in enumerate(examples)]
     analysis.missing(shape)
-    states = observe_batches(model, batches(rows, max_tokens, model.pad_id), [analysis], {"dependency": analysis.start(shape)})
+    states = observe_batches(
+        model, batches(rows, max_tokens, model.pad_id), [analysis], {"dependency": analysis.start(shape)}
+    )
     return analysis.result(states["dependency"], shape)
 
 
@@ -38,7 +40,9 @@ def with_odd_ones(examples: list[Example]) -> list[Example]:
     rows = "the 2 det|teacher 4 nmod:poss|'s 2 case|dog 5 nsubj|saw 0 root|his 7 nmod:poss|cat 5 obj|. 5 punct"
     cells = [cell.split() for cell in rows.split("|")]
     words, heads, relations = zip(*cells, strict=True)
-    given = Example(words=words, heads=tuple(int(h) - 1 for h in heads), relations=relations, upos=("NOUN",) * len(words))
+    given = Example(
+        words=words, heads=tuple(int(h) - 1 for h in heads), relations=relations, upos=("NOUN",) * len(words)
+    )
     # In a decoder nothing attends to the last word: its head, the first word, must not be found by a default.
     last = Example(words=("sleeps", "."), heads=(ROOT, 0), relations=("root", "punct"), upos=("VERB", "PUNCT"))
     return [*examples, given, replace(given, upos=None), last]
@@ -114,11 +118,15 @@ def test_equals_the_slow_loops(causal: bool, given: dict, slow: dict) -> None:
 
 def test_planted_heads_find_what_they_should() -> None:
     singles = [example for example in battery_examples() if not example.has_pair]
-    planted, examples = planted_annotations(singles, (("tree", "children", "previous"), ("uniform", "next", "tree:obj")))
+    planted, examples = planted_annotations(
+        singles, (("tree", "children", "previous"), ("uniform", "next", "tree:obj"))
+    )
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     found = measured(model, examples, Dependency())
     accuracy = found["accuracy"]
-    assert (accuracy.sel(direction="dependent_to_head", layer=0, head=0) == 1).all()  # the tree head: every relation, UAS 100 %
+    assert (
+        accuracy.sel(direction="dependent_to_head", layer=0, head=0) == 1
+    ).all()  # the tree head: every relation, UAS 100 %
     assert (accuracy.sel(direction="head_to_dependent", layer=0, head=1) == 1).all()
     pairs = [
         (h - d)
@@ -144,13 +152,20 @@ def test_a_decoder_is_scored_on_what_it_can_see() -> None:
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     found = measured(model, examples, Dependency())
     assert found.attrs["noop_target"] == "cls"
-    arcs = [(d, h, r) for e in examples for d, (h, r) in enumerate(zip(e.heads or (), e.relations or (), strict=True)) if h != ROOT]
+    arcs = [
+        (d, h, r)
+        for e in examples
+        for d, (h, r) in enumerate(zip(e.heads or (), e.relations or (), strict=True))
+        if h != ROOT
+    ]
     for relation in ("det", "obj", "nsubj"):
         back, ahead = (sum(r == relation and (h < d) == first for d, h, r in arcs) for first in (True, False))
         assert found["possible"].sel(relation=relation).values.tolist() == [back, ahead]
     accuracy = found["accuracy"]
     assert float(accuracy.sel(direction="dependent_to_head", layer=0, head=0, relation="obj")) == 1
-    assert np.isnan(accuracy.sel(direction="dependent_to_head", relation="det")).all()  # a determiner never sees its noun
+    assert np.isnan(
+        accuracy.sel(direction="dependent_to_head", relation="det")
+    ).all()  # a determiner never sees its noun
     assert float(accuracy.sel(direction="head_to_dependent", layer=0, head=1, relation="det")) == 1
     assert str(found["best_direction"].sel(relation="det").values) == "head_to_dependent"
     assert "before" in found.attrs["note"]
@@ -177,7 +192,8 @@ def model() -> HeadModel:
 
 def test_a_relation_that_does_not_occur_is_refused_with_those_that_do(model: HeadModel) -> None:
     with pytest.raises(
-        ParameterError, match=r"no relation in this corpus 'dobj'\. Did you mean 'obj'\? Known: advmod, amod, .*obj, obl, punct"
+        ParameterError,
+        match=r"no relation in this corpus 'dobj'\. Did you mean 'obj'\? Known: advmod, amod, .*obj, obl, punct",
     ):
         measured(model, battery_examples(), Dependency(relations=("nsubj", "dobj")))
 
@@ -204,7 +220,11 @@ def test_words_that_do_not_align_are_counted_not_guessed(model: HeadModel) -> No
     bare = replace(good, heads=None, relations=None)
     found = measured(model, [good, empty, bare], Dependency())
     alone = measured(model, [good], Dependency())
-    assert (found.attrs["examples"], found.attrs["examples_unaligned"], found.attrs["examples_without_tree"]) == (1, 1, 1)
+    assert (found.attrs["examples"], found.attrs["examples_unaligned"], found.attrs["examples_without_tree"]) == (
+        1,
+        1,
+        1,
+    )
     xr.testing.assert_equal(found["accuracy"], alone["accuracy"])
     xr.testing.assert_allclose(found["noop_without"], alone["noop_without"])
 

@@ -18,7 +18,13 @@ from headwise.core.errors import ParameterError
 from headwise.plots import style
 
 LABELS = ("all", "det", "nsubj", "obj", "rare", "vocative")
-SHAPES = [(4, 3), (1, 4), (2, 1), pytest.param(12, 12, marks=pytest.mark.slow), pytest.param(24, 16, marks=pytest.mark.slow)]
+SHAPES = [
+    (4, 3),
+    (1, 4),
+    (2, 1),
+    pytest.param(12, 12, marks=pytest.mark.slow),
+    pytest.param(24, 16, marks=pytest.mark.slow),
+]
 
 
 def made_dependency(layers: int, heads: int, causal: bool = False) -> xr.Dataset:
@@ -34,7 +40,9 @@ def made_dependency(layers: int, heads: int, causal: bool = False) -> xr.Dataset
         possible[1, ..., :3] = 0
     found = np.floor(possible * generator.uniform(0, 0.5, size=possible.shape))
     found[0, -1, -1, LABELS.index("obj")] = np.floor(possible[0, -1, -1, LABELS.index("obj")] * 0.9)
-    dataset = accuracy_dataset(found, possible, pairs, settings, "holm").assign_coords(layer=np.arange(layers), head=np.arange(heads))
+    dataset = accuracy_dataset(found, possible, pairs, settings, "holm").assign_coords(
+        layer=np.arange(layers), head=np.arange(heads)
+    )
     for group in ("with", "without"):
         for suffix in ("", "_n", "_low", "_high"):
             dataset[f"best_noop_{group}{suffix}"] = ("relation", np.full(len(LABELS), 137 if suffix == "_n" else 0.3))
@@ -65,14 +73,21 @@ def check(figure: Figure) -> str:
     width, height = figure.get_size_inches()
     assert width <= style.PAGE + 1e-6
     assert height <= 9.5
-    assert min(text.get_fontsize() for text in figure.findobj(Text) if text.get_visible() and text.get_text()) >= style.SMALL
+    assert (
+        min(text.get_fontsize() for text in figure.findobj(Text) if text.get_visible() and text.get_text())
+        >= style.SMALL
+    )
     return said
 
 
 @pytest.mark.parametrize(("layers", "heads"), SHAPES)
 @pytest.mark.parametrize("causal", [False, True])
 def test_figures_of_dependency(layers: int, heads: int, causal: bool) -> None:
-    drawn = {one.name: one for spec in plots.figures_for("dependency") for one in spec.draw(made_dependency(layers, heads, causal))}
+    drawn = {
+        one.name: one
+        for spec in plots.figures_for("dependency")
+        for one in spec.draw(made_dependency(layers, heads, causal))
+    }
     assert {"table", "accuracy", "relations", "no-op"} <= set(drawn)
     for one in drawn.values():
         said = check(one.figure)

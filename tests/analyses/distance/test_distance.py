@@ -28,7 +28,9 @@ def measured(model: HeadModel, examples: list[Example], analysis: Distance, max_
     corpus = Corpus.from_examples(examples, "test")
     shape = model_shape(model, scan(corpus, model.encoder))
     rows = [model.encode(example, i) for i, example in enumerate(examples)]
-    states = observe_batches(model, batches(rows, max_tokens, model.pad_id), [analysis], {"distance": analysis.start(shape)})
+    states = observe_batches(
+        model, batches(rows, max_tokens, model.pad_id), [analysis], {"distance": analysis.start(shape)}
+    )
     return analysis.result(states["distance"], shape)
 
 
@@ -108,7 +110,9 @@ def test_windowed_layers_are_smoothed_over_their_window_only() -> None:
     state = analysis.start(shape)
     analysis.observe_example(state, maps, collate([row]))
     smoothed = torch.where(masks, 0.9 * maps + 0.1 / masks.sum(-1, keepdim=True), 0.0)
-    np.testing.assert_allclose(analysis.result(state, shape)["js"], slow_js([smoothed[0].numpy()], causal=True), atol=1e-6)
+    np.testing.assert_allclose(
+        analysis.result(state, shape)["js"], slow_js([smoothed[0].numpy()], causal=True), atol=1e-6
+    )
 
 
 def test_layers_against_each_other() -> None:
@@ -130,7 +134,8 @@ def test_layers_against_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"), [({"smoothing": 1.0}, "below 1"), ({"axes": 0}, "`axes` must be at least 1"), ({"clusters": -1}, "at least 0")]
+    ("given", "message"),
+    [({"smoothing": 1.0}, "below 1"), ({"axes": 0}, "`axes` must be at least 1"), ({"clusters": -1}, "at least 0")],
 )
 def test_parameters_are_checked(given: dict[str, float], message: str) -> None:
     with pytest.raises(ParameterError, match=message):

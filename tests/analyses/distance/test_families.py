@@ -24,8 +24,17 @@ def surface() -> xr.Dataset:
 
 def _surface(position: np.ndarray, types: np.ndarray, broadest: np.ndarray) -> xr.Dataset:
     dims = ("layer", "head")
-    variables = {"position": ((*dims, "offset"), position), "token_type": ((*dims, "token_type"), types), "max_weight": (dims, broadest)}
-    coords = {"layer": [0, 1], "head": [0, 1, 2], "offset": [-1, 0, 1], "token_type_name": ("token_type", ["cls", "sep", "punct", "other"])}
+    variables = {
+        "position": ((*dims, "offset"), position),
+        "token_type": ((*dims, "token_type"), types),
+        "max_weight": (dims, broadest),
+    }
+    coords = {
+        "layer": [0, 1],
+        "head": [0, 1, 2],
+        "offset": [-1, 0, 1],
+        "token_type_name": ("token_type", ["cls", "sep", "punct", "other"]),
+    }
     return xr.Dataset(variables, coords=coords)
 
 
@@ -62,7 +71,8 @@ def test_labels(surface: xr.Dataset, dependency: xr.Dataset) -> None:
 
 def test_scores(surface: xr.Dataset, dependency: xr.Dataset) -> None:
     roles = xr.Dataset(
-        {"has_role": (("layer", "head", "role"), np.eye(3, dtype=bool)[None].repeat(2, 0))}, coords={"role": ["local", "block", "sep"]}
+        {"has_role": (("layer", "head", "role"), np.eye(3, dtype=bool)[None].repeat(2, 0))},
+        coords={"role": ["local", "block", "sep"]},
     )
     scores = behaviour_scores({"surface": surface, "dependency": dependency, "roles": roles})
     assert scores.dims == ("behaviour", "layer", "head")
@@ -74,7 +84,9 @@ def test_scores(surface: xr.Dataset, dependency: xr.Dataset) -> None:
     assert scores.sel(behaviour="role block").values.tolist() == [[0, 1, 0]] * 2
 
 
-def test_families_get_the_means_of_their_heads(surface: xr.Dataset, dependency: xr.Dataset, distance: xr.Dataset) -> None:
+def test_families_get_the_means_of_their_heads(
+    surface: xr.Dataset, dependency: xr.Dataset, distance: xr.Dataset
+) -> None:
     found = with_behaviours({"surface": surface, "dependency": dependency, "distance": distance})["distance"]
     assert found["family_size"].values.tolist() == [3, 3]
     assert list(found["behaviour"].values[:4]) == ["previous token", "to sep", "broad", "obj"]

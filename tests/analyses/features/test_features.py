@@ -52,7 +52,9 @@ def compare(dataset: xr.Dataset, maps: Sequence[np.ndarray], rows: Sequence[Enco
 def test_equal_to_loops_on_planted_heads(causal: bool) -> None:
     examples = battery_examples()
     planted = planted_model(
-        [["previous", "uniform"], ["first", "same_word"]], causal=causal, words=[w for e in examples for w in e.all_words]
+        [["previous", "uniform"], ["first", "same_word"]],
+        causal=causal,
+        words=[w for e in examples for w in e.all_words],
     )
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     dataset = make_atlas(model, Corpus.from_examples(examples), ["features"])["features"]
@@ -99,7 +101,9 @@ def test_own_features_and_those_that_match_nothing() -> None:
     with pytest.raises(ParameterError, match=r"'subj' matches nothing.*Did you mean 'nsubj'"):
         make_atlas(model, corpus, ["features"], parameters={"features": {"extra": "subj: relation=nsubjx"}})
     with pytest.raises(ParameterError, match="No token of the corpus is of any of the features ghost; check"):
-        make_atlas(model, corpus, ["features"], parameters={"features": {"extra": "ghost: lemma=ghost", "features": "ghost"}})
+        make_atlas(
+            model, corpus, ["features"], parameters={"features": {"extra": "ghost: lemma=ghost", "features": "ghost"}}
+        )
     with pytest.raises(MissingAnnotationError, match=r"no parts of speech|no words"):
         make_atlas(model, Corpus.from_texts(["old cat"]), ["features"], parameters={"features": {"features": "noun"}})
     with pytest.raises(ParameterError, match="Did you mean 'noun'"):

@@ -56,7 +56,9 @@ def slow(
     return out, by_frame
 
 
-def compare(dataset: xr.Dataset, maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool, filters: dict) -> None:
+def compare(
+    dataset: xr.Dataset, maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool, filters: dict
+) -> None:
     scores, by_frame = slow(maps, rows, causal, filters)
     for name, values in scores.items():
         assert (dataset[f"{name}_n"] == len(values)).all(), name
@@ -89,7 +91,9 @@ def sentences(count: int, seed: int = 0) -> list[Example]:
                 )
             )
         links = [link for link in links if not link.span[0] <= link.target[0] < link.span[1]]
-        out.append(Example(words=tuple(f"w{number}x{i}" for i in range(length)), frames=tuple(links), origin=f"made:{number}"))
+        out.append(
+            Example(words=tuple(f"w{number}x{i}" for i in range(length)), frames=tuple(links), origin=f"made:{number}")
+        )
     return out
 
 
@@ -102,11 +106,13 @@ def test_equal_to_loops(causal: bool) -> None:
     rows = [model.encode(example, i) for i, example in enumerate(examples)]
     maps = [planted.expected_map(row) for row in rows]
     for filters in ({}, LOOSE, {"max_words": 10, "min_distance": 3}):
-        dataset = make_atlas(model, Corpus.from_examples(examples), ["frames"], parameters={"frames": {**filters, "permutations": 20}})[
-            "frames"
-        ]
+        dataset = make_atlas(
+            model, Corpus.from_examples(examples), ["frames"], parameters={"frames": {**filters, "permutations": 20}}
+        )["frames"]
         compare(dataset, maps, rows, causal, filters)
-        assert dataset.attrs["sentences"] + dataset.attrs["sentences_too_long"] + dataset.attrs["sentences_without_link"] == len(examples)
+        assert dataset.attrs["sentences"] + dataset.attrs["sentences_too_long"] + dataset.attrs[
+            "sentences_without_link"
+        ] == len(examples)
 
 
 def test_the_permutation_test_tells_frames_from_distances() -> None:
@@ -115,11 +121,13 @@ def test_the_permutation_test_tells_frames_from_distances() -> None:
         # every element stands three words before its target: a head for that distance is no head for frames
         at = 4 + number % (len(example.words) - 5)
         plain.append(replace(example, frames=(FrameLink("F", "E", (at, at + 1), (at - 3, at - 2)),)))
-    planted, examples = planted_annotations(plain, [["to:frame", "offset:-3", "uniform", "previous"]], several_pieces_every=0)
-    model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
-    dataset = make_atlas(model, Corpus.from_examples(examples), ["frames"], parameters={"frames": {"permutations": 299}})["frames"].sel(
-        layer=0
+    planted, examples = planted_annotations(
+        plain, [["to:frame", "offset:-3", "uniform", "previous"]], several_pieces_every=0
     )
+    model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
+    dataset = make_atlas(
+        model, Corpus.from_examples(examples), ["frames"], parameters={"frames": {"permutations": 299}}
+    )["frames"].sel(layer=0)
     assert dataset["score"].values[:2] == pytest.approx([1, 1], abs=1e-5)
     assert float(dataset["p_value"].sel(head=0)) == pytest.approx(1 / 300)
     assert float(dataset["p_adjusted"].sel(head=0)) < 0.05
@@ -140,7 +148,11 @@ def test_the_permutation_test_holds_its_level() -> None:
     for seed in range(6):
         examples = [replace(e, words=tuple(rng.choice(words, len(e.words)))) for e in sentences(25, seed=20 + seed)]
         # where a link lies must not depend on the place in the sentence: it is moved at random, as the null hypothesis has it
-        examples = [replace(e, frames=tuple(_moved(link, len(e.words), rng) for link in e.frames[:1])) for e in examples if e.frames]
+        examples = [
+            replace(e, frames=tuple(_moved(link, len(e.words), rng) for link in e.frames[:1]))
+            for e in examples
+            if e.frames
+        ]
         module, tokenizer = random_model(words=words, layers=3, heads=4, seed=seed)
         found = make_atlas(
             HeadModel.open(module, tokenizer=tokenizer),
@@ -157,7 +169,9 @@ def test_the_permutation_test_holds_its_level() -> None:
 def _moved(link: FrameLink, length: int, rng: np.random.Generator) -> FrameLink:
     low, high = min(link.target[0], link.span[0]), max(link.target[1], link.span[1])
     shift = int(rng.integers(-low, length - high + 1))
-    return replace(link, target=(link.target[0] + shift, link.target[1] + shift), span=(link.span[0] + shift, link.span[1] + shift))
+    return replace(
+        link, target=(link.target[0] + shift, link.target[1] + shift), span=(link.span[0] + shift, link.span[1] + shift)
+    )
 
 
 @pytest.mark.real
@@ -182,9 +196,14 @@ def test_bad_input() -> None:
         make_atlas(HeadModel.open(planted.model, tokenizer=planted.tokenizer), Corpus.from_texts(["a"]), ["frames"])
     near = Example(words=("a", "a", "a"), frames=(FrameLink("F", "E", (0, 1), (1, 2)),))
     with pytest.raises(
-        ParameterError, match=r"passes the filters \(0 are longer than 12 words, 1 have no such link, 0 no frame.*loosen `max_words`"
+        ParameterError,
+        match=r"passes the filters \(0 are longer than 12 words, 1 have no such link, 0 no frame.*loosen `max_words`",
     ):
         make_atlas(HeadModel.open(planted.model, tokenizer=planted.tokenizer), Corpus.from_examples([near]), ["frames"])
-    for parameters, said in (({"max_words": 0}, "max_words"), ({"percentile": 100}, "percentile"), ({"permutations": -1}, "permutations")):
+    for parameters, said in (
+        ({"max_words": 0}, "max_words"),
+        ({"percentile": 100}, "percentile"),
+        ({"permutations": -1}, "permutations"),
+    ):
         with pytest.raises(ParameterError, match=said):
             make_analysis("frames", parameters)

@@ -31,7 +31,9 @@ TEXTS: list[str | tuple[str, str]] = [
 ]
 
 
-def slow(model: Any, rows: Sequence[Encoded], loss: str, mask_id: int | None, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def slow(
+    model: Any, rows: Sequence[Encoded], loss: str, mask_id: int | None, share: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Importance [layer, head, type] and the paper's "other", one sentence at a time, with `retain_grad` on transformers' eager attentions."""
     by_type: list[np.ndarray] = []
     paper: list[np.ndarray] = []
@@ -51,7 +53,9 @@ def slow(model: Any, rows: Sequence[Encoded], loss: str, mask_id: int | None, sh
                 for t in predicted:
                     inputs["input_ids"][0, t] = mask_id
             output = (
-                module(**inputs, output_attentions=True, use_cache=False) if loss == "causal" else module(**inputs, output_attentions=True)
+                module(**inputs, output_attentions=True, use_cache=False)
+                if loss == "causal"
+                else module(**inputs, output_attentions=True)
             )
             for weights in output.attentions:
                 weights.retain_grad()
@@ -64,7 +68,15 @@ def slow(model: Any, rows: Sequence[Encoded], loss: str, mask_id: int | None, sh
             types = []
             for t in range(n):
                 seen = int(inputs["input_ids"][0, t])
-                types.append("cls" if row.cls[t] else "sep" if row.sep[t] else "punct" if row.punct[t] and seen == ids[t] else "other")
+                types.append(
+                    "cls"
+                    if row.cls[t]
+                    else "sep"
+                    if row.sep[t]
+                    else "punct"
+                    if row.punct[t] and seen == ids[t]
+                    else "other"
+                )
             pairs: dict[str, list[np.ndarray]] = {kind: [] for kind in (*TYPES, "paper")}
             for i in range(n):
                 for j in range(n if loss != "causal" else i + 1):
@@ -127,7 +139,9 @@ def test_masks_depend_on_seed_and_place_alone() -> None:
     assert len(masked_tokens(model.encode("dog", 0), 0.01, 0)) == 1
 
 
-def test_many_examples_run_in_small_parts_give_the_same_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_many_examples_run_in_small_parts_give_the_same_numbers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     module, tokenizer = random_model()
     model = HeadModel.open(module, tokenizer=tokenizer)
     corpus = Corpus.from_texts(TEXTS)
@@ -154,10 +168,20 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(MissingAnnotationError, match="no language-model head"):
         make_atlas(HeadModel.open(module.bert, tokenizer=tokenizer), corpus, ["gradient"])
     with pytest.raises(MissingAnnotationError, match="predicts masked tokens"):
-        make_atlas(HeadModel.open(module, tokenizer=tokenizer), corpus, ["gradient"], parameters={"gradient": {"loss": "causal"}})
+        make_atlas(
+            HeadModel.open(module, tokenizer=tokenizer),
+            corpus,
+            ["gradient"],
+            parameters={"gradient": {"loss": "causal"}},
+        )
     decoder, its_tokenizer = random_model(causal=True)
     with pytest.raises(MissingAnnotationError, match="predicts the next token"):
-        make_atlas(HeadModel.open(decoder, tokenizer=its_tokenizer), corpus, ["gradient"], parameters={"gradient": {"loss": "all"}})
+        make_atlas(
+            HeadModel.open(decoder, tokenizer=its_tokenizer),
+            corpus,
+            ["gradient"],
+            parameters={"gradient": {"loss": "all"}},
+        )
     for wrong in ({"loss": "mlm"}, {"share": 0}, {"share": 1.5}, {"seed": -1}, {"weighting": "words"}):
         with pytest.raises(ParameterError):
             make_analysis("gradient", wrong)
@@ -182,7 +206,11 @@ def test_equal_to_plain_autograd_on_wiki_bert(wiki_bert: Path, shared: Path, los
 def test_equal_to_plain_autograd_on_a_decoder(stories: Path) -> None:
     model = HeadModel.open(stories)
     corpus = Corpus.from_texts(
-        ["Once upon a time, there was a little dog.", "The cat ran.", "She saw a big red ball and she wanted to play with it."]
+        [
+            "Once upon a time, there was a little dog.",
+            "The cat ran.",
+            "She saw a big red ball and she wanted to play with it.",
+        ]
     )
     found = make_atlas(model, corpus, ["gradient"])["gradient"]
     rows = [model.encode(example, i) for i, example in enumerate(corpus)]

@@ -36,7 +36,10 @@ def test_interval_holds_the_truth_about_as_often_as_it_says() -> None:
     joint = 0.7 * np.diag(p) + 0.3 * np.outer(p, np.full(5, 0.2))
     expected = joint.sum(1) @ joint.sum(0)
     truth = (np.trace(joint) - expected) / (1 - expected)
-    held = [k.low <= truth <= k.high for k in (cohen_kappa(*two_labellers(150, 0.7, seed), repeats=400) for seed in range(120))]
+    held = [
+        k.low <= truth <= k.high
+        for k in (cohen_kappa(*two_labellers(150, 0.7, seed), repeats=400) for seed in range(120))
+    ]
     assert 0.88 <= np.mean(held) <= 1.0
 
 

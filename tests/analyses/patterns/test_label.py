@@ -144,7 +144,9 @@ def server(maps_file: Path, tmp_path: Path) -> Iterator[str]:
 
 
 def post(address: str, content: object, **headers: str) -> dict:
-    request = urllib.request.Request(address, json.dumps(content).encode(), {"Content-Type": "application/json", **headers})
+    request = urllib.request.Request(
+        address, json.dumps(content).encode(), {"Content-Type": "application/json", **headers}
+    )
     with urllib.request.urlopen(request) as answer:
         return json.load(answer)
 
@@ -176,7 +178,9 @@ def test_the_page_over_http(server: str, tmp_path: Path) -> None:
         ("/label", {"id": "m/1", "label": "block"}, {"Host": "evil.example"}, 403),
     ],
 )
-def test_the_server_refuses(server: str, tmp_path: Path, path: str, content: object, headers: dict[str, str], code: int) -> None:
+def test_the_server_refuses(
+    server: str, tmp_path: Path, path: str, content: object, headers: dict[str, str], code: int
+) -> None:
     with pytest.raises(urllib.error.HTTPError) as caught:
         post(server + path, content, **headers)
     assert caught.value.code == code

@@ -67,7 +67,9 @@ def planted(n: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("n", [20, 64, 128, 300])
 def test_shapes_survive(n: int) -> None:
-    seen = {name: map_images(torch.tensor(a, dtype=torch.float32)[None], causal=False)[0] for name, a in planted(n).items()}
+    seen = {
+        name: map_images(torch.tensor(a, dtype=torch.float32)[None], causal=False)[0] for name, a in planted(n).items()
+    }
     diagonal = seen["previous"][1] ** 2
     scale = max(n, SIZE) / min(n, SIZE)  # a stretched cell is several places wide
     near = [float(diagonal[i, max(0, i - int(2 * scale)) : i + 1].max()) for i in range(SIZE)]
@@ -96,7 +98,9 @@ def test_channels_against_loops() -> None:
     np.testing.assert_allclose(got[1], np.sqrt(w), atol=1e-5)
     np.testing.assert_array_equal(got[2], visible)
     for j in (0, 10, n - 1):
-        np.testing.assert_allclose(got[3][:, j], np.sqrt(np.mean([w[i, j] for i in range(n) if visible[i, j]])), atol=1e-5)
+        np.testing.assert_allclose(
+            got[3][:, j], np.sqrt(np.mean([w[i, j] for i in range(n) if visible[i, j]])), atol=1e-5
+        )
     for offset in (0, -1, -20):
         mean = np.mean([w[i, i + offset] for i in range(-offset, n)])
         np.testing.assert_allclose(got[4].diagonal(offset), np.sqrt(mean), atol=1e-5)

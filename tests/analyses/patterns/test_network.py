@@ -40,11 +40,15 @@ def test_saving_and_loading_is_the_same_function(tmp_path: Path) -> None:
     networks = []
     for _ in range(2):
         made = PatternNetwork()
-        for layer in made.convolutions:  # statistics as after training, so that taking them into the convolution is a real test
+        for (
+            layer
+        ) in made.convolutions:  # statistics as after training, so that taking them into the convolution is a real test
             if isinstance(layer, nn.BatchNorm2d):
                 layer.running_mean = torch.randn(layer.num_features) * 0.1
                 layer.running_var = torch.rand(layer.num_features) + 0.5
-        made.load_state_dict({k: v.half().float() if v.is_floating_point() else v for k, v in made.state_dict().items()})
+        made.load_state_dict(
+            {k: v.half().float() if v.is_floating_point() else v for k, v in made.state_dict().items()}
+        )
         networks.append(made.eval())
     counts = np.arange(25).reshape(5, 5)
     PatternClassifier(tuple(networks), counts, counts.T).save(tmp_path / "w.safetensors")
@@ -80,11 +84,21 @@ def test_batching_changes_nothing() -> None:
 
 def test_rows_need_not_sum_to_one() -> None:
     maps = some_maps(3, 25)
-    torch.testing.assert_close(classify_maps(maps * 7, causal=True), classify_maps(maps, causal=True), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        classify_maps(maps * 7, causal=True), classify_maps(maps, causal=True), atol=1e-5, rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize(
-    "bad", [torch.zeros(3, 4), torch.zeros(2, 3, 4), torch.zeros(4), torch.zeros(0, 0), -torch.ones(4, 4), torch.full((4, 4), torch.nan)]
+    "bad",
+    [
+        torch.zeros(3, 4),
+        torch.zeros(2, 3, 4),
+        torch.zeros(4),
+        torch.zeros(0, 0),
+        -torch.ones(4, 4),
+        torch.full((4, 4), torch.nan),
+    ],
 )
 def test_what_is_no_map_is_refused(bad: torch.Tensor) -> None:
     with pytest.raises(ParameterError, match="`maps` must"):
@@ -101,8 +115,16 @@ def planted(n: int, causal: bool) -> dict[str, np.ndarray]:
     stripe[:, 0] = 1
     half = n // 2
     block = np.zeros((n, n))
-    block[:half, :half], block[half:, half:] = rng.dirichlet(np.full(half, 2.0), half), rng.dirichlet(np.full(n - half, 2.0), n - half)
-    made = {"vertical": stripe, "diagonal": previous, "vertical+diagonal": 0.6 * stripe + 0.4 * previous, "block": block}
+    block[:half, :half], block[half:, half:] = (
+        rng.dirichlet(np.full(half, 2.0), half),
+        rng.dirichlet(np.full(n - half, 2.0), n - half),
+    )
+    made = {
+        "vertical": stripe,
+        "diagonal": previous,
+        "vertical+diagonal": 0.6 * stripe + 0.4 * previous,
+        "block": block,
+    }
     made = {name: 0.93 * a + 0.07 * noise for name, a in made.items()}
     if causal:
         made = {name: np.tril(a) for name, a in made.items()}
@@ -112,7 +134,8 @@ def planted(n: int, causal: bool) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("n", [24, 40, 64, 90, 128, 256])
 @pytest.mark.parametrize(
-    ("name", "causal"), [("vertical", False), ("diagonal", False), ("block", False), ("vertical", True), ("diagonal", True)]
+    ("name", "causal"),
+    [("vertical", False), ("diagonal", False), ("block", False), ("vertical", True), ("diagonal", True)],
 )
 def test_planted_maps_get_their_names(n: int, name: str, causal: bool) -> None:
     said = classify_maps(torch.tensor(planted(n, causal)[name]), causal)

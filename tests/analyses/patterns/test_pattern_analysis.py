@@ -26,7 +26,9 @@ PAIRS = [(f"{LONG} {'the cat sleeps .' * k}", f"a dog {'saw the cat ' * (k + 4)}
 def test_equals_one_map_at_a_time(causal: bool) -> None:
     module, tokenizer = random_model(causal=causal)
     model = HeadModel.open(module, tokenizer=tokenizer)
-    corpus = Corpus.from_texts(["the cat saw a dog .", "a dog sleeps in the house , the cat saw it and a cat saw the dog", "dog", LONG])
+    corpus = Corpus.from_texts(
+        ["the cat saw a dog .", "a dog sleeps in the house , the cat saw it and a cat saw the dog", "dog", LONG]
+    )
     got = make_atlas(model, corpus, ["patterns"], parameters={"patterns": {"min_tokens": 6}})["patterns"]
     rows = [model.encode(example, i) for i, example in enumerate(corpus)]
     kept = [row for row in rows if len(row) >= 6]
@@ -40,7 +42,9 @@ def test_equals_one_map_at_a_time(causal: bool) -> None:
     assert got.attrs["short_examples"] == len(rows) - len(kept)
     counts = shipped_classifier().confusion_causal if causal else shipped_classifier().confusion
     np.testing.assert_array_equal(got["confusion"], counts)
-    np.testing.assert_allclose(got["overall_corrected"], corrected_shares(said.mean((0, 1, 2)), said_given_true(counts)), atol=1e-5)
+    np.testing.assert_allclose(
+        got["overall_corrected"], corrected_shares(said.mean((0, 1, 2)), said_given_true(counts)), atol=1e-5
+    )
 
 
 def test_planted_heads_get_their_pattern() -> None:
@@ -58,7 +62,9 @@ def test_planted_heads_get_their_pattern() -> None:
 
 def test_only_short_examples_give_nothing_but_say_so() -> None:
     module, tokenizer = random_model()
-    got = make_atlas(HeadModel.open(module, tokenizer=tokenizer), Corpus.from_texts(["dog", "cat"]), ["patterns"])["patterns"]
+    got = make_atlas(HeadModel.open(module, tokenizer=tokenizer), Corpus.from_texts(["dog", "cat"]), ["patterns"])[
+        "patterns"
+    ]
     assert got["proportion"].isnull().all()
     assert got["overall_corrected"].isnull().all()
     assert got.attrs["short_examples"] == 2

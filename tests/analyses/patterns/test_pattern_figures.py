@@ -26,7 +26,9 @@ def made_up(layers: int = 3, count: int = 4) -> xr.Dataset:
             f"{name}_low": (("pattern",), overall - 0.05),
             f"{name}_high": (("pattern",), overall + 0.05),
         }
-    return xr.Dataset(variables, coords={"layer": np.arange(layers), "head": np.arange(count), "pattern": list(PATTERNS)})
+    return xr.Dataset(
+        variables, coords={"layer": np.arange(layers), "head": np.arange(count), "pattern": list(PATTERNS)}
+    )
 
 
 def test_every_registered_figure_is_drawn() -> None:
@@ -71,7 +73,9 @@ def test_heads_are_coloured_by_their_commonest_pattern() -> None:
     image = heads(dataset).axes[0].images[0].get_array()
     from matplotlib.colors import to_rgb
 
-    np.testing.assert_allclose(image, np.broadcast_to(1 - 0.85 * (1 - np.array(to_rgb(COLOURS["block"]))), image.shape), atol=1e-6)
+    np.testing.assert_allclose(
+        image, np.broadcast_to(1 - 0.85 * (1 - np.array(to_rgb(COLOURS["block"]))), image.shape), atol=1e-6
+    )
 
 
 def test_the_gallery_shows_the_maps_it_is_given() -> None:

@@ -13,7 +13,16 @@ from sklearn.metrics import accuracy_score, f1_score
 
 from headwise.analyses.patterns import PATTERNS, Label, save_maps
 from headwise.analyses.patterns.store import append_label
-from headwise.analyses.patterns.train import Labelled, Settings, augmented, fit, head_folds, load_labelled, predict, score
+from headwise.analyses.patterns.train import (
+    Labelled,
+    Settings,
+    augmented,
+    fit,
+    head_folds,
+    load_labelled,
+    predict,
+    score,
+)
 from headwise.core.errors import InputError
 
 
@@ -114,7 +123,12 @@ def test_reading_labelled_maps(tmp_path: Path) -> None:
         writer.writerow(["id", "model", "causal", "layer", "head", "drawn"])
         writer.writerow(["b", "m", "0", "1", "2", "design"])
     got = load_labelled(tmp_path)
-    assert (got.names.tolist(), got.lengths.tolist(), got.labels.tolist(), got.head.tolist()) == (["b"], [5], [3], ["m L1H2"])
+    assert (got.names.tolist(), got.lengths.tolist(), got.labels.tolist(), got.head.tolist()) == (
+        ["b"],
+        [5],
+        [3],
+        ["m L1H2"],
+    )
     torch.testing.assert_close(got.weights[0].sum(-1), torch.ones(5))
     # A second labeller's opinion is there to be compared with; it must neither replace the first nor make a map count twice.
     assert load_labelled(tmp_path, labeller="y").labels.tolist() == [0]

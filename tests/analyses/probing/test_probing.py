@@ -53,7 +53,11 @@ def planted() -> HeadModel:
 @pytest.fixture(scope="module")
 def result(planted: HeadModel) -> Any:
     return probe(
-        planted, [first_word_task(), first_word_task(name="third", position=2)], settings=FAST, random_baseline=True, curve=(1, 2, 6)
+        planted,
+        [first_word_task(), first_word_task(name="third", position=2)],
+        settings=FAST,
+        random_baseline=True,
+        curve=(1, 2, 6),
     )
 
 
@@ -77,17 +81,29 @@ def test_dims_coordinates_and_intervals(result: Any, planted: HeadModel) -> None
     assert result.pooling.values[:3].tolist() == ["last_layer", "best_layer", "top_heads"]
     assert result.sizes["layer"] == planted.layers
     assert result.sizes["head"] == planted.heads
-    for name in ("accuracy", "layer_accuracy", "pooled_accuracy", "curve_accuracy", "control_accuracy", "random_accuracy", "selectivity"):
+    for name in (
+        "accuracy",
+        "layer_accuracy",
+        "pooled_accuracy",
+        "curve_accuracy",
+        "control_accuracy",
+        "random_accuracy",
+        "selectivity",
+    ):
         value, low, high = (result[name + end].values for end in ("", "_low", "_high"))
         assert (low <= value + 1e-6).all(), name
         assert (value <= high + 1e-6).all(), name
         assert (result[f"{name}_n"] == 52).all(), name
-    np.testing.assert_allclose(result.task_correlation.values, np.corrcoef(result.accuracy.values.reshape(2, -1)), atol=1e-5)
+    np.testing.assert_allclose(
+        result.task_correlation.values, np.corrcoef(result.accuracy.values.reshape(2, -1)), atol=1e-5
+    )
 
 
 def test_the_test_against_the_majority_is_mcnemars_with_holm(planted: HeadModel) -> None:
     task = first_word_task()
-    fit = fit_task(task, collect_vectors(planted, task.examples), FitOptions(FAST, curve=(), greedy=False, control=False))
+    fit = fit_task(
+        task, collect_vectors(planted, task.examples), FitOptions(FAST, curve=(), greedy=False, control=False)
+    )
     shape = Shape(planted.layers, planted.heads, planted.d_head, planted.hidden, False, 16, ())
     dataset = probing_dataset([task], [fit], shape, 3, ())
     labels = np.array(task.labels)
@@ -137,8 +153,12 @@ def test_tokens_that_stand_for_a_sentence() -> None:
     real = torch.tensor([[True, True, True, True], [True, True, False, False]])
     np.testing.assert_array_equal(pool_tokens(values, real, "first"), values[:, :, 0])
     np.testing.assert_array_equal(pool_tokens(values, real, "last"), torch.stack([values[0, :, 3], values[1, :, 1]]))
-    np.testing.assert_allclose(pool_tokens(values, real, "mean"), torch.stack([values[0].mean(1), values[1, :, :2].mean(1)]))
-    np.testing.assert_array_equal(pool_tokens(values[:, 0], real, "last"), torch.stack([values[0, 0, 3], values[1, 0, 1]]))
+    np.testing.assert_allclose(
+        pool_tokens(values, real, "mean"), torch.stack([values[0].mean(1), values[1, :, :2].mean(1)])
+    )
+    np.testing.assert_array_equal(
+        pool_tokens(values[:, 0], real, "last"), torch.stack([values[0, 0, 3], values[1, 0, 1]])
+    )
 
 
 def test_decoders_are_read_at_their_last_token() -> None:
@@ -164,7 +184,9 @@ def test_order_of_examples_does_not_matter_for_a_corpus(planted: HeadModel) -> N
     np.testing.assert_array_equal(results[0].pooled_accuracy.values, results[1].pooled_accuracy.values)
 
 
-def test_phases_resume_and_refuse_another_model(planted: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_phases_resume_and_refuse_another_model(
+    planted: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     task = first_word_task(150)
     whole = collect_vectors(planted, task.examples)
     monkeypatch.setattr(vectors_module, "SHARD", 40)
@@ -207,9 +229,14 @@ def test_pairs_as_features_and_as_one_input(planted: HeadModel) -> None:
     left, right = sentences(200, 1), sentences(200, 2)
     right = [one[:1] + two[1:] if i % 2 else two for i, (one, two) in enumerate(zip(left, right, strict=True))]
     examples = tuple(
-        Example(text=" ".join(one), pair=" ".join(two), label=float(one[0] == two[0])) for one, two in zip(left, right, strict=True)
+        Example(text=" ".join(one), pair=" ".join(two), label=float(one[0] == two[0]))
+        for one, two in zip(left, right, strict=True)
     )
-    task = ProbeTask("same", tuple(replace(e, label=str(int(e.label))) for e in examples), Split(*np.split(np.arange(200), [130, 165])))
+    task = ProbeTask(
+        "same",
+        tuple(replace(e, label=str(int(e.label))) for e in examples),
+        Split(*np.split(np.arange(200), [130, 165])),
+    )
     apart = probe(planted, [task], settings=FAST, pairs="features", curve=(), greedy=False, control=False)
     joint = probe(planted, [task], settings=FAST, pairs="joint", curve=(), greedy=False, control=False)
     assert apart.accuracy.values[0, 0, 0] > 0.85  # |u - v| of the heads that read the first words
@@ -254,8 +281,12 @@ def test_second_metrics_are_scikit_learns() -> None:
     numbers = random.normal(size=(2, 60))
     numbers[1] += numbers[0]
     known = pearsonr(*numbers)
-    np.testing.assert_allclose(fisher_interval(np.array(known.statistic), 60), known.confidence_interval(0.95), atol=1e-9)
-    np.testing.assert_allclose(correlation_test(np.array(known.statistic), 60), pearsonr(*numbers, alternative="greater").pvalue)
+    np.testing.assert_allclose(
+        fisher_interval(np.array(known.statistic), 60), known.confidence_interval(0.95), atol=1e-9
+    )
+    np.testing.assert_allclose(
+        correlation_test(np.array(known.statistic), 60), pearsonr(*numbers, alternative="greater").pvalue
+    )
 
 
 # --- tasks ---------------------------------------------------------------------------------------------------------------
@@ -288,7 +319,9 @@ def test_glue_folders(tmp_path: Path) -> None:
     assert task.examples[task.split.test[0]].text == "c"
     only = tmp_path / "QNLI"
     only.mkdir()
-    (only / "dev.tsv").write_text("index\tquestion\tsentence\tlabel\n" + "".join(f"{i}\tq{i}\ts{i}\tentailment\n" for i in range(10)))
+    (only / "dev.tsv").write_text(
+        "index\tquestion\tsentence\tlabel\n" + "".join(f"{i}\tq{i}\ts{i}\tentailment\n" for i in range(10))
+    )
     assert len(glue_task(only).split.train) == 6
     assert [t.name for t in read_tasks(f"{folder},{only}")] == ["RTE", "QNLI"]
 
@@ -314,7 +347,9 @@ def test_bad_input(planted: HeadModel, tmp_path: Path) -> None:
     one_class = replace(task, examples=tuple(replace(e, label="x") for e in task.examples))
     with pytest.raises(InputError, match="at least two classes"):
         probe(planted, [one_class], settings=FAST)
-    missing = replace(task, examples=tuple(replace(e, label=None) if i == 59 else e for i, e in enumerate(task.examples)))
+    missing = replace(
+        task, examples=tuple(replace(e, label=None) if i == 59 else e for i, e in enumerate(task.examples))
+    )
     with pytest.raises(InputError, match="test part have no label"):
         probe(planted, [missing], settings=FAST)
     with pytest.raises(ParameterError, match="Two tasks are called 'first'"):
@@ -349,7 +384,12 @@ def test_the_experiment_runs_on_a_labelled_corpus(planted: HeadModel, tmp_path: 
     assert Probing(tasks="x").requires == frozenset()
 
     class Bench:
-        model, corpus, folder, limit = planted, Corpus.from_examples(first_word_task(150).examples, "words"), tmp_path, 140
+        model, corpus, folder, limit = (
+            planted,
+            Corpus.from_examples(first_word_task(150).examples, "words"),
+            tmp_path,
+            140,
+        )
         shape = Shape(planted.layers, planted.heads, planted.d_head, planted.hidden, False, 16, ())
 
         def progress(self, what: str, done: int, total: int) -> None:
@@ -390,5 +430,7 @@ def test_real_vectors_and_scikit_learn_agree_on_twenty_heads(shared: Path, wiki_
     for unit in range(20):
         x = heads[unit].astype(np.float64)
         x = (x - x[task.split.train].mean(0)) / x[task.split.train].std(0)
-        reference = LogisticRegression(C=1 / (300 * 1e-2), max_iter=2000, tol=1e-5).fit(x[task.split.train], labels[task.split.train])
+        reference = LogisticRegression(C=1 / (300 * 1e-2), max_iter=2000, tol=1e-5).fit(
+            x[task.split.train], labels[task.split.train]
+        )
         assert abs(found.test[unit] - reference.score(x[task.split.test], labels[task.split.test])) <= 0.005

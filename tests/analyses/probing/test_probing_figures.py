@@ -43,7 +43,9 @@ def made(names: list[str], kind: str = "classification", greedy: bool = True) ->
     return probing_dataset(tasks, fits, Shape(LAYERS, HEADS, 8, 32, False, 16, ()), 4, (2, 4))
 
 
-@pytest.mark.parametrize(("names", "kind", "greedy"), [(list(SENTEVAL), "classification", True), (["STS-B"], "regression", False)])
+@pytest.mark.parametrize(
+    ("names", "kind", "greedy"), [(list(SENTEVAL), "classification", True), (["STS-B"], "regression", False)]
+)
 def test_every_figure_is_drawn(names: list[str], kind: str, greedy: bool) -> None:
     dataset = made(names, kind, greedy)
     drawn = {one.name: one.figure for spec in figures_for("probing") for one in spec.draw(dataset)}

@@ -50,7 +50,9 @@ def test_figures_say_what_they_show(atlas: dict[str, xr.Dataset], group: str) ->
         width, height = one.figure.get_size_inches()
         assert width <= style.PAGE + 1e-6
         assert height <= 9.5
-        assert min(t.get_fontsize() for t in one.figure.findobj(Text) if t.get_visible() and t.get_text()) >= style.SMALL
+        assert (
+            min(t.get_fontsize() for t in one.figure.findobj(Text) if t.get_visible() and t.get_text()) >= style.SMALL
+        )
         assert one.caption
         assert one.paper
 
@@ -170,11 +172,15 @@ def test_several_tasks_side_by_side(atlas: dict[str, xr.Dataset]) -> None:
     with pytest.raises(ParameterError, match="empty"):
         from_cls({})
     plain = features.drop_attrs(deep=False)
-    assert texts(from_cls(plain)).count(", n =") == 0  # nothing stands before the comma where model and corpus are not known
+    assert (
+        texts(from_cls(plain)).count(", n =") == 0
+    )  # nothing stands before the comma where model and corpus are not known
     tasks = {"MRPC": features, "RTE": features, "SST-2": features, "QNLI": features}
     figure = special_tokens(tasks)
     panels = [ax for ax in figure.axes if ax.images]
-    assert [ax.get_title(loc="left").split(") ")[1] for ax in panels] == [f"{task}: [{kind}]" for kind in ("SEP", "CLS") for task in tasks]
+    assert [ax.get_title(loc="left").split(") ")[1] for ax in panels] == [
+        f"{task}: [{kind}]" for kind in ("SEP", "CLS") for task in tasks
+    ]
     assert len({round(ax.get_position().y0, 3) for ax in panels}) == 2
     np.testing.assert_allclose(panels[5].images[0].get_array(), features["attention"].sel(feature="cls"))
     with pytest.raises(ParameterError, match="at least one dataset"):

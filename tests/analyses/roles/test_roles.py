@@ -61,7 +61,9 @@ def compare(dataset: xr.Dataset, maps: Sequence[np.ndarray], rows: Sequence[Enco
         else:
             assert chosen["bias"].isnull().all()
         if len(known) > 1:
-            np.testing.assert_allclose(chosen["spread"], np.std(known, axis=0, ddof=1), rtol=1e-3, atol=2e-5, err_msg=role)
+            np.testing.assert_allclose(
+                chosen["spread"], np.std(known, axis=0, ddof=1), rtol=1e-3, atol=2e-5, err_msg=role
+            )
         tokens = sum(
             any(slow_sieves.in_sieve(role, row, i, j) for j in range(i + 1 if causal else len(row)))
             for row in rows
@@ -100,8 +102,12 @@ def test_equal_to_loops_on_a_real_model(shared: Path, wiki_bert: Path) -> None:
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_uniform_head_scores_one_on_every_role_and_has_none(causal: bool) -> None:
     examples = demo_examples(20)
-    planted = planted_model([["uniform", "self"]], causal=causal, words=[w for e in examples for w in e.all_words], max_length=96)
-    dataset = make_atlas(opened(planted), Corpus.from_examples(examples), ["roles"], parameters={"roles": {"tau": 1}})["roles"]
+    planted = planted_model(
+        [["uniform", "self"]], causal=causal, words=[w for e in examples for w in e.all_words], max_length=96
+    )
+    dataset = make_atlas(opened(planted), Corpus.from_examples(examples), ["roles"], parameters={"roles": {"tau": 1}})[
+        "roles"
+    ]
     uniform = dataset.sel(layer=0, head=0)
     known = uniform["bias_n"] > 0
     assert known.sum() >= (10 if causal else 16)
@@ -126,7 +132,9 @@ def test_planted_heads_get_their_roles_up_to_their_bias_and_no_other() -> None:
     analysis = make_analysis("roles", {"bootstrap": 0})
     shape = model_shape(model, scan(corpus, model.encoder))
     rows = [model.encode(example, i) for i, example in enumerate(examples)]
-    state = observe_batches(model, batches(rows, 2000, model.pad_id), [analysis], {"roles": analysis.start(shape)})["roles"]
+    state = observe_batches(model, batches(rows, 2000, model.pad_id), [analysis], {"roles": analysis.start(shape)})[
+        "roles"
+    ]
     first = analysis.result(state, shape)
     for head, (behaviour, role) in enumerate(heads.items()):
         one = first.sel(layer=0, head=head, role=role)
@@ -148,16 +156,18 @@ def test_planted_heads_get_their_roles_up_to_their_bias_and_no_other() -> None:
             chosen = here.sel(head=list(heads).index(behaviour), role=roles)
             assert not chosen["has_role"].any()
             if behaviour != "block":  # special tokens of a block head look at themselves
-                np.testing.assert_allclose(chosen["bias"].sel(role=[r for r in roles if r not in ("local:next",)]), 0, atol=1e-6)
+                np.testing.assert_allclose(
+                    chosen["bias"].sel(role=[r for r in roles if r not in ("local:next",)]), 0, atol=1e-6
+                )
         assert bool(here["has_role"].sel(head=0, role="cls")) == (tau < float(here["bias"].sel(head=0, role="cls")))
     assert set(first.attrs["tau_rule"].split()) >= {"local,", "syntactic,", "block,", "delimiter)"}
 
 
 def test_heads_that_follow_the_tree_are_syntactic() -> None:
     planted, examples = planted_annotations(demo_examples(40), [["tree", "children", "uniform"]], max_length=128)
-    dataset = make_atlas(opened(planted), Corpus.from_examples(examples), ["roles"], parameters={"roles": {"tau": 3, "bootstrap": 0}})[
-        "roles"
-    ]
+    dataset = make_atlas(
+        opened(planted), Corpus.from_examples(examples), ["roles"], parameters={"roles": {"tau": 3, "bootstrap": 0}}
+    )["roles"]
     roles = dataset["has_role"].sel(layer=0)
     assert roles.sel(head=0, role=["nsubj", "dobj", "amod"]).all()
     assert not roles.sel(head=2).any()
@@ -168,7 +178,10 @@ def test_heads_that_follow_the_tree_are_syntactic() -> None:
         known = [b[0, 1] for row in rows if (b := slow_bias(planted.expected_map(row), row, role, False)) is not None]
         below = np.mean(known) - 4 * np.std(known, ddof=1) / np.sqrt(len(known))
         again = make_atlas(
-            opened(planted), Corpus.from_examples(examples), ["roles"], parameters={"roles": {"tau": below, "bootstrap": 0, "sieves": role}}
+            opened(planted),
+            Corpus.from_examples(examples),
+            ["roles"],
+            parameters={"roles": {"tau": below, "bootstrap": 0, "sieves": role}},
         )["roles"]
         assert below > 1
         assert bool(again["has_role"].sel(layer=0, head=1, role=role))
@@ -176,7 +189,9 @@ def test_heads_that_follow_the_tree_are_syntactic() -> None:
 
 def test_rule_for_tau_counts_every_score_alike() -> None:
     examples = demo_examples(12)
-    planted = planted_model([["previous", "uniform", "sep"]], words=[w for e in examples for w in e.all_words], max_length=96)
+    planted = planted_model(
+        [["previous", "uniform", "sep"]], words=[w for e in examples for w in e.all_words], max_length=96
+    )
     model = opened(planted)
     dataset = make_atlas(model, Corpus.from_examples(examples), ["roles"])["roles"]
     scores = []
@@ -245,7 +260,9 @@ def test_the_bootstrap_holds_its_level_where_scores_are_skewed_and_few() -> None
     p = bootstrap_t_test(scores, 2.0, 400)
     assert (p < 0.05).mean() <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / p.size)
     assert (bootstrap_t_test(scores + 2, 2.0, 400) < 0.05).mean() > 0.5
-    below = bootstrap_t_test(2 - (scores - 2), 2.0, 400)  # skewed to the left: where z rejects too often, the bootstrap must not
+    below = bootstrap_t_test(
+        2 - (scores - 2), 2.0, 400
+    )  # skewed to the left: where z rejects too often, the bootstrap must not
     z = (2 - (scores.astype(float) - 2)).mean(0) - 2
     z /= scores.std(0, ddof=1) / np.sqrt(40)
     assert (z > 1.645).mean() > 0.1
@@ -300,7 +317,9 @@ def test_the_corrected_bootstrap_is_that_of_the_largest_t() -> None:
         for number, pick in enumerate(picks):
             drawn = np.repeat(own, pick)
             drawn = drawn[~np.isnan(drawn)]
-            largest[number] = max(largest[number], (drawn.mean() - kept.mean()) / (drawn.std(ddof=1) / np.sqrt(len(drawn))))
+            largest[number] = max(
+                largest[number], (drawn.mean() - kept.mean()) / (drawn.std(ddof=1) / np.sqrt(len(drawn)))
+            )
     expected = [(1 + (largest >= t).sum()) / 501 for t in observed]
     assert found.p_adjusted[:4] == pytest.approx(expected, abs=1.01 / 501)
     assert found.p_adjusted[4] == 1
@@ -322,7 +341,11 @@ def test_overlap_tests_against_all_permutations() -> None:
         chosen = [set(c) for c in itertools.combinations(range(8), flat[:, b].sum())]
         hits = [sum(flat[i, a] for i in c) >= found for c in chosen]
         assert anywhere[a, b] == anywhere[b, a] == pytest.approx(np.mean(hits))
-        within = [c for c in chosen if all(len([i for i in c if i // 4 == layer]) == members[layer, :, b].sum() for layer in range(2))]
+        within = [
+            c
+            for c in chosen
+            if all(len([i for i in c if i // 4 == layer]) == members[layer, :, b].sum() for layer in range(2))
+        ]
         assert in_layer[a, b] == pytest.approx(np.mean([sum(flat[i, a] for i in c) >= found for c in within]))
     assert np.isnan(np.diag(anywhere)).all()
     assert np.isnan(overlap_test(np.zeros((3, 2), bool))).all()
@@ -400,7 +423,12 @@ def test_what_the_corpus_lacks_is_named_and_nan() -> None:
     assert roles["bias"].sel(role="delimiter").notnull().all()
     assert not roles["has_role"].sel(role="syntactic").any()
     with pytest.raises(MissingAnnotationError, match="no trees"):
-        make_atlas(opened(planted), Corpus.from_texts(["the cat"]), ["roles"], parameters={"roles": {"sieves": "nsubj", "tau": 3}})
+        make_atlas(
+            opened(planted),
+            Corpus.from_texts(["the cat"]),
+            ["roles"],
+            parameters={"roles": {"sieves": "nsubj", "tau": 3}},
+        )
     with pytest.raises(ParameterError, match="no relation in this corpus 'nsubjj'"):
         make_atlas(
             opened(planted_model([["uniform"]], words=["a"])),

@@ -21,7 +21,25 @@ from headwise.text.demo import demo_examples
 from headwise.text.encode import Encoded, Encoder, collate
 from headwise.text.example import Example
 
-WORDS = ["the", "a", "cat", "dog", "sees", "not", "don", "'", "t", "do", "n't", ".", "?", "play|ing", "un|believ|able", "n’t", "ca"]
+WORDS = [
+    "the",
+    "a",
+    "cat",
+    "dog",
+    "sees",
+    "not",
+    "don",
+    "'",
+    "t",
+    "do",
+    "n't",
+    ".",
+    "?",
+    "play|ing",
+    "un|believ|able",
+    "n’t",
+    "ca",
+]
 COUNT = 50
 
 
@@ -36,7 +54,9 @@ def compare(rows: list[Encoded]) -> None:
             expected = [[slow_sieves.in_sieve(name, row, i, j) for j in n] for i in n]
             assert sieve_matrix(made, row).tolist() == expected, f"{name} on {row.example.where}"
         for name, feature in known_features().items():
-            assert feature.tokens(row).tolist() == [slow_sieves.has_feature(name, row, t) for t in n], f"{name} on {row.example.where}"
+            assert feature.tokens(row).tolist() == [slow_sieves.has_feature(name, row, t) for t in n], (
+                f"{name} on {row.example.where}"
+            )
         for name, pair in known_pairs().items():
             assert pair.matrix(row).tolist() == [[slow_sieves.is_pair(name, row, i, j) for j in n] for i in n], (
                 f"{name} on {row.example.where}"
@@ -95,7 +115,9 @@ def test_block_leaves_special_tokens_out() -> None:
 
 
 def test_syntactic_links_reach_all_pieces_in_both_directions() -> None:
-    (row,) = rows_of(Example(words=("unbelievable", "cat", "sees"), heads=(1, 2, -1), relations=("amod", "nsubj:outer", "root")))
+    (row,) = rows_of(
+        Example(words=("unbelievable", "cat", "sees"), heads=(1, 2, -1), relations=("amod", "nsubj:outer", "root"))
+    )
     assert row.word.tolist() == [-1, 0, 0, 0, 1, 2, -1]
     amod = sieve_matrix(find_sieve("amod"), row)
     assert amod.nonzero()[0].tolist() == [1, 2, 3, 4, 4, 4]
@@ -112,7 +134,9 @@ def test_blocks_of_rows_and_padding() -> None:
     assert whole.shape == (2, 4, 12, 12)
     assert not whole[0, :, 7:].any()
     assert not whole[0, :, :, 7:].any()
-    parts = [sieve_matrices(chosen, batch, start, start + 5) for start in (0, 5)] + [sieve_matrices(chosen, batch, 10, 12)]
+    parts = [sieve_matrices(chosen, batch, start, start + 5) for start in (0, 5)] + [
+        sieve_matrices(chosen, batch, 10, 12)
+    ]
     assert np.concatenate([p.numpy() for p in parts], axis=2).tolist() == whole.numpy().tolist()
 
 
@@ -187,10 +211,18 @@ def test_own_pairs() -> None:
     )
     (row,) = rows_of(example)
     made = parse_pairs(
-        "d: upos=DET -> noun; up: upos=DET -> noun up det; no: upos=DET -> noun down det; by: noun -> any by det|obj", known_features()
+        "d: upos=DET -> noun; up: upos=DET -> noun up det; no: upos=DET -> noun down det; by: noun -> any by det|obj",
+        known_features(),
     )
-    pairs = {name: list(zip(*(x.tolist() for x in pair.matrix(row).nonzero()), strict=True)) for name, pair in made.items()}
-    assert pairs == {"d": [(1, 2), (1, 5), (4, 2), (4, 5)], "up": [(1, 2), (4, 5)], "no": [], "by": [(2, 1), (5, 3), (5, 4)]}
+    pairs = {
+        name: list(zip(*(x.tolist() for x in pair.matrix(row).nonzero()), strict=True)) for name, pair in made.items()
+    }
+    assert pairs == {
+        "d": [(1, 2), (1, 5), (4, 2), (4, 5)],
+        "up": [(1, 2), (4, 5)],
+        "no": [],
+        "by": [(2, 1), (5, 3), (5, 4)],
+    }
 
 
 @pytest.mark.parametrize(
@@ -229,7 +261,9 @@ def test_sieves_of_the_wrong_shape(function, said: str) -> None:
 
 def test_the_documented_sieves_work_as_they_stand(tmp_path: Path) -> None:
     text = (Path(__file__).parents[3] / "docs" / "adding-an-analysis.md").read_text(encoding="utf-8")
-    (code,) = (block.removeprefix("python\n") for block in text.split("```") if "mine.py:" in block and "@sieve" in block)
+    (code,) = (
+        block.removeprefix("python\n") for block in text.split("```") if "mine.py:" in block and "@sieve" in block
+    )
     (tmp_path / "mine.py").write_text(code)
     example = Example(words=("cat", "sees", "a", "dog"), upos=("PROPN", "VERB", "DET", "NOUN"))
     try:

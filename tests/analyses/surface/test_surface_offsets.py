@@ -83,7 +83,9 @@ def slow(maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool) -> d
     return result
 
 
-def assert_equal_to_slow(surface: xr.Dataset, offsets: xr.Dataset, expected: dict[str, np.ndarray], causal: bool, atol: float) -> None:
+def assert_equal_to_slow(
+    surface: xr.Dataset, offsets: xr.Dataset, expected: dict[str, np.ndarray], causal: bool, atol: float
+) -> None:
     for name in ("token_type", "token_type_from_sep", "token_type_from_other", "entropy", "max_weight", "position"):
         np.testing.assert_allclose(surface[name], expected[name], atol=atol, err_msg=name)
     if not causal:
@@ -91,7 +93,9 @@ def assert_equal_to_slow(surface: xr.Dataset, offsets: xr.Dataset, expected: dic
     assert offsets["offset"].values.tolist() == expected["offset"].tolist()
     for name in ("histogram", "mean_offset", "mean_distance", "centre"):
         scale = max(1.0, float(np.abs(expected[name]).max()))
-        np.testing.assert_allclose(offsets[name].sel(source="attention"), expected[name], atol=atol * scale, err_msg=name)
+        np.testing.assert_allclose(
+            offsets[name].sel(source="attention"), expected[name], atol=atol * scale, err_msg=name
+        )
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -110,7 +114,9 @@ def test_equal_to_plain_loops_on_planted_heads(causal: bool) -> None:
 
 
 def test_planted_heads_are_recovered_exactly() -> None:
-    planted = planted_model([["previous", "next", "self", "sep"], ["cls", "uniform", "offset:+3", "block"]], words=WORDS)
+    planted = planted_model(
+        [["previous", "next", "self", "sep"], ["cls", "uniform", "offset:+3", "block"]], words=WORDS
+    )
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     texts = [f"the cat {'saw a dog ' * k}." for k in range(1, 6)]
     atlas = make_atlas(model, Corpus.from_texts(texts), ["surface", "offsets"])
@@ -160,13 +166,17 @@ def test_interval_and_weighting() -> None:
     assert float(by_example["entropy_low"][0, 0]) == pytest.approx(low, abs=1e-5)
     assert float(by_example["entropy_high"][0, 0]) == pytest.approx(high, abs=1e-5)
     assert int(by_token["entropy_n"][0, 0]) == 3
-    assert float(by_token["entropy_low"][0, 0]) < float(by_token["entropy"][0, 0]) < float(by_token["entropy_high"][0, 0])
+    assert (
+        float(by_token["entropy_low"][0, 0]) < float(by_token["entropy"][0, 0]) < float(by_token["entropy_high"][0, 0])
+    )
 
 
 def test_mass_beyond_the_reach_is_reported() -> None:
     planted = planted_model([["first", "self"]], words=WORDS)
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
-    offsets = make_atlas(model, Corpus.from_texts(["the cat saw a dog ."]), ["offsets"], parameters={"offsets": {"reach": 3}})["offsets"]
+    offsets = make_atlas(
+        model, Corpus.from_texts(["the cat saw a dog ."]), ["offsets"], parameters={"offsets": {"reach": 3}}
+    )["offsets"]
     assert float(offsets["beyond"].sel(source="attention", layer=0, head=0)) == pytest.approx(
         4 / 8, abs=1e-5
     )  # 8 tokens; the last four are further than 3 from the first
@@ -177,7 +187,9 @@ def test_mass_beyond_the_reach_is_reported() -> None:
 def test_equal_to_plain_numpy_on_wiki_bert(wiki_bert: Path, shared: Path) -> None:
     count = 200 if os.environ.get("HEADWISE_FULL") else 12
     model = HeadModel.open(wiki_bert)
-    corpus = open_corpus(f"articles:{shared / 'data' / 'wikipedia' / 'articles.jsonl.gz'}", tokenizer=model.tokenizer, limit=count)
+    corpus = open_corpus(
+        f"articles:{shared / 'data' / 'wikipedia' / 'articles.jsonl.gz'}", tokenizer=model.tokenizer, limit=count
+    )
     atlas = make_atlas(model, corpus, ["surface", "offsets"])
     rows = [model.encode(example, i) for i, example in enumerate(corpus)]
     assert len(rows) == count
@@ -189,7 +201,11 @@ def test_equal_to_plain_numpy_on_wiki_bert(wiki_bert: Path, shared: Path) -> Non
 def test_equal_to_plain_numpy_on_a_decoder(stories: Path) -> None:
     model = HeadModel.open(stories)
     corpus = Corpus.from_texts(
-        ["Once upon a time, there was a little dog.", "The cat ran.", "She saw a big red ball and she wanted to play with it."]
+        [
+            "Once upon a time, there was a little dog.",
+            "The cat ran.",
+            "She saw a big red ball and she wanted to play with it.",
+        ]
     )
     atlas = make_atlas(model, corpus, ["surface", "offsets"])
     rows = [model.encode(example, i) for i, example in enumerate(corpus)]

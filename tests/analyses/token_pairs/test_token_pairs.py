@@ -39,7 +39,9 @@ def compare(dataset: xr.Dataset, maps: Sequence[np.ndarray], rows: Sequence[Enco
             for i, j in seen:
                 weights.append(full[:, :, i, j])
                 same = [
-                    full[:, :, a, a + j - i] for a in range(n) if 0 <= a + j - i < n and not row.special[a] and not row.special[a + j - i]
+                    full[:, :, a, a + j - i]
+                    for a in range(n)
+                    if 0 <= a + j - i < n and not row.special[a] and not row.special[a + j - i]
                 ]
                 usual.append(np.mean(same, axis=0))
             found["attention"].append(np.max(weights, axis=0))
@@ -51,14 +53,18 @@ def compare(dataset: xr.Dataset, maps: Sequence[np.ndarray], rows: Sequence[Enco
         for variable, values in found.items():
             assert (one[f"{variable}_n"] == len(values)).all()
             if values:
-                np.testing.assert_allclose(one[variable], np.mean(values, axis=0), atol=2e-6, err_msg=f"{name} {variable}")
+                np.testing.assert_allclose(
+                    one[variable], np.mean(values, axis=0), atol=2e-6, err_msg=f"{name} {variable}"
+                )
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_equal_to_loops_on_planted_heads(causal: bool) -> None:
     examples = battery_examples()
     planted = planted_model(
-        [["previous", "uniform"], ["first", "offset:-2"]], causal=causal, words=[w for e in examples for w in e.all_words]
+        [["previous", "uniform"], ["first", "offset:-2"]],
+        causal=causal,
+        words=[w for e in examples for w in e.all_words],
     )
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     dataset = make_atlas(model, Corpus.from_examples(examples), ["token_pairs"])["token_pairs"]
@@ -77,7 +83,9 @@ def test_equal_to_loops_on_a_real_model(shared: Path, wiki_bert: Path) -> None:
 
 
 def test_distance_alone_gives_no_excess_and_the_tree_does() -> None:
-    planted, examples = planted_annotations(demo_examples(40), [["tree", "children", "previous", "uniform"]], max_length=128)
+    planted, examples = planted_annotations(
+        demo_examples(40), [["tree", "children", "previous", "uniform"]], max_length=128
+    )
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     dataset = make_atlas(model, Corpus.from_examples(examples), ["token_pairs"])["token_pairs"].sel(layer=0)
     up, down = dataset.sel(pair="subject->verb"), dataset.sel(pair="verb->subject")
@@ -95,14 +103,23 @@ def test_own_pairs_and_bad_ones() -> None:
     planted = planted_model([["uniform"]], words=[w for e in examples for w in e.all_words])
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     given = {"extra": "det: upos=DET -> noun up det; ghost: form=ghost -> noun"}
-    dataset = make_atlas(model, Corpus.from_examples(examples), ["token_pairs"], parameters={"token_pairs": given})["token_pairs"]
+    dataset = make_atlas(model, Corpus.from_examples(examples), ["token_pairs"], parameters={"token_pairs": given})[
+        "token_pairs"
+    ]
     dets = sum(sum(r == "det" for r in e.relations) for e in examples)
     assert int(dataset["count"].sel(pair="det")) == dets
-    assert dataset.attrs["matched_nothing"] == "noun->pronoun, pronoun->noun, ghost"  # no sentence there has a noun and a pronoun
+    assert (
+        dataset.attrs["matched_nothing"] == "noun->pronoun, pronoun->noun, ghost"
+    )  # no sentence there has a noun and a pronoun
     alone = {"pairs": "ghost", "extra": "ghost: form=ghost -> noun"}
     with pytest.raises(ParameterError, match="no pair of any of the kinds ghost; check"):
         make_atlas(model, Corpus.from_examples(examples), ["token_pairs"], parameters={"token_pairs": alone})
     with pytest.raises(ParameterError, match="Did you mean"):
         make_analysis("token_pairs", {"pairs": "noun->pronouns"})
     with pytest.raises(ParameterError, match="no relation in this corpus 'dett'"):
-        make_atlas(model, Corpus.from_examples(examples), ["token_pairs"], parameters={"token_pairs": {"extra": "x: any -> any by dett"}})
+        make_atlas(
+            model,
+            Corpus.from_examples(examples),
+            ["token_pairs"],
+            parameters={"token_pairs": {"extra": "x: any -> any by dett"}},
+        )

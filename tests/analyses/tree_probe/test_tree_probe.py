@@ -34,7 +34,9 @@ def word_level(full: np.ndarray, row: Encoded) -> np.ndarray:
 
 
 def test_a_planted_tree_head_parses_the_demo_corpus() -> None:
-    examples = [e for e in demo_corpus(size=160) if e.heads is not None and not e.has_pair and len(e.all_words) <= 25][:60]
+    examples = [e for e in demo_corpus(size=160) if e.heads is not None and not e.has_pair and len(e.all_words) <= 25][
+        :60
+    ]
     planted, renamed = planted_annotations(examples, [["uniform", "previous"], ["self", "tree"]])
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     found = make_atlas(
@@ -49,7 +51,10 @@ def test_a_planted_tree_head_parses_the_demo_corpus() -> None:
     assert uas["random_attention_words"] < 0.9
     assert uas["right_branching"] < 0.6
     weight = found["weight"].sel(probe="attention", direction="dependent_to_head")
-    others = weight.sel(layer=0, head=1), weight.sel(layer=1, head=0)  # the uniform head's weight only shifts all words against the root
+    others = (
+        weight.sel(layer=0, head=1),
+        weight.sel(layer=1, head=0),
+    )  # the uniform head's weight only shifts all words against the root
     assert float(weight.sel(layer=1, head=1)) > max(map(abs, map(float, others))) + 1
     assert found["weight"].sel(probe=["distance_words", "random_attention_words", "right_branching"]).isnull().all()
     assert found.attrs["sentences_train"] == 42
@@ -100,7 +105,9 @@ def test_maps_are_written_right_and_deleted_and_finished_probes_are_not_trained_
             rows = [model.encode(example, i) for i, example in enumerate(corpus)][:6]
             for i, (row, full) in enumerate(zip(rows, eager_maps(model, rows), strict=True)):
                 expected = word_level(full, row).reshape(-1, row.word_count, row.word_count)
-                np.testing.assert_allclose(file.read([i], row.word_count)[0].numpy(), np.moveaxis(expected, 0, -1), atol=1e-3)
+                np.testing.assert_allclose(
+                    file.read([i], row.word_count)[0].numpy(), np.moveaxis(expected, 0, -1), atol=1e-3
+                )
         seen.append(file)
         if len(seen) == 3:
             raise KeyboardInterrupt  # the third probe is interrupted
@@ -112,7 +119,9 @@ def test_maps_are_written_right_and_deleted_and_finished_probes_are_not_trained_
         _run(model, corpus, analysis, tmp_path)
     assert len(list(tmp_path.rglob("*.f16"))) == 1
     resumed = []
-    monkeypatch.setattr(module_under_test, "fit_tree_probe", lambda *a: resumed.append(type(a[0]).__name__) or original(*a))
+    monkeypatch.setattr(
+        module_under_test, "fit_tree_probe", lambda *a: resumed.append(type(a[0]).__name__) or original(*a)
+    )
     first = _run(model, corpus, analysis, tmp_path)
     assert resumed[-2:] == ["DistanceWordsProbe", "AttentionWordsProbe"]
     assert len(resumed) == 2  # attention and attention + words were done
@@ -137,7 +146,9 @@ def test_random_weights_keep_the_embeddings() -> None:
 def test_several_seeds_have_a_deviation() -> None:
     module, tokenizer = random_model()
     model = HeadModel.open(module, tokenizer=tokenizer)
-    found = _run(model, Corpus.from_examples(battery_examples(5)), make_analysis("tree_probe", {"epochs": 1, "seeds": 2}))
+    found = _run(
+        model, Corpus.from_examples(battery_examples(5)), make_analysis("tree_probe", {"epochs": 1, "seeds": 2})
+    )
     assert found["uas_deviation"].sel(probe=["attention", "distance_words"]).notnull().all()
     assert np.isnan(found["uas_deviation"].sel(probe="right_branching"))
 
@@ -153,7 +164,14 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     plain.write_text("the cat\n")
     with pytest.raises(MissingAnnotationError, match="has no trees"):
         _run(model, Corpus.from_examples(battery_examples(2)), make_analysis("tree_probe", {"train": str(plain)}))
-    for wrong in ({"validation": 1.0}, {"epochs": 0}, {"seeds": 0}, {"longest": 1}, {"learning_rate": -1}, {"train_sentences": -1}):
+    for wrong in (
+        {"validation": 1.0},
+        {"epochs": 0},
+        {"seeds": 0},
+        {"longest": 1},
+        {"learning_rate": -1},
+        {"train_sentences": -1},
+    ):
         with pytest.raises(ParameterError):
             make_analysis("tree_probe", wrong)
 
@@ -172,7 +190,9 @@ def test_order_of_probes_on_wiki_bert(wiki_bert: Path, shared: Path) -> None:
         "vectors": str(vectors),
     }
     corpus = open_corpus(trees / "en_ewt-ud-dev.conllu.xz")
-    uas = make_atlas(model, corpus, ["tree_probe"], parameters={"tree_probe": parameters}, full=True)["tree_probe"]["uas"]
+    uas = make_atlas(model, corpus, ["tree_probe"], parameters={"tree_probe": parameters}, full=True)["tree_probe"][
+        "uas"
+    ]
     by_name = dict(zip(uas["probe"].values.tolist(), uas.values.tolist(), strict=True))
     if many:
         assert by_name["attention_words"] > by_name["attention"] + 0.05
@@ -181,17 +201,23 @@ def test_order_of_probes_on_wiki_bert(wiki_bert: Path, shared: Path) -> None:
 
 
 @pytest.mark.real
-def test_attention_probe_equals_plain_loops_on_wiki_bert(wiki_bert: Path, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_probe_equals_plain_loops_on_wiki_bert(
+    wiki_bert: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The attention-only probe's UAS on real sentences, word by word from eager maps, with the weights it learned."""
     count = 50 if os.environ.get("HEADWISE_FULL") else 8
     model = HeadModel.open(wiki_bert)
-    examples = [e for e in open_corpus(shared / "data" / "trees" / "en_ewt-ud-dev.conllu.xz", limit=400) if 4 <= len(e.all_words) <= 14][
-        : 3 * count
-    ]
+    examples = [
+        e
+        for e in open_corpus(shared / "data" / "trees" / "en_ewt-ud-dev.conllu.xz", limit=400)
+        if 4 <= len(e.all_words) <= 14
+    ][: 3 * count]
     test, train = examples[:count], Corpus.from_examples(examples[count:], "train")
     learned = []
     original = module_under_test.score_tree_probe
-    monkeypatch.setattr(module_under_test, "score_tree_probe", lambda probe, *rest: learned.append(probe) or original(probe, *rest))
+    monkeypatch.setattr(
+        module_under_test, "score_tree_probe", lambda probe, *rest: learned.append(probe) or original(probe, *rest)
+    )
     monkeypatch.setattr("headwise.text.open_corpus", lambda *_, **__: train)
     found = _run(model, Corpus.from_examples(test), make_analysis("tree_probe", {"train": "given", "epochs": 3}))
     probe = next(p for p in learned if type(p).__name__ == "AttentionProbe")

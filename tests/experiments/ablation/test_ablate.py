@@ -47,7 +47,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {}
     for pooling, extra in POOLINGS.items():
         [record] = finetune(
-            folder, toy_task(), where, seeds=1, epochs=3, batch_size=16, learning_rate=3e-3, recipe="jo", device="cpu", **extra
+            folder,
+            toy_task(),
+            where,
+            seeds=1,
+            epochs=3,
+            batch_size=16,
+            learning_rate=3e-3,
+            recipe="jo",
+            device="cpu",
+            **extra,
         )
         found[pooling] = where / record.folder / "model"
     return found
@@ -120,7 +129,10 @@ def test_layers_that_share_one_module_are_told_apart() -> None:
         initializer_range=0.3,
     )
     subject = TaskSubject(
-        OwnClassifier(AlbertForSequenceClassification(config).eval(), tokenizer), tokenizer, toy_task(24), batch_tokens=200
+        OwnClassifier(AlbertForSequenceClassification(config).eval(), tokenizer),
+        tokenizer,
+        toy_task(24),
+        batch_tokens=200,
     )
     shared, whole = (evaluate(subject, single_heads(4, 4), "zero", share=share) for share in (True, False))
     assert shared.shared
@@ -139,7 +151,9 @@ def test_a_model_whose_layers_pass_on_more_is_run_whole_and_said(trained: dict[s
 
     def add(module: Any, args: Any, output: Any) -> Any:
         kept = memory.pop("seen", None)
-        return output if kept is None else (output[0] + kept, *output[1:]) if isinstance(output, tuple) else output + kept
+        return (
+            output if kept is None else (output[0] + kept, *output[1:]) if isinstance(output, tuple) else output + kept
+        )
 
     layers[2].register_forward_hook(add)
     found = evaluate(subject, single_heads(3, 4), "zero")
@@ -228,7 +242,9 @@ def test_roles_are_correlated_with_the_harm(trained: dict[str, Path]) -> None:
     expected = scipy_stats.spearmanr(bias[..., 1].ravel(), -plain.difference.values.ravel()).statistic
     assert float(found.role_correlation.sel(role="noise")) == pytest.approx(expected)
     raw = found.role_correlation_p.values
-    np.testing.assert_allclose(found.role_correlation_p_adjusted.values, np.minimum(1, [2 * raw.min(), max(raw.max(), 2 * raw.min())]))
+    np.testing.assert_allclose(
+        found.role_correlation_p_adjusted.values, np.minimum(1, [2 * raw.min(), max(raw.max(), 2 * raw.min())])
+    )
 
 
 def test_a_correlation_that_is_not_defined_is_left_out(trained: dict[str, Path]) -> None:
@@ -305,7 +321,9 @@ def atlas_of() -> dict[str, xr.Dataset]:
         "roles": xr.Dataset({"has_role": (("layer", "head", "role"), has)}, coords={"role": ["local", "delimiter"]}),
         "frames": xr.Dataset({"score": (("layer", "head"), score)}),
         "ablation": xr.Dataset({"difference": (("layer", "head"), score)}, attrs={"higher_better": 1}),
-        "probing": xr.Dataset({"accuracy": (("task", "layer", "head"), np.stack([score, -score]))}, coords={"task": ["A", "B"]}),
+        "probing": xr.Dataset(
+            {"accuracy": (("task", "layer", "head"), np.stack([score, -score]))}, coords={"task": ["A", "B"]}
+        ),
     }
 
 
@@ -384,7 +402,9 @@ def test_bad_input_is_told(trained: dict[str, Path], tmp_path: Path) -> None:
 @pytest.mark.real
 def test_wiki_bert_as_a_language_model(wiki_bert: Path) -> None:
     model = HeadModel.open(wiki_bert, device="cpu")
-    subject = LanguageSubject(model, Corpus.from_texts(["The old man sat by the river and watched the boats go by."] * 2), max_length=24)
+    subject = LanguageSubject(
+        model, Corpus.from_texts(["The old man sat by the river and watched the boats go by."] * 2), max_length=24
+    )
     conditions = [c for c in single_heads(12, 12) if c.name in ("L0H0", "L6H1", "L11H11")]
     shared, whole = (evaluate(subject, conditions, "uniform", share=share) for share in (True, False))
     assert shared.shared
@@ -392,4 +412,7 @@ def test_wiki_bert_as_a_language_model(wiki_bert: Path) -> None:
 
 
 def test_the_tokenizer_is_the_models(trained: dict[str, Path]) -> None:
-    assert len(opening.load_tokenizer(trained["last_layer"])) == subject_of(trained["last_layer"]).model.module.config.vocab_size
+    assert (
+        len(opening.load_tokenizer(trained["last_layer"]))
+        == subject_of(trained["last_layer"]).model.module.config.vocab_size
+    )

@@ -19,11 +19,28 @@ def made(metric: str = "accuracy") -> xr.Dataset:
     p[1, 2] = p[2, 0] = 0.01
     both = ("layer", "head")
     correlation = np.array([0.1, np.nan, 0.7, -0.3])
-    roles = {"": correlation, "_low": correlation - 0.1, "_high": correlation + 0.1, "_p_adjusted": np.array([1.0, np.nan, 0.001, 0.4])}
+    roles = {
+        "": correlation,
+        "_low": correlation - 0.1,
+        "_high": correlation + 0.1,
+        "_p_adjusted": np.array([1.0, np.nan, 0.001, 0.4]),
+    }
     variables = {"difference": (both, difference), "p_adjusted": (both, p), "importance": (both, np.abs(difference))}
     variables |= {f"role_correlation{key}": ("role", value) for key, value in roles.items()}
-    attrs = {"metric": metric, "higher_better": int(metric != "loss"), "baseline": 0.8267, "how": "uniform", "examples": 1725}
-    attrs |= {"mean_difference": -0.00124, "improving": 6, "improving_significant": 0, "harming": 6, "harming_significant": 2}
+    attrs = {
+        "metric": metric,
+        "higher_better": int(metric != "loss"),
+        "baseline": 0.8267,
+        "how": "uniform",
+        "examples": 1725,
+    }
+    attrs |= {
+        "mean_difference": -0.00124,
+        "improving": 6,
+        "improving_significant": 0,
+        "harming": 6,
+        "harming_significant": 2,
+    }
     return xr.Dataset(variables, coords={"role": ["local", "block", "same_word", "sep"]}, attrs=attrs)
 
 
@@ -38,7 +55,10 @@ def small_print(figure: Figure) -> str:
 
 def test_rings_stand_on_heads_that_survive_correction() -> None:
     axis = drawn("heads", made()).axes[0]
-    assert [tuple(map(int, place)) for place in axis.collections[0].get_offsets()] == [(2, 1), (0, 2)]  # across: head, down: layer
+    assert [tuple(map(int, place)) for place in axis.collections[0].get_offsets()] == [
+        (2, 1),
+        (0, 2),
+    ]  # across: head, down: layer
 
 
 @pytest.mark.parametrize(("metric", "words"), [("accuracy", "−0.12 points"), ("loss", "−0.00 nats")])
@@ -50,7 +70,9 @@ def test_notes_are_in_the_unit_of_the_scale(metric: str, words: str) -> None:
 
 
 def test_a_mean_over_some_heads_is_not_called_that_of_a_random_head() -> None:
-    assert "Mean over the heads (a random head) −0.12" in small_print(drawn("heads", made().assign_attrs(heads_disabled=LAYERS * HEADS)))
+    assert "Mean over the heads (a random head) −0.12" in small_print(
+        drawn("heads", made().assign_attrs(heads_disabled=LAYERS * HEADS))
+    )
     some = small_print(drawn("heads", made().assign_attrs(heads_disabled=5)))
     assert "Mean over the 5 heads disabled −0.12" in some
     assert "random" not in some

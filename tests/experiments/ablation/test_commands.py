@@ -31,7 +31,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     toy_folder(where / "bert")
     for part, seed in (("train", 1), ("dev", 2)):
         rows = ["sentence1\tsentence2\tlabel"]
-        rows += [f"{e.text}\t{e.pair}\t{'not_' * (e.label == '0')}entailment" for e in toy_examples(32, seed, pairs=True)]
+        rows += [
+            f"{e.text}\t{e.pair}\t{'not_' * (e.label == '0')}entailment" for e in toy_examples(32, seed, pairs=True)
+        ]
         (where / f"{part}.tsv").write_text("\n".join(rows) + "\n")
     files = ("--task", "RTE", "--train", where / "train.tsv", "--dev", where / "dev.tsv")
     shown = run(
@@ -134,7 +136,12 @@ def test_compare_writes_groups_and_figures(place: Path) -> None:
     assert set(found) == {"change", "change_surface", "change_roles", "change_features", "change_probing"}
     assert found["change"]["cosine"].dims == ("layer", "head")
     names = {path.stem for path in (place / "figures").glob("change*.svg")}
-    assert {"change-cosine", "change_roles-thirds", "change_roles-heads-some-after", "change_surface-heads-some-after"} <= names
+    assert {
+        "change-cosine",
+        "change_roles-thirds",
+        "change_roles-heads-some-after",
+        "change_surface-heads-some-after",
+    } <= names
     assert {"change_probing-states-dev", "change_probing-heads-dev"} <= names
     assert int(found["change_probing"]["accuracy_n"].max()) <= 12
 
@@ -149,7 +156,9 @@ def test_compare_writes_groups_and_figures(place: Path) -> None:
         (("prune", "--out", "x"), "No heads are named"),
     ],
 )
-def test_errors_are_one_sentence(words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_one_sentence(
+    words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(HeadwiseError, match=message) as error:
         run(*words)

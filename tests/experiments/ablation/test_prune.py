@@ -87,9 +87,13 @@ def test_removed_heads_are_gone_and_the_rest_is_as_with_them_disabled(
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "neox"])
 def test_classes_that_cannot_have_fewer_heads_say_so_and_are_zeroed(tmp_path: Path, kind: str) -> None:
-    source = decoder(tmp_path / "model", "neox") if kind == "neox" else toy_folder(tmp_path / "model", causal=kind == "gpt2")
+    source = (
+        decoder(tmp_path / "model", "neox") if kind == "neox" else toy_folder(tmp_path / "model", causal=kind == "gpt2")
+    )
     heads = [(0, 1), (1, 0), (2, 3)]
-    with pytest.raises(ModelError, match=r"cannot have fewer of them; give --zero"):  # and not that as many must go from every layer
+    with pytest.raises(
+        ModelError, match=r"cannot have fewer of them; give --zero"
+    ):  # and not that as many must go from every layer
         prune(source, heads[:1], tmp_path / "out", device="cpu")
     with pytest.raises(ModelError, match="--zero"):
         prune(source, heads, tmp_path / "out", device="cpu")
@@ -108,7 +112,15 @@ def test_scores_before_and_after_stand_in_one_table(tmp_path: Path) -> None:
     task = toy_task(32)
     source = toy_folder(tmp_path / "bert")
     [record] = finetune(
-        source, task, tmp_path, seeds=1, epochs=2, learning_rate=3e-3, device="cpu", pooling="top_heads", heads=["L2H1", "L1H0"]
+        source,
+        task,
+        tmp_path,
+        seeds=1,
+        epochs=2,
+        learning_rate=3e-3,
+        device="cpu",
+        pooling="top_heads",
+        heads=["L2H1", "L1H0"],
     )
     folder = tmp_path / record.folder / "model"
 
@@ -117,7 +129,9 @@ def test_scores_before_and_after_stand_in_one_table(tmp_path: Path) -> None:
         return subject.score(evaluate(subject, []).baseline)
 
     found = prune(folder, [(2, 0), (2, 3)], tmp_path / "out", mode="zero", score=score, device="cpu")
-    assert found.table["before"]["accuracy"] == record.metrics["accuracy"] == found.table["after"]["accuracy"]  # nobody reads those two
+    assert (
+        found.table["before"]["accuracy"] == record.metrics["accuracy"] == found.table["after"]["accuracy"]
+    )  # nobody reads those two
     changed = prune(folder, [(2, 1), (1, 0)], tmp_path / "read", mode="zero", score=score, device="cpu")
     assert changed.table["after"]["accuracy"] != record.metrics["accuracy"]
 
@@ -152,4 +166,6 @@ def test_half_of_stories15m_is_removed(stories: Path, tmp_path: Path) -> None:
     assert again.heads == 3
     batch = model.batch("Once upon a time there was a little girl.")
     expected = model.forward(batch, interventions=dict.fromkeys(heads, "zero"), logits=True).logits
-    assert (again.forward(batch, logits=True).logits - expected).abs().max() <= 1e-10  # without rounding nothing differs
+    assert (
+        again.forward(batch, logits=True).logits - expected
+    ).abs().max() <= 1e-10  # without rounding nothing differs

@@ -27,7 +27,9 @@ EXAMPLES = toy_examples(14, pairs=True)
 
 
 def model(seed: int = 0, **sizes: int) -> HeadModel:
-    module, tokenizer = random_model(words=WORDS, seed=seed, **({"layers": 3, "heads": 4, "d_head": 8, "max_length": 48} | sizes))
+    module, tokenizer = random_model(
+        words=WORDS, seed=seed, **({"layers": 3, "heads": 4, "d_head": 8, "max_length": 48} | sizes)
+    )
     return HeadModel.open(module, tokenizer=tokenizer)
 
 
@@ -45,7 +47,9 @@ def test_cosines_are_those_of_the_flattened_maps_of_each_input_alone(change: Atl
     values = np.stack(each)
     found = change["change"]
     assert np.abs(found["cosine"].values - values.mean(0)).max() < 1e-6
-    low, high = scipy_stats.t.interval(0.95, len(values) - 1, values.mean(0), values.std(0, ddof=1) / np.sqrt(len(values)))
+    low, high = scipy_stats.t.interval(
+        0.95, len(values) - 1, values.mean(0), values.std(0, ddof=1) / np.sqrt(len(values))
+    )
     assert np.abs(found["cosine_low"].values - low).max() < 1e-6
     assert np.abs(found["cosine_high"].values - high).max() < 1e-6
     assert np.abs(found["cosine_third"].sel(model="b").values - values.mean((0, 2))).max() < 1e-6
@@ -68,13 +72,19 @@ def test_a_model_is_like_itself(change: Atlas) -> None:
 def test_differences_are_those_of_two_runs_with_paired_tests(change: Atlas) -> None:
     corpus = Corpus.from_examples(EXAMPLES)
     runs = [make_atlas(model(seed), corpus, ["surface", "roles"]) for seed in (0, 1)]
-    for group, variable in (("surface", "entropy"), ("surface", "position"), ("surface", "token_type"), ("roles", "bias")):
+    for group, variable in (
+        ("surface", "entropy"),
+        ("surface", "position"),
+        ("surface", "token_type"),
+        ("roles", "bias"),
+    ):
         expected = runs[1][group][variable].values - runs[0][group][variable].values
         found = change[f"change_{group}"][f"{variable}_change"].sel(model="b").values
         assert np.array_equal(np.isnan(found), np.isnan(expected))
         assert np.nanmax(np.abs(found - expected)) < 1e-4, variable
     alone = [
-        [make_atlas(model(seed), Corpus.from_examples([e]), ["surface"])["surface"]["entropy"].values for e in EXAMPLES] for seed in (0, 1)
+        [make_atlas(model(seed), Corpus.from_examples([e]), ["surface"])["surface"]["entropy"].values for e in EXAMPLES]
+        for seed in (0, 1)
     ]
     expected_p = scipy_stats.ttest_rel(alone[1], alone[0], axis=0).pvalue
     assert np.abs(change["change_surface"]["entropy_change_p"].sel(model="b").values - expected_p).max() < 1e-3
@@ -93,7 +103,10 @@ def test_thirds_are_means_over_the_heads_of_their_layers(change: Atlas) -> None:
 
 def test_thirds_of_the_cosine_have_intervals_over_inputs(change: Atlas) -> None:
     found = change["change"].sel(model="b", third="final")
-    alone = [compare([model(0), model(1)], Corpus.from_examples([e]), analyses=[])["change"]["cosine"].values[2].mean() for e in EXAMPLES]
+    alone = [
+        compare([model(0), model(1)], Corpus.from_examples([e]), analyses=[])["change"]["cosine"].values[2].mean()
+        for e in EXAMPLES
+    ]
     half = scipy_stats.t.ppf(0.975, len(alone) - 1) * np.std(alone, ddof=1) / np.sqrt(len(alone))
     assert float(found["cosine_third"]) == pytest.approx(np.mean(alone), abs=1e-5)
     assert float(found["cosine_third_high"]) == pytest.approx(np.mean(alone) + half, abs=2e-3)
@@ -115,13 +128,18 @@ def test_batching_changes_nothing(change: Atlas, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("headwise.experiments.comparison.run.MAP_BYTES", 1)
     alone = compare([model(0), model(1)], Corpus.from_examples(EXAMPLES), analyses=["surface"])
     assert np.abs(alone["change"]["cosine"].values - change["change"]["cosine"].values).max() < 1e-6
-    a, b = alone["change_surface"]["entropy_change"].values[0], change["change_surface"]["entropy_change"].sel(model="b").values
+    a, b = (
+        alone["change_surface"]["entropy_change"].values[0],
+        change["change_surface"]["entropy_change"].sel(model="b").values,
+    )
     assert np.abs(a - b).max() < 1e-5
 
 
 def test_probing_is_compared_example_by_example() -> None:
     tasks = Corpus.from_examples(toy_examples(60), name="toy")
-    found = compare([model(0), model(1), model(0)], tasks, names=["a", "b", "copy"], analyses=[], probing=tasks, limit=4)["change_probing"]
+    found = compare(
+        [model(0), model(1), model(0)], tasks, names=["a", "b", "copy"], analyses=[], probing=tasks, limit=4
+    )["change_probing"]
     assert found["accuracy"].dims == ("model_all", "task", "layer", "head")
     difference = found["accuracy"].sel(model_all="b").values - found["accuracy"].sel(model_all="a").values
     assert np.abs(found["accuracy_change"].sel(model="b").values - difference).max() < 1e-9
@@ -139,7 +157,9 @@ def test_probing_is_compared_example_by_example() -> None:
 def test_a_regression_is_not_drawn_as_an_accuracy() -> None:
     graded = [replace(example, label=float(place % 7)) for place, example in enumerate(toy_examples(60))]
     tasks = {"graded": Corpus.from_examples(graded), "toy": Corpus.from_examples(toy_examples(60))}
-    found = compare([model(0), model(1)], tasks["toy"], names=["a", "b"], analyses=[], probing=tasks, limit=4)["change_probing"]
+    found = compare([model(0), model(1)], tasks["toy"], names=["a", "b"], analyses=[], probing=tasks, limit=4)[
+        "change_probing"
+    ]
     said = {
         drawn.name: drawn.figure.axes[-1].get_ylabel()
         for spec in figures_for("change_probing")

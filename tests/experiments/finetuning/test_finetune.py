@@ -12,7 +12,14 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from headwise.core.errors import HeadwiseError, InputError, OutputError, ParameterError
-from headwise.experiments.finetuning import RECIPES, Results, finetune, make_classifier, median_interval, open_classifier
+from headwise.experiments.finetuning import (
+    RECIPES,
+    Results,
+    finetune,
+    make_classifier,
+    median_interval,
+    open_classifier,
+)
 from headwise.experiments.finetuning.data import collate_rows, encode_rows, training_order
 from headwise.experiments.finetuning.train import predict
 from headwise.models import HeadModel, opening
@@ -137,7 +144,9 @@ def test_decoders_are_trained_too(decoder: Path, tmp_path: Path) -> None:
 
 
 def test_dropout_is_on_in_training_and_the_frozen_encoder_runs_without(folder: Path) -> None:
-    model = make_classifier(folder, opening.load_tokenizer(folder), toy_task(4), pooling="top_heads", heads=["L2H0"], start="frozen")
+    model = make_classifier(
+        folder, opening.load_tokenizer(folder), toy_task(4), pooling="top_heads", heads=["L2H0"], start="frozen"
+    )
     model.training_mode(frozen=True)
     assert model.dropout.training  # type: ignore[union-attr]
     assert not model.encoder.training
@@ -167,7 +176,9 @@ def test_a_killed_training_goes_on_to_the_same_numbers(folder: Path, tmp_path: P
     with pytest.raises(Killed):
         finetune(folder, toy_task(48), tmp_path / "killed", report=kill, **options)
     steps: list[int] = []
-    resumed = finetune(folder, toy_task(48), tmp_path / "killed", report=lambda what, done, total: steps.append(done), **options)
+    resumed = finetune(
+        folder, toy_task(48), tmp_path / "killed", report=lambda what, done, total: steps.append(done), **options
+    )
     assert steps == [7, 8, 9]
     assert resumed[0].metrics == whole[0].metrics
     assert resumed[0].history == whole[0].history
@@ -311,7 +322,16 @@ def test_the_interval_of_a_median_covers_what_it_says() -> None:
 @pytest.mark.real
 def test_wiki_bert_is_trained_a_little(shared: Path, wiki_bert: Path, tmp_path: Path) -> None:
     [record] = finetune(
-        wiki_bert, "RTE", tmp_path, data=shared / "data" / "glue", limit=8, seeds=1, epochs=1, batch_size=8, max_length=32, device="cpu"
+        wiki_bert,
+        "RTE",
+        tmp_path,
+        data=shared / "data" / "glue",
+        limit=8,
+        seeds=1,
+        epochs=1,
+        batch_size=8,
+        max_length=32,
+        device="cpu",
     )
     assert 0 <= record.metrics["accuracy"] <= 1
     assert HeadModel.open(tmp_path / record.folder / "model").heads == 12

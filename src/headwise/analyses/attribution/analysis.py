@@ -89,7 +89,9 @@ class Attribution(Experiment):
         at_least("patterns", self.patterns, 0)
         number = isinstance(self.length, int) and not isinstance(self.length, bool)
         if self.length not in ("d_head", "all") and not (number and int(self.length) >= 2):
-            raise ParameterError(f"`length` must be d_head, all, or a number of tokens from 2 on; it is {self.length!r}.")
+            raise ParameterError(
+                f"`length` must be d_head, all, or a number of tokens from 2 on; it is {self.length!r}."
+            )
 
     def limit(self, shape: Shape) -> int:
         """The longest input that is taken, in tokens."""
@@ -146,18 +148,23 @@ class Attribution(Experiment):
         fitting = [row for row in rows if len(row) <= SAMPLE_TOKENS]
         return max(fitting, key=lambda row: (row.example.has_pair, len(row), -row.index)).index if fitting else None
 
-    def _attributes(self, bench: Bench, gathered: Gathered, examples: int, left_out: Mapping[str, int]) -> dict[str, Any]:
+    def _attributes(
+        self, bench: Bench, gathered: Gathered, examples: int, left_out: Mapping[str, int]
+    ) -> dict[str, Any]:
         longest = self.limit(bench.shape)
-        why = {"d_head": " (d_head, where attention is identifiable; set `length` to lift it)", "all": " (no rule)"}.get(
-            str(self.length), ""
-        )
+        why = {
+            "d_head": " (d_head, where attention is identifiable; set `length` to lift it)",
+            "all": " (no rule)",
+        }.get(str(self.length), "")
         half = torch.finfo(bench.model.dtype).bits < 32
         facts = {
             "examples": examples,
             "length_rule": f"inputs of at most {longest} tokens{why}",
             "left_out_longer": left_out["longer"],
             "left_out_one_token": left_out["one_token"],
-            "computed_in": "float32, from weights in half precision" if half else str(bench.model.dtype).removeprefix("torch."),
+            "computed_in": "float32, from weights in half precision"
+            if half
+            else str(bench.model.dtype).removeprefix("torch."),
             "method": self.method,
         }
         if self.method == "sketch":

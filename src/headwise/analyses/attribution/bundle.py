@@ -29,7 +29,9 @@ class Bundle(Tensor):
 
     @staticmethod
     def __new__(cls, primal: Tensor, tangent: Tensor) -> Bundle:
-        out = Tensor._make_wrapper_subclass(cls, primal.shape, strides=primal.stride(), dtype=primal.dtype, device=primal.device)
+        out = Tensor._make_wrapper_subclass(
+            cls, primal.shape, strides=primal.stride(), dtype=primal.dtype, device=primal.device
+        )
         out.primal, out.tangent = primal, tangent
         return out
 
@@ -44,7 +46,11 @@ class Bundle(Tensor):
 
     @classmethod
     def __torch_function__(
-        cls, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
@@ -89,7 +95,12 @@ def _attribute(func: Callable[..., Any], value: Bundle) -> Any:
 
 
 def _in_place(
-    cls: type[Bundle], func: Callable[..., Any], name: str, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]
+    cls: type[Bundle],
+    func: Callable[..., Any],
+    name: str,
+    types: Sequence[type],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
     """Compute anew and put the result in the place of the first argument."""
     target = args[0]

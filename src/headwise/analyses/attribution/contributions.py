@@ -98,9 +98,19 @@ def contributions(
     try:
         with matrix_products(tf32), compiled_kernels(compiled and single.device.type == "cuda"):
             if method == "sketch" and source == "input":
-                found = sketch(single, batch, error=error, tangents=tangents, seed=seed, layer_output=want_layers, memory=memory)
+                found = sketch(
+                    single, batch, error=error, tangents=tangents, seed=seed, layer_output=want_layers, memory=memory
+                )
                 return Contributions(
-                    found.shares, found.layers, source, method, found.errors, found.low, found.high, found.tangents, found.total_variation
+                    found.shares,
+                    found.layers,
+                    source,
+                    method,
+                    found.errors,
+                    found.low,
+                    found.high,
+                    found.tangents,
+                    found.total_variation,
                 )
             if method == "reverse":
                 squares = reverse_squares(single, batch, source=source, layer_output=want_layers)

@@ -31,9 +31,15 @@ PATTERN_COLOURS = (style.BLUE, style.VERMILION, style.PINK, style.GREEN, style.P
     paper="Pascual et al. 2021, Fig 1 and 6",
     needs=("pearson", "spearman"),
 )
-def correlation(dataset: xr.Dataset, *, sources: Sequence[str] = ("previous_layer", "input", "rollout", "norm")) -> Figure:
+def correlation(
+    dataset: xr.Dataset, *, sources: Sequence[str] = ("previous_layer", "input", "rollout", "norm")
+) -> Figure:
     """Pearson's and Spearman's correlation of attention with each reading, `[source, layer, head]`, one column of panels each, with medians (Pascual et al. 2021, Fig 1 and 6)."""
-    shown = [source for source in sources if source in data.labels(dataset, "source") and data.has(dataset.sel(source=source), "pearson")]
+    shown = [
+        source
+        for source in sources
+        if source in data.labels(dataset, "source") and data.has(dataset.sel(source=source), "pearson")
+    ]
     if not shown:
         raise ParameterError(
             f"`sources` must name one of {', '.join(data.labels(dataset, 'source'))} that has a correlation; it is {', '.join(sources)}."
@@ -86,7 +92,9 @@ def contribution_centre(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figu
     """
     named = {"": datasets} if isinstance(datasets, xr.Dataset) else dict(datasets)
     wanted = ("attention", "previous_layer", "input")
-    chosen = {which: one.sel(source=[s for s in data.labels(one, "source") if s in wanted]) for which, one in named.items()}
+    chosen = {
+        which: one.sel(source=[s for s in data.labels(one, "source") if s in wanted]) for which, one in named.items()
+    }
     lines = f"One point per head; lines: mean over the heads of a layer; dashed: no direction. {EVERY_OFFSET}"
     label = "centre of mass (tokens)\n← before      after →"
     given = chosen[""] if list(chosen) == [""] else chosen
@@ -117,7 +125,13 @@ def special_tokens(dataset: xr.Dataset) -> Figure:
     series: list[Series] = []
     for ax, (index, _) in zip(axes, sources, strict=True):
         series = [
-            Series(kind, values[index][..., t], None, style.TYPE_COLOURS.get(kind, style.GREY), style.cycle(style.MARKERS, t))
+            Series(
+                kind,
+                values[index][..., t],
+                None,
+                style.TYPE_COLOURS.get(kind, style.GREY),
+                style.cycle(style.MARKERS, t),
+            )
             for t, kind in enumerate(types)
             if np.isfinite(values[index][..., t]).any()
         ]
@@ -132,7 +146,9 @@ def special_tokens(dataset: xr.Dataset) -> Figure:
         _error_text(dataset),
         "One point per head; lines: mean over the heads of a layer. No interval drawn; intervals are in the tables",
     ]
-    style.annotate_figure(fig, "What is looked at, and what is gathered, by type of token", notes, legend_handles(series), 4)
+    style.annotate_figure(
+        fig, "What is looked at, and what is gathered, by type of token", notes, legend_handles(series), 4
+    )
     return style.finish(fig)
 
 
@@ -174,7 +190,14 @@ def persisting_patterns(dataset: xr.Dataset) -> Figure:
 def _medians(ax: Axes, values: np.ndarray) -> None:
     for layer, row in enumerate(values):
         if np.isfinite(row).any():
-            ax.plot([layer - 0.4, layer + 0.4], [np.nanmedian(row)] * 2, color=style.BLACK, linewidth=1.6, zorder=5, solid_capstyle="butt")
+            ax.plot(
+                [layer - 0.4, layer + 0.4],
+                [np.nanmedian(row)] * 2,
+                color=style.BLACK,
+                linewidth=1.6,
+                zorder=5,
+                solid_capstyle="butt",
+            )
 
 
 def _rule_text(dataset: xr.Dataset) -> str:
@@ -186,7 +209,5 @@ def _rule_text(dataset: xr.Dataset) -> str:
 
 def _error_text(dataset: xr.Dataset) -> str:
     if dataset.attrs.get("method") == "sketch" and "total_variation" in dataset.attrs:
-        return (
-            f"Input contributions by sketch, median error of a row {100 * float(dataset.attrs['total_variation']):.1f} % (total variation)"
-        )
+        return f"Input contributions by sketch, median error of a row {100 * float(dataset.attrs['total_variation']):.1f} % (total variation)"
     return ""

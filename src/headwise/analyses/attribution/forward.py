@@ -29,7 +29,9 @@ class Squares:
     layers: Tensor | None = None
 
 
-def exact_squares(model: HeadModel, batch: Batch, *, layer_output: bool = False, memory: float = DEFAULT_MEMORY) -> Squares:
+def exact_squares(
+    model: HeadModel, batch: Batch, *, layer_output: bool = False, memory: float = DEFAULT_MEMORY
+) -> Squares:
     """`‖∂O[l,h,j] / ∂E[0,i]‖²` (and `‖∂E[l+1,j] / ∂E[0,i]‖²`) for all layers, heads and tokens of a batch (Pascual et al. 2021, §4).
 
     One tangent per token and dimension of the input, all layers and heads read off on its way; the squares of a token's tangents add up to the squared norm of its block.
@@ -57,8 +59,14 @@ class Sums:
         self.model, self.batch, self.moments = model, batch, moments
         n, examples = batch.ids.shape[1], len(batch)
         # Source token first: rows of tangents are added there. Float64, so that the order of chunks does not matter.
-        self.heads = torch.zeros(moments, n, model.layers, examples, model.heads, n, dtype=torch.float64, device=model.device)
-        self.layers = torch.zeros(moments, n, model.layers, examples, n, dtype=torch.float64, device=model.device) if layer_output else None
+        self.heads = torch.zeros(
+            moments, n, model.layers, examples, model.heads, n, dtype=torch.float64, device=model.device
+        )
+        self.layers = (
+            torch.zeros(moments, n, model.layers, examples, n, dtype=torch.float64, device=model.device)
+            if layer_output
+            else None
+        )
 
     def push(self, tangents: Tensor, tokens: Tensor) -> None:
         """Push tangents, the t-th of which stands on token `tokens[t]`, and add up what arrives."""
@@ -79,7 +87,9 @@ class Sums:
             for layer, squares in found:
                 assert total is not None
                 for power in range(self.moments):
-                    total[power, :, layer] += (places @ (squares.double() ** (power + 1)).flatten(1)).unflatten(1, squares.shape[1:])
+                    total[power, :, layer] += (places @ (squares.double() ** (power + 1)).flatten(1)).unflatten(
+                        1, squares.shape[1:]
+                    )
 
     def squares(self, power: int = 0) -> Squares:
         """`[example, layer, head, receiving, source]`, zero for padding on either side."""
@@ -97,7 +107,9 @@ def squared_norm(moved: Tensor) -> Tensor:
 
 def tangents_at_once(model: HeadModel, batch: Batch, memory: float) -> int:
     """How many tangents fit into `memory` MiB: at most eight hidden states, three inner states of the feed-forward part and five maps are alive at once for each."""
-    widest = max((max(p.shape) for entry in model.sites.entries for p in entry.parameters() if p.ndim == 2), default=model.hidden)
+    widest = max(
+        (max(p.shape) for entry in model.sites.entries for p in entry.parameters() if p.ndim == 2), default=model.hidden
+    )
     examples, tokens = batch.ids.shape
     inner = model.heads * model.d_head
     values = examples * tokens * (8 * max(model.hidden, inner) + 3 * widest + 5 * model.heads * tokens)
@@ -118,7 +130,9 @@ def in_chunks(some: Callable[[int, int], None], total: int, at_once: int, model:
             if not out_of_memory(error):
                 raise
             if at_once == 1:
-                raise ModelError("One tangent of this input does not fit into memory; shorten the input or use a smaller batch.") from error
+                raise ModelError(
+                    "One tangent of this input does not fit into memory; shorten the input or use a smaller batch."
+                ) from error
             at_once = max(1, at_once // 2)
             if model.device.type == "cuda":
                 torch.cuda.empty_cache()
@@ -126,4 +140,8 @@ def in_chunks(some: Callable[[int, int], None], total: int, at_once: int, model:
 
 def out_of_memory(error: BaseException) -> bool:
     text = str(error)
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "not enough memory" in text or "can't allocate memory" in text
+    return (
+        isinstance(error, torch.OutOfMemoryError | MemoryError)
+        or "not enough memory" in text
+        or "can't allocate memory" in text
+    )

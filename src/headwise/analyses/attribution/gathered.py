@@ -79,7 +79,9 @@ class Gathered:
             "norm": norm,
         }
         self.notes["norm_reading"] = (
-            "attention × norm of the value after the output projection" if projected else "attention × norm of the value"
+            "attention × norm of the value after the output projection"
+            if projected
+            else "attention × norm of the value"
         )
         reach = visible_sources(batch, self.shape.causal)[:, None, None]
         near = visible if visible.shape[2] > 1 else visible.expand(-1, -1, 1, -1, -1)
@@ -94,7 +96,9 @@ class Gathered:
             self.state.moments("sketch").add(torch.stack([deep.tangents.double(), deep.total_variation], dim=-1))
         self._keep_sample(maps, deep, batch, sample)
 
-    def _correlate(self, place: int, source: str, maps: Mapping[str, Tensor], seen: Tensor, reach: Tensor, batch: Batch) -> None:
+    def _correlate(
+        self, place: int, source: str, maps: Mapping[str, Tensor], seen: Tensor, reach: Tensor, batch: Batch
+    ) -> None:
         real = batch.real[:, None, None]
         if source != "attention":
             pearson, spearman = row_correlations(maps["attention"], maps[source], seen)
@@ -112,7 +116,12 @@ class Gathered:
         self.state.means(name).add_sums(rows.nan_to_num().sum(-1), present.sum(-1).double(), (place,))
 
     def _share(self, place: int, maps: Tensor, batch: Batch) -> None:
-        receiving = {"all": batch.real, "cls": batch.cls, "sep": batch.sep, "other": batch.real & ~(batch.cls | batch.sep)}
+        receiving = {
+            "all": batch.real,
+            "cls": batch.cls,
+            "sep": batch.sep,
+            "other": batch.real & ~(batch.cls | batch.sep),
+        }
         rows = torch.stack([receiving[name] for name in RECEIVERS], dim=1).double()  # example, receiver, token
         kinds = torch.stack([batch.kind(kind) for kind in TOKEN_TYPES], dim=-1).double()  # example, token, type
         mass = rows[:, None, None] @ maps @ kinds[:, None, None]
@@ -171,7 +180,10 @@ class Gathered:
         arrays = {f"state/{key}": np.ascontiguousarray(array) for key, array in self.state.arrays().items()}
         arrays |= {f"sample/{key}": np.ascontiguousarray(array) for key, array in self.sample.items()}
         notes = json.dumps({"done": done, "notes": self.notes})
-        write_atomically(folder / "attribution.safetensors", save(arrays | {"facts": np.frombuffer(notes.encode(), dtype=np.uint8).copy()}))
+        write_atomically(
+            folder / "attribution.safetensors",
+            save(arrays | {"facts": np.frombuffer(notes.encode(), dtype=np.uint8).copy()}),
+        )
 
     def resume(self, folder: Path) -> int:
         """Take up what a killed run left; how many batches that was."""
@@ -180,7 +192,9 @@ class Gathered:
             return 0
         arrays = load_file(path)
         facts = json.loads(arrays.pop("facts").tobytes())
-        self.state.load({key.removeprefix("state/"): array for key, array in arrays.items() if key.startswith("state/")})
+        self.state.load(
+            {key.removeprefix("state/"): array for key, array in arrays.items() if key.startswith("state/")}
+        )
         self.sample = {key.removeprefix("sample/"): array for key, array in arrays.items() if key.startswith("sample/")}
         self.notes = facts["notes"]
         return int(facts["done"])
@@ -201,7 +215,10 @@ def attribution_dataset(gathered: Gathered, shape: Shape) -> xr.Dataset:
         heads, state.sums("rows_left_out").total.numpy().astype(np.int64), {"long_name": "rows without a correlation"}
     )
     variables |= mean_variables(
-        "share", (*heads, "receiver", "token_type"), state.means("share"), long_name="share of contributions by tokens of a type"
+        "share",
+        (*heads, "receiver", "token_type"),
+        state.means("share"),
+        long_name="share of contributions by tokens of a type",
     )
     variables |= mean_variables(
         "layer_own", ("layer",), state.means("layer_own"), long_name="share of a token's own input in its hidden state"
@@ -213,7 +230,10 @@ def attribution_dataset(gathered: Gathered, shape: Shape) -> xr.Dataset:
         long_name="tokens whose own input is the largest part of their hidden state",
     )
     variables |= mean_variables(
-        "pattern_share", ("source", "layer", "pattern"), state.moments("pattern_share"), long_name="share of heads with a pattern"
+        "pattern_share",
+        ("source", "layer", "pattern"),
+        state.moments("pattern_share"),
+        long_name="share of heads with a pattern",
     )
     coords = layer_head_coords(shape) | {
         "source": list(READINGS),
@@ -224,7 +244,9 @@ def attribution_dataset(gathered: Gathered, shape: Shape) -> xr.Dataset:
     if gathered.sample:
         maps = ("layer", "head", "token", "source_token")
         for source in ("attention", "previous_layer", "input"):
-            variables[f"sample_{source}"] = xr.Variable(maps, gathered.sample[source], {"long_name": f"{source} of one input"})
+            variables[f"sample_{source}"] = xr.Variable(
+                maps, gathered.sample[source], {"long_name": f"{source} of one input"}
+            )
         variables["sample_layer"] = xr.Variable(
             ("layer", "token", "source_token"), gathered.sample["layer"], {"long_name": "input in each hidden state"}
         )
@@ -232,7 +254,9 @@ def attribution_dataset(gathered: Gathered, shape: Shape) -> xr.Dataset:
         coords |= {"token_text": ("token", texts), "source_token_text": ("source_token", texts)}
     dataset = xr.Dataset(variables, coords=coords)
     parts = [
-        gathered.offsets.result(State({name: state[f"{source}.{name}"] for name in PER_SOURCE}), shape).assign_coords(source=[source])
+        gathered.offsets.result(State({name: state[f"{source}.{name}"] for name in PER_SOURCE}), shape).assign_coords(
+            source=[source]
+        )
         for source in READINGS
     ]
     return dataset.merge(_joined(parts))
@@ -250,7 +274,8 @@ def _joined(parts: list[xr.Dataset]) -> xr.Dataset:
     """Datasets of different sources in one, over all their offsets; counts stay whole numbers, zero where nothing was seen."""
     offsets = sorted({int(o) for part in parts for o in part["offset"].values})
     wide = [
-        part.reindex(offset=offsets, fill_value={name: 0 if _counts(str(name)) else np.nan for name in part.data_vars}) for part in parts
+        part.reindex(offset=offsets, fill_value={name: 0 if _counts(str(name)) else np.nan for name in part.data_vars})
+        for part in parts
     ]
     shared = {name: wide[0][name] for name in wide[0].data_vars if "source" not in wide[0][name].dims}
     names = [name for name in wide[0].data_vars if name not in shared]

@@ -21,7 +21,9 @@ from headwise.text.encode import Batch
 if TYPE_CHECKING:
     from headwise.models import HeadModel
 
-Made = tuple[nn.Module, tuple[Any, ...], dict[str, Any], Tensor]  # a layer, how it was called, and E[l] among its arguments
+Made = tuple[
+    nn.Module, tuple[Any, ...], dict[str, Any], Tensor
+]  # a layer, how it was called, and E[l] among its arguments
 GRAMS = 8  # float64 matrices of size × size alive at once for each token and head
 
 
@@ -127,7 +129,9 @@ def _closed_form(model: HeadModel, batch: Batch, made: Made, memory: float) -> T
     if moved is None or any(m[0, :, :, 1:].any() or m[1, :, :, :-1].any() for m in moved):
         return None
     # Where no norm and no position comes before query, key and value, every token has the same Jacobian: that of one token will do.
-    same = n > 1 and all(torch.allclose(m[0, :, :, 0], m[1, :, :, -1], rtol=1e-5, atol=1e-6 * float(m.abs().max())) for m in moved)
+    same = n > 1 and all(
+        torch.allclose(m[0, :, :, 0], m[1, :, :, -1], rtol=1e-5, atol=1e-6 * float(m.abs().max())) for m in moved
+    )
     shown = hidden[:1, :1] if same else hidden
     parts = []
     for heads in _head_groups(call, memory):
@@ -160,7 +164,8 @@ def _moved(model: HeadModel, made: Made, hidden: Tensor, tangents: Tensor) -> tu
     if call is None or any(isinstance(x, Bundle) for x in (call.bias, call.mask, call.sinks)):
         return None
     query, key, value = (
-        x.tangent if isinstance(x, Bundle) else x.new_zeros(len(tangents), *x.shape) for x in (call.query, call.key, call.value)
+        x.tangent if isinstance(x, Bundle) else x.new_zeros(len(tangents), *x.shape)
+        for x in (call.query, call.key, call.value)
     )
     return query, key, value
 
@@ -179,7 +184,9 @@ class _Grams:
         self.heads = slice(heads.start * self.groups, heads.stop * self.groups)
         key, value = call.repeated()
         weights, _ = call.weights(key, 0, call.query.shape[2])
-        self.query, self.key, self.value, self.weights = (x[:, self.heads].double() for x in (call.query, key, value, weights))
+        self.query, self.key, self.value, self.weights = (
+            x[:, self.heads].double() for x in (call.query, key, value, weights)
+        )
         self.slope = torch.full_like(self.weights, call.scaling)
         if call.softcap is not None:
             scores = self.query @ self.key.transpose(2, 3) * call.scaling
@@ -193,7 +200,10 @@ class _Grams:
         if self.groups > 1:
             k, v = (x.repeat_interleave(self.groups, dim=1) for x in (k, v))
         parts = {"q": q, "k": k, "v": v}
-        found = {pair: (parts[pair[0]].transpose(-1, -2) @ parts[pair[1]]).double() for pair in ("kk", "vk", "qq", "qk", "vq")}
+        found = {
+            pair: (parts[pair[0]].transpose(-1, -2) @ parts[pair[1]]).double()
+            for pair in ("kk", "vk", "qq", "qk", "vq")
+        }
         found["vv"] = v.square().sum((-1, -2)).double()
         # Added only now, so that a chunk that runs out of memory on its way leaves nothing behind.
         for name, value in found.items():
@@ -205,9 +215,14 @@ class _Grams:
         kk, vk, vv = self.sums["kk"], self.sums["vk"], self.sums["vv"]
         length = slope**2 * (_outer(query, query) @ kk.flatten(-2).transpose(-1, -2))  # ‖a‖²
         cross = slope * (
-            query @ (value[..., None, :] @ vk)[..., 0, :].transpose(-1, -2) - _outer(output, query) @ vk.flatten(-2).transpose(-1, -2)
+            query @ (value[..., None, :] @ vk)[..., 0, :].transpose(-1, -2)
+            - _outer(output, query) @ vk.flatten(-2).transpose(-1, -2)
         )
-        apart = value.square().sum(-1)[..., None, :] + output.square().sum(-1)[..., :, None] - 2 * output @ value.transpose(-1, -2)
+        apart = (
+            value.square().sum(-1)[..., None, :]
+            + output.square().sum(-1)[..., :, None]
+            - 2 * output @ value.transpose(-1, -2)
+        )
         blocks = weights**2 * (vv[..., None, :] + 2 * cross + apart.clamp(min=0) * length)
         own = blocks.diagonal(dim1=-2, dim2=-1)
         own += self._through_query(output)
@@ -217,7 +232,9 @@ class _Grams:
         """What the own token adds to its block through its query: `‖F Q'‖² + 2 ⟨P (V' + (v−y) aᵀ), F Q'⟩`."""
         mass = self.weights * self.slope
         size = self.value.shape[-1], self.key.shape[-1]
-        follows = (mass @ _outer(self.value, self.key)).unflatten(-1, size) - output[..., :, None] * (mass @ self.key)[..., None, :]  # F
+        follows = (mass @ _outer(self.value, self.key)).unflatten(-1, size) - output[..., :, None] * (mass @ self.key)[
+            ..., None, :
+        ]  # F
         p, s = (x.diagonal(dim1=-2, dim2=-1) for x in (self.weights, self.slope))
         moved = (self.sums["qk"] @ self.query[..., None])[..., 0]  # Q' K'ᵀ q
         turned = (follows @ moved[..., None])[..., 0]
@@ -250,7 +267,9 @@ def _pushed(model: HeadModel, batch: Batch, made: Made, memory: float) -> Tensor
             tangent = torch.zeros_like(hidden)
             tangent[:, place // width, place % width] = 1
             with forward_ad.dual_level():
-                output = _Replay(model, form=True).replay(made, forward_ad.make_dual(hidden.contiguous(), tangent)).output
+                output = (
+                    _Replay(model, form=True).replay(made, forward_ad.make_dual(hidden.contiguous(), tangent)).output
+                )
                 assert output is not None
                 moved = forward_ad.unpack_dual(output).tangent
             if moved is not None:

@@ -68,7 +68,9 @@ def five_patterns(dataset: xr.Dataset) -> Figure:
             image = ax.imshow(maps[place], cmap=style.SEQUENTIAL, norm=shade, aspect="equal", interpolation="nearest")
             ax.set_xticks([])
             ax.set_yticks([])
-        axes[0, column].set_title(f"{pattern}\n{style.head_name(*place)}, p = {probability:.2f}", loc="center", fontsize=style.SMALL)
+        axes[0, column].set_title(
+            f"{pattern}\n{style.head_name(*place)}, p = {probability:.2f}", loc="center", fontsize=style.SMALL
+        )
     axes[0, 0].set_ylabel("attention")
     axes[1, 0].set_ylabel("contribution of the input")
     if image is not None:
@@ -110,7 +112,9 @@ def word_mix(layers: ArrayLike, tokens: Sequence[str], token: int, *, notes: Seq
     """
     mixed = np.asarray(layers, dtype=float)
     if mixed.ndim != 3 or mixed.shape[1:] != (len(tokens), len(tokens)):
-        raise ParameterError(f"`layers` must be [layer, receiving, source] for {len(tokens)} tokens; its shape is {mixed.shape}.")
+        raise ParameterError(
+            f"`layers` must be [layer, receiving, source] for {len(tokens)} tokens; its shape is {mixed.shape}."
+        )
     if not 0 <= token < len(tokens):
         raise ParameterError(f"`token` must be a position from 0 to {len(tokens) - 1}; it is {token}.")
     with style.context():
@@ -189,10 +193,16 @@ def map_pairs(
         cell = min((style.PAGE - 0.95) / heads, 1.2, (style.PAGE_HEIGHT - 1.35) / (count * pitch_row / pitch_column))
         width = min(max(heads * cell + 0.95, style.COLUMN), style.PAGE)
         listing = token_listing(tokens, width - 0.1, lines=3)
-        fig = style.new_figure(width, count * cell * pitch_row / pitch_column + 0.95 + 0.115 * (listing.count("\n") + 1))
+        fig = style.new_figure(
+            width, count * cell * pitch_row / pitch_column + 0.95 + 0.115 * (listing.count("\n") + 1)
+        )
         ax = fig.subplots()
         image = ax.imshow(
-            np.ma.masked_invalid(mosaic), cmap=style.SEQUENTIAL, norm=PowerNorm(0.5, 0, 1), aspect="equal", interpolation="auto"
+            np.ma.masked_invalid(mosaic),
+            cmap=style.SEQUENTIAL,
+            norm=PowerNorm(0.5, 0, 1),
+            aspect="equal",
+            interpolation="auto",
         )
         ax.set_xticks((n - 1) / 2 + np.arange(heads) * pitch_column, [str(h) for h in range(heads)])
         ax.set_yticks(n + gap / 2 + np.arange(count) * pitch_row, [str(name) for name in numbers])

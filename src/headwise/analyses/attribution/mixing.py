@@ -125,7 +125,9 @@ class _Probe(Bundle):
         return out
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         found = [a for a in tree_leaves((args, kwargs or {})) if isinstance(a, _Probe)]
         result = Bundle.__torch_function__(func, types, args, kwargs)
         if not found or not isinstance(result, Bundle):

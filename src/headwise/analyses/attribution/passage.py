@@ -36,7 +36,9 @@ class _UntilFinished:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
         if not isinstance(error, Finished):
             return False
         traceback.clear_frames(trace)
@@ -92,7 +94,9 @@ class Passage:
 
     def run(self, batch: Batch) -> None:
         """Run the model until nothing more is to be seen."""
-        ids, real, types = (x.repeat(self.rows, 1) if self.rows > 1 else x for x in (batch.ids, batch.real, batch.types))
+        ids, real, types = (
+            x.repeat(self.rows, 1) if self.rows > 1 else x for x in (batch.ids, batch.real, batch.types)
+        )
         with self.running():
             self.model.run(ids, real, types)
 
@@ -109,7 +113,9 @@ class Passage:
             stack.enter_context(_UntilFinished())
             yield
 
-    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    def _enter(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         if SESSION.get() is not self:
             return None
         hidden = hidden_input(args, kwargs)
@@ -132,7 +138,11 @@ class Passage:
 @contextmanager
 def differentiable(module: nn.Module) -> Iterator[None]:
     """For the time of a pass: the eager computation of experts, and of BLOOM's activation, in place of kernels that have no forward derivative."""
-    configs = {id(c): c for c in (getattr(m, "config", None) for m in module.modules()) if hasattr(c, "_experts_implementation_internal")}
+    configs = {
+        id(c): c
+        for c in (getattr(m, "config", None) for m in module.modules())
+        if hasattr(c, "_experts_implementation_internal")
+    }
     before = [(config, config._experts_implementation_internal) for config in configs.values()]  # type: ignore[union-attr]
     gelus = [m for m in module.modules() if type(m).__name__ == "BloomGelu"]
     try:
@@ -148,9 +158,13 @@ def differentiable(module: nn.Module) -> Iterator[None]:
             del gelu.forward
 
 
-def replaced(args: tuple[Any, ...], kwargs: Mapping[str, Any], old: Tensor, new: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def replaced(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], old: Tensor, new: Tensor
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a call with one tensor replaced."""
-    return tuple(new if a is old else a for a in args), {key: new if value is old else value for key, value in kwargs.items()}
+    return tuple(new if a is old else a for a in args), {
+        key: new if value is old else value for key, value in kwargs.items()
+    }
 
 
 def check_served(model: HeadModel) -> None:
@@ -160,9 +174,13 @@ def check_served(model: HeadModel) -> None:
             "Contributions to cross-attention are not defined here: its tokens are not those it looks at; open the encoder or the decoder stack."
         )
     if not model.hidden or not model.sites.entries:
-        raise ModelError(f"The layers of {model.name} pass on no hidden states of the usual shape, so nothing can be attributed to them.")
+        raise ModelError(
+            f"The layers of {model.name} pass on no hidden states of the usual shape, so nothing can be attributed to them."
+        )
     if len(set(model.sites.d_heads)) > 1:
-        raise ModelError(f"The heads of {model.name} have different sizes in different layers; attribution is not served.")
+        raise ModelError(
+            f"The heads of {model.name} have different sizes in different layers; attribution is not served."
+        )
 
 
 def in_single(model: HeadModel) -> HeadModel:

@@ -119,4 +119,6 @@ def _bundles_agree(model: HeadModel, batch: Batch) -> bool:
             return False
     if seen[0].keys() != seen[1].keys():
         return False
-    return all((seen[0][k] - seen[1][k]).abs().max() <= AGREEMENT * seen[1][k].abs().max().clamp(min=1e-30) for k in seen[1])
+    return all(
+        (seen[0][k] - seen[1][k]).abs().max() <= AGREEMENT * seen[1][k].abs().max().clamp(min=1e-30) for k in seen[1]
+    )

@@ -66,7 +66,9 @@ def reverse_squares(model: HeadModel, batch: Batch, *, source: str = "input", la
     graph = reverse_graph(model, batch, source)
     examples, n = batch.ids.shape
     heads = torch.zeros(examples, model.layers, model.heads, n, n, dtype=torch.float64, device=model.device)
-    layers = torch.zeros(examples, model.layers, n, n, dtype=torch.float64, device=model.device) if layer_output else None
+    layers = (
+        torch.zeros(examples, model.layers, n, n, dtype=torch.float64, device=model.device) if layer_output else None
+    )
     for layer in range(model.layers):
         leaf = graph.leaves_in[layer if source == "previous_layer" else 0]
         for head in range(model.heads):
@@ -91,8 +93,12 @@ def block_squares(output: Tensor, leaf: Tensor) -> Tensor:
 def gradients(output: Tensor, directions: Tensor, leaf: Tensor) -> Tensor:
     """Gradients of `Σ direction · output`, many directions at once where torch can, else one after the other: `[direction, *leaf]`."""
     try:
-        (found,) = torch.autograd.grad(output, leaf, directions, retain_graph=True, is_grads_batched=True, allow_unused=True)
+        (found,) = torch.autograd.grad(
+            output, leaf, directions, retain_graph=True, is_grads_batched=True, allow_unused=True
+        )
     except (RuntimeError, NotImplementedError):
-        each: Iterable[Tensor | None] = (torch.autograd.grad(output, leaf, d, retain_graph=True, allow_unused=True)[0] for d in directions)
+        each: Iterable[Tensor | None] = (
+            torch.autograd.grad(output, leaf, d, retain_graph=True, allow_unused=True)[0] for d in directions
+        )
         return torch.stack([torch.zeros_like(leaf) if g is None else g for g in each])
     return leaf.new_zeros(len(directions), *leaf.shape) if found is None else found

@@ -14,12 +14,53 @@ from headwise.analyses.attribution.precision import of_tangents, use_compiled
 
 # Linear in their first argument, whatever the others are.
 LINEAR = (
-    *("chunk", "split", "split_with_sizes", "unbind", "type", "type_as", "repeat", "repeat_interleave", "swapaxes", "swapdims", "movedim"),
-    *("narrow", "select", "index_select", "gather", "roll", "neg", "__neg__", "sum", "mean", "diagonal", "tril", "triu", "flip"),
+    *(
+        "chunk",
+        "split",
+        "split_with_sizes",
+        "unbind",
+        "type",
+        "type_as",
+        "repeat",
+        "repeat_interleave",
+        "swapaxes",
+        "swapdims",
+        "movedim",
+    ),
+    *(
+        "narrow",
+        "select",
+        "index_select",
+        "gather",
+        "roll",
+        "neg",
+        "__neg__",
+        "sum",
+        "mean",
+        "diagonal",
+        "tril",
+        "triu",
+        "flip",
+    ),
 )
 # Functions of each element alone.
 ELEMENTWISE = (
-    *("gelu", "silu", "relu", "tanh", "sigmoid", "exp", "sqrt", "rsqrt", "reciprocal", "softplus", "log", "log1p", "erf", "square"),
+    *(
+        "gelu",
+        "silu",
+        "relu",
+        "tanh",
+        "sigmoid",
+        "exp",
+        "sqrt",
+        "rsqrt",
+        "reciprocal",
+        "softplus",
+        "log",
+        "log1p",
+        "erf",
+        "square",
+    ),
     *("sin", "cos", "elu", "leaky_relu", "mish", "hardswish"),
 )
 
@@ -43,7 +84,9 @@ def _reshaped(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     if not isinstance(x, Bundle) or any(isinstance(other, Bundle) and i for i, other in enumerate(args)):
         return NotImplemented
     primal = func(x.primal, *args[1:], **kwargs)
-    return Bundle(primal, x.tangent.reshape(len(x.tangent), *primal.shape)) if primal.dtype == x.dtype else NotImplemented
+    return (
+        Bundle(primal, x.tangent.reshape(len(x.tangent), *primal.shape)) if primal.dtype == x.dtype else NotImplemented
+    )
 
 
 @rule("transpose", "permute", "t")
@@ -118,7 +161,11 @@ def _pow(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 def lifted(value: Bundle, ndim: int) -> Tensor:
     """Tangents with as many dimensions after the first as the result has, for broadcasting."""
     tangent = value.tangent
-    return tangent if tangent.ndim == ndim + 1 else tangent.view(len(tangent), *(1,) * (ndim + 1 - tangent.ndim), *tangent.shape[1:])
+    return (
+        tangent
+        if tangent.ndim == ndim + 1
+        else tangent.view(len(tangent), *(1,) * (ndim + 1 - tangent.ndim), *tangent.shape[1:])
+    )
 
 
 def _whole(tangent: Tensor, primal: Tensor) -> Tensor:
@@ -193,7 +240,9 @@ def _cat(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     if not isinstance(parts, list | tuple) or not isinstance(dim, int) or "out" in kwargs:
         return NotImplemented
     count = len(next(p for p in parts if isinstance(p, Bundle)).tangent)
-    parts = [p for p in parts if isinstance(p, Bundle) or p.numel() or p.ndim > 1]  # torch lets an empty vector stand among anything
+    parts = [
+        p for p in parts if isinstance(p, Bundle) or p.numel() or p.ndim > 1
+    ]  # torch lets an empty vector stand among anything
     primal = torch.cat([primal_of(p) for p in parts], dim)
     tangents = [p.tangent if isinstance(p, Bundle) else p.new_zeros(1).expand(count, *p.shape) for p in parts]
     return Bundle(primal, torch.cat(tangents, dim + 1 if dim >= 0 else dim))
@@ -209,7 +258,13 @@ def _linear(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
 
 @rule("addmm")
 def _addmm(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if kwargs or len(args) != 3 or not isinstance(args[1], Bundle) or isinstance(args[0], Bundle) or isinstance(args[2], Bundle):
+    if (
+        kwargs
+        or len(args) != 3
+        or not isinstance(args[1], Bundle)
+        or isinstance(args[0], Bundle)
+        or isinstance(args[2], Bundle)
+    ):
         return NotImplemented
     bias, x, weight = args
     return Bundle(torch.addmm(bias, x.primal, weight), of_tangents(torch.matmul, x.tangent, weight))

@@ -13,7 +13,14 @@ import torch
 from scipy import special
 from torch import Tensor
 
-from headwise.analyses.attribution.forward import DEFAULT_MEMORY, Squares, Sums, exact_squares, in_chunks, tangents_at_once
+from headwise.analyses.attribution.forward import (
+    DEFAULT_MEMORY,
+    Squares,
+    Sums,
+    exact_squares,
+    in_chunks,
+    tangents_at_once,
+)
 from headwise.analyses.attribution.passage import check_served
 from headwise.text.encode import Batch
 
@@ -84,7 +91,10 @@ def sketch(
         for more in sorted(set(wanted.values())):
             examples = [e for e, own in wanted.items() if own == more]
             if int(moments.count[examples[0]]) + more >= model.hidden:
-                instead |= {e: exact_squares(model, batch.select([e]), layer_output=layer_output, memory=memory) for e in examples}
+                instead |= {
+                    e: exact_squares(model, batch.select([e]), layer_output=layer_output, memory=memory)
+                    for e in examples
+                }
             else:
                 moments.draw(examples, more)
     return moments.result(instead)
@@ -93,7 +103,11 @@ def sketch(
 def _wanted(moments: _Moments, error: float, done: Mapping[int, Squares]) -> dict[int, int]:
     """How many more tangents each example needs that has not reached the error, from what those so far say of its median total variation."""
     foretold, count = moments.result({}).total_variation.tolist(), moments.count.tolist()
-    need = {e: count[e] * (MARGIN * tv / error) ** 2 for e, tv in enumerate(foretold) if MARGIN * tv > error and e not in done}
+    need = {
+        e: count[e] * (MARGIN * tv / error) ** 2
+        for e, tv in enumerate(foretold)
+        if MARGIN * tv > error and e not in done
+    }
     return {e: math.ceil(k) - int(count[e]) for e, k in need.items() if math.ceil(k) > count[e]}
 
 
@@ -115,7 +129,9 @@ class _Moments:
         signs = torch.zeros(len(examples), k, n, width)
         for place, e in enumerate(examples):
             length = len(self.batch.rows[e])
-            signs[place, :, :length] = torch.randint(0, 2, (k, length, width), generator=self.generators[e]).float() * 2 - 1
+            signs[place, :, :length] = (
+                torch.randint(0, 2, (k, length, width), generator=self.generators[e]).float() * 2 - 1
+            )
         sums = Sums(self.model, part, self.layer_output, moments=2)
 
         def some(start: int, stop: int) -> None:
@@ -138,7 +154,9 @@ class _Moments:
         """Estimates so far; examples in `instead` are taken from their exact squares."""
         k = self.count
         mean = self.heads[0] / _wide(k, self.heads[0])
-        spread = ((self.heads[1] / _wide(k, self.heads[1]) - mean**2) * _wide(k / (k - 1).clamp(min=1), mean)).clamp(min=0)
+        spread = ((self.heads[1] / _wide(k, self.heads[1]) - mean**2) * _wide(k / (k - 1).clamp(min=1), mean)).clamp(
+            min=0
+        )
         layers = self.layers / _wide(k, self.layers)
         exact = torch.zeros(len(self.batch), dtype=torch.bool, device=k.device)
         for e, squares in instead.items():

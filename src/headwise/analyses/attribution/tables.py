@@ -59,7 +59,9 @@ def special_heads(dataset: xr.Dataset) -> pd.DataFrame:
         table = special_table(dataset, kind, TOP)
         if not len(table) or not table[f"attention on {kind}"].any():
             continue  # the model has no such token
-        table.columns = [str(name).replace(f"on {kind}", "on it").replace(f"from {kind}", "from it") for name in table.columns]
+        table.columns = [
+            str(name).replace(f"on {kind}", "on it").replace(f"from {kind}", "from it") for name in table.columns
+        ]
         table.insert(0, "token type", kind)
         parts.append(table)
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
@@ -80,6 +82,9 @@ def special_layers(dataset: xr.Dataset) -> pd.DataFrame:
             for source in SHOWN:
                 shares = share.sel(layer=layer, receiver=receiver, source=source)
                 if np.isfinite(shares).any():
-                    by_type = {f"from {kind}": float(shares.sel(token_type=kind)) for kind in data.labels(dataset, "token_type")}
+                    by_type = {
+                        f"from {kind}": float(shares.sel(token_type=kind))
+                        for kind in data.labels(dataset, "token_type")
+                    }
                     rows.append({"layer": layer, "receiver": receiver, "reading": source.replace("_", " ")} | by_type)
     return pd.DataFrame(rows)

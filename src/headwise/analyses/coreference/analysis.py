@@ -88,7 +88,9 @@ class Coreference(Analysis):
         if 0 < self.max_tokens < 8:
             raise ParameterError(f"`max_tokens` must be 0 (no cut) or at least 8; it is {self.max_tokens!r}.")
         if self.overlap < 0 or (self.max_tokens and self.overlap >= self.max_tokens and self.documents == "windows"):
-            raise ParameterError(f"`overlap` must be at least 0 and less than max_tokens ({self.max_tokens}); it is {self.overlap!r}.")
+            raise ParameterError(
+                f"`overlap` must be at least 0 and less than max_tokens ({self.max_tokens}); it is {self.overlap!r}."
+            )
 
     def view(self, corpus: Corpus, encoder: Encoder, longest: int, truncated: int) -> Corpus | None:
         longest_wanted = min(self.max_tokens or encoder.max_length, encoder.max_length)
@@ -194,7 +196,8 @@ def _table(batch: Batch, candidates: str) -> Table:
     types[:, 0] = 1
     width = present.shape[1]
     candidate, antecedent = (
-        torch.from_numpy(np.stack([mask[i] for mask in masks]) if masks else np.zeros((0, width), bool)).to(device) for i in (0, 1)
+        torch.from_numpy(np.stack([mask[i] for mask in masks]) if masks else np.zeros((0, width), bool)).to(device)
+        for i in (0, 1)
     )
     baseline = torch.tensor([mask[2] for mask in masks], dtype=torch.bool, device=device).reshape(-1, len(BASELINES))
     return Table(places[:, 0], places[:, 1], types, candidate, antecedent, baseline, counted)
@@ -204,7 +207,9 @@ def _scored(row: Encoded, present: np.ndarray, candidates: str, counted: dict[st
     """Head word, kind, candidate words, antecedents' head words and what the baselines get right, for each mention that can be scored."""
     example = row.example
     window = example if isinstance(example, Window) else None
-    coreferent = expressions_of(example, singletons=window is not None)  # a window's mentions are coreferent in their document
+    coreferent = expressions_of(
+        example, singletons=window is not None
+    )  # a window's mentions are coreferent in their document
     counted["singletons"] += window.singletons if window else len(example.mentions or ()) - len(coreferent)
     counted["cut"] += window.cut if window else 0
     counted["mentions"] += window.cut if window else 0
@@ -279,7 +284,11 @@ def accuracy_dataset(totals: Mapping[str, np.ndarray], correction: str) -> xr.Da
         "baseline_accuracy_high": (("baseline", "mention_type"), baseline_high),
         "count": ("mention_type", count.astype(np.int64), {"long_name": "mentions with an antecedent"}),
         "few": ("mention_type", count < FEW, {"long_name": f"fewer than {FEW} mentions"}),
-        "p_value": (with_baseline, p_value, {"long_name": "right more often than the baseline: McNemar, exact, one-tailed"}),
+        "p_value": (
+            with_baseline,
+            p_value,
+            {"long_name": "right more often than the baseline: McNemar, exact, one-tailed"},
+        ),
         "p_adjusted": (
             with_baseline,
             correct(p_value, correction),
@@ -304,11 +313,18 @@ def best_heads(dataset: xr.Dataset, paired: np.ndarray) -> dict[str, xr.Variable
     layer, head = np.unravel_index(best, (layers, heads))
     place = (layer, head, np.arange(types))
     one, several = ("mention_type",), ("baseline", "mention_type")
-    out = {"best_layer": xr.Variable(one, np.where(scored, layer, -1)), "best_head": xr.Variable(one, np.where(scored, head, -1))}
+    out = {
+        "best_layer": xr.Variable(one, np.where(scored, layer, -1)),
+        "best_head": xr.Variable(one, np.where(scored, head, -1)),
+    }
     for name in ("accuracy", "accuracy_low", "accuracy_high"):
         out[f"best_{name}"] = xr.Variable(one, np.where(scored, dataset[name].values[place], np.nan))
     out["best_accuracy_n"] = xr.Variable(one, np.where(scored, dataset["accuracy_n"].values[place], 0))
-    for name, values in (("baseline", paired), ("p_value", dataset["p_value"].values), ("p_adjusted", dataset["p_adjusted"].values)):
+    for name, values in (
+        ("baseline", paired),
+        ("p_value", dataset["p_value"].values),
+        ("p_adjusted", dataset["p_adjusted"].values),
+    ):
         out[f"best_{name}"] = xr.Variable(several, np.where(scored, values[(slice(None), *place)], np.nan))
     out["best_margin"] = xr.Variable(several, out["best_accuracy"].values - out["best_baseline"].values)
     return out

@@ -41,12 +41,17 @@ def rules(expression: Expression, candidates: Sequence[Expression]) -> Expressio
 
 def agree(first: Expression, second: Expression) -> bool:
     """Whether no feature is known of both and different: what is unknown agrees with anything."""
-    return all(first.features.get(name) in (None, second.features.get(name)) or name not in second.features for name in FEATURES)
+    return all(
+        first.features.get(name) in (None, second.features.get(name)) or name not in second.features
+        for name in FEATURES
+    )
 
 
 def baseline_choices(expression: Expression, candidates: Sequence[Expression]) -> dict[str, Expression | None]:
     """What each baseline picks."""
-    return {name: rule(expression, candidates) for name, rule in zip(BASELINES, (nearest, head_match, rules), strict=True)}
+    return {
+        name: rule(expression, candidates) for name, rule in zip(BASELINES, (nearest, head_match, rules), strict=True)
+    }
 
 
 def _nearest_that(candidates: Sequence[Expression], passes: Callable[[Expression], bool]) -> Expression | None:

@@ -106,10 +106,20 @@ def antecedents(dataset: xr.Dataset) -> Figure:
     return style.finish(fig)
 
 
-def _bars(ax: Axes, place: int, width: float, values: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str, label: str) -> None:
+def _bars(
+    ax: Axes, place: int, width: float, values: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str, label: str
+) -> None:
     x = np.arange(len(values)) + (place + 0.5) * width - 0.4
     errors = np.clip(np.stack([values - low, high - values]), 0, None)
-    ax.bar(x, values, width * 0.92, color=colour, label=label, yerr=errors, error_kw={"elinewidth": 0.7, "ecolor": style.INK})
+    ax.bar(
+        x,
+        values,
+        width * 0.92,
+        color=colour,
+        label=label,
+        yerr=errors,
+        error_kw={"elinewidth": 0.7, "ecolor": style.INK},
+    )
 
 
 @figure(
@@ -125,6 +135,12 @@ def heads(dataset: xr.Dataset) -> Figure:
     cube = data.values(dataset, "accuracy", (*_LH, "mention_type"))
     coords = {dim: data.numbers(dataset, dim) for dim in _LH}
     kinds = data.labels(dataset, "mention_type")
-    panels = {kind: xr.DataArray(cube[..., kinds.index(kind)], dims=_LH, coords=coords) for kind in _shown_types(dataset)}
-    notes = [data.source_text(dataset), data.count_text(dataset, "accuracy", each="mentions"), "Intervals are in the tables"]
+    panels = {
+        kind: xr.DataArray(cube[..., kinds.index(kind)], dims=_LH, coords=coords) for kind in _shown_types(dataset)
+    }
+    notes = [
+        data.source_text(dataset),
+        data.count_text(dataset, "accuracy", each="mentions"),
+        "Intervals are in the tables",
+    ]
     return heatmap_panels(panels, title="Antecedents found", label="share of mentions", limits=(0.0, 1.0), notes=notes)

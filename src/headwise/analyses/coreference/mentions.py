@@ -136,7 +136,14 @@ def _expression(example: Example, mention: Mention) -> Expression:
     kind = _kind(example, head)
     text = " ".join(word.lower() for word in words[mention.start : mention.end])
     return Expression(
-        mention.start, mention.end, mention.entity, head, kind, text, words[head].lower(), _features(example, mention, head, kind)
+        mention.start,
+        mention.end,
+        mention.entity,
+        head,
+        kind,
+        text,
+        words[head].lower(),
+        _features(example, mention, head, kind),
     )
 
 
@@ -163,7 +170,8 @@ def _features(example: Example, mention: Mention, head: int, kind: str) -> dict[
         found["Number"] = "Plur"
     if example.heads is not None and example.relations is not None:
         joined = any(
-            example.heads[word] == head and example.relations[word].split(":")[0] == "conj" for word in range(mention.start, mention.end)
+            example.heads[word] == head and example.relations[word].split(":")[0] == "conj"
+            for word in range(mention.start, mention.end)
         )
         found |= _PLURAL if joined else {}
     return found

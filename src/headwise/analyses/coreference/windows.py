@@ -50,7 +50,9 @@ def windows(corpus: Corpus, tokenizer: Any, max_tokens: int = 128, overlap: int 
     if max_tokens < 3:
         raise ParameterError(f"`max_tokens` must be at least 3; it is {max_tokens!r}.")
     if overlap is not None and not 0 <= overlap < max_tokens:
-        raise ParameterError(f"`overlap` must be at least 0 and less than max_tokens ({max_tokens}); it is {overlap!r}.")
+        raise ParameterError(
+            f"`overlap` must be at least 0 and less than max_tokens ({max_tokens}); it is {overlap!r}."
+        )
     encoder = Encoder(tokenizer, NO_LIMIT)
 
     def stream(notes: Notes) -> Iterator[Example]:
@@ -72,7 +74,9 @@ def _cut(example: Example, encoder: Encoder, max_tokens: int, overlap: int | Non
     spans: list[tuple[int, int]] = []
     start = 0
     while True:
-        end = _fitting(example, encoder, start, int(np.searchsorted(before, before[start] + room, "right")) - 1, max_tokens)
+        end = _fitting(
+            example, encoder, start, int(np.searchsorted(before, before[start] + room, "right")) - 1, max_tokens
+        )
         spans.append((start, end))
         if overlap is None or end >= count:
             break
@@ -84,7 +88,9 @@ def _cut(example: Example, encoder: Encoder, max_tokens: int, overlap: int | Non
         inside = [m for m in mentions if a <= m.start and m.end <= b]
         window = _window(example, a, b, inside)
         if number == len(spans) - 1:
-            window = replace(window, cut=len(mentions) - len(held), singletons=len(example.mentions or ()) - len(mentions))
+            window = replace(
+                window, cut=len(mentions) - len(held), singletons=len(example.mentions or ()) - len(mentions)
+            )
         yield replace(window, first=first)
 
 
@@ -95,7 +101,9 @@ def _fitting(example: Example, encoder: Encoder, start: int, end: int, max_token
         if row is not None and len(row) <= max_tokens:
             return end
         end -= 1
-    raise InputError(f"{example.where}: word {start + 1} alone is longer than {max_tokens} tokens; give a larger `max_tokens`.")
+    raise InputError(
+        f"{example.where}: word {start + 1} alone is longer than {max_tokens} tokens; give a larger `max_tokens`."
+    )
 
 
 def _coreferent(example: Example) -> list[Mention]:
@@ -119,6 +127,7 @@ def _window(example: Example, start: int, end: int, mentions: Sequence[Mention])
         given["spans"] = tuple((a - left, b - left) for a, b in example.spans[start:end])
     given["frames"] = None
     given["mentions"] = tuple(
-        replace(m, start=m.start - start, end=m.end - start, head=None if m.head is None else m.head - start) for m in mentions
+        replace(m, start=m.start - start, end=m.end - start, head=None if m.head is None else m.head - start)
+        for m in mentions
     )
     return Window(**given)

@@ -105,7 +105,18 @@ class Dependency(Analysis):
     order_dependent: ClassVar[frozenset[str]] = frozenset(
         f"best_{name}"
         for name in (
-            *("direction", "layer", "head", "accuracy_n", "accuracy_low", "accuracy_high", "baseline", "margin", "p_value", "p_adjusted"),
+            *(
+                "direction",
+                "layer",
+                "head",
+                "accuracy_n",
+                "accuracy_low",
+                "accuracy_high",
+                "baseline",
+                "margin",
+                "p_value",
+                "p_adjusted",
+            ),
             *("noop_with", "noop_without", "noop_upos"),
         )
     )
@@ -123,13 +134,23 @@ class Dependency(Analysis):
 
     def _settings(self, shape: Shape) -> Settings:
         known = labels_of(shape.relations, self.subtypes)
-        given = [name.strip() for name in self.relations.split(",")] if isinstance(self.relations, str) else list(self.relations)
+        given = (
+            [name.strip() for name in self.relations.split(",")]
+            if isinstance(self.relations, str)
+            else list(self.relations)
+        )
         wanted = [name for name in given if name and name != ALL] if self.relations else known
         for name in wanted:
             if name not in known:
                 raise ParameterError(unknown("relation in this corpus", name, known))
         return Settings(
-            (ALL, *wanted), self.subtypes, self.with_root, self.with_punct, self.poss_rule, self.reach, noop.resolve(self.noop, shape)
+            (ALL, *wanted),
+            self.subtypes,
+            self.with_root,
+            self.with_punct,
+            self.poss_rule,
+            self.reach,
+            noop.resolve(self.noop, shape),
         )
 
     # --- the pass ---------------------------------------------------------------------------------------------------
@@ -182,7 +203,12 @@ class Dependency(Analysis):
         if "noop_with" in state:
             dataset = dataset.merge(noop.dataset(state, dataset)).assign_coords(upos=list(UPOS))
         used, unaligned, bare, cut = (int(x) for x in state.sums("examples").total)
-        attrs: dict[str, Any] = {"examples": used, "examples_unaligned": unaligned, "examples_without_tree": bare, "words_cut": cut}
+        attrs: dict[str, Any] = {
+            "examples": used,
+            "examples_unaligned": unaligned,
+            "examples_without_tree": bare,
+            "words_cut": cut,
+        }
         attrs["noop_target"] = settings.noop
         if shape.causal:
             attrs["note"] = (
@@ -234,7 +260,9 @@ def _count(values: Tensor, pairs: Pairs, settings: Settings) -> Tensor:
     return out.T.reshape(-1, len(settings.labels), settings.bins)
 
 
-def accuracy_dataset(found: np.ndarray, possible: np.ndarray, pairs: np.ndarray, settings: Settings, correction: str) -> xr.Dataset:
+def accuracy_dataset(
+    found: np.ndarray, possible: np.ndarray, pairs: np.ndarray, settings: Settings, correction: str
+) -> xr.Dataset:
     """Accuracies, baselines, tests and best heads from counts by true offset.
 
     Parameters
@@ -253,7 +281,9 @@ def accuracy_dataset(found: np.ndarray, possible: np.ndarray, pairs: np.ndarray,
     baseline, place = _best_offset(pairs)
     # In a windowed layer fewer pairs are possible than in others; what "possible" means for a direction is the most any head can see.
     roomiest = tries.reshape(len(DIRECTIONS), -1, len(settings.labels)).argmax(1)
-    by_direction = np.take_along_axis(possible.reshape(len(DIRECTIONS), -1, *pairs.shape), roomiest[:, None, :, None], axis=1)[:, 0]
+    by_direction = np.take_along_axis(
+        possible.reshape(len(DIRECTIONS), -1, *pairs.shape), roomiest[:, None, :, None], axis=1
+    )[:, 0]
     baseline_possible, place_possible = _best_offset(by_direction)
     # Every head is tested against the best offset on the very pairs it could find.
     head_baseline, own_place = _best_offset(possible)
@@ -268,18 +298,34 @@ def accuracy_dataset(found: np.ndarray, possible: np.ndarray, pairs: np.ndarray,
         "accuracy_low": (DIMS, low.astype(np.float32), {"long_name": "lower end of Wilson's 95 % interval"}),
         "accuracy_high": (DIMS, high.astype(np.float32), {"long_name": "upper end of Wilson's 95 % interval"}),
         "count": ("relation", total.astype(np.int64), {"long_name": "word pairs"}),
-        "possible": (("direction", "relation"), by_direction.sum(-1).astype(np.int64), {"long_name": "word pairs a head could find"}),
+        "possible": (
+            ("direction", "relation"),
+            by_direction.sum(-1).astype(np.int64),
+            {"long_name": "word pairs a head could find"},
+        ),
         "few": ("relation", total < FEW, {"long_name": f"fewer than {FEW} pairs"}),
         "baseline": ("relation", baseline, share | {"long_name": "best fixed offset over all pairs"}),
-        "baseline_offset": ("relation", np.where(total > 0, offsets[place], 0), {"long_name": "head − dependent", "units": "words"}),
-        "baseline_possible": (("direction", "relation"), baseline_possible, share | {"long_name": "best fixed offset over possible pairs"}),
+        "baseline_offset": (
+            "relation",
+            np.where(total > 0, offsets[place], 0),
+            {"long_name": "head − dependent", "units": "words"},
+        ),
+        "baseline_possible": (
+            ("direction", "relation"),
+            baseline_possible,
+            share | {"long_name": "best fixed offset over possible pairs"},
+        ),
         "baseline_possible_offset": (
             ("direction", "relation"),
             np.where(by_direction.sum(-1) > 0, offsets[place_possible], 0),
             {"long_name": "head − dependent", "units": "words"},
         ),
         "p_value": (DIMS, p_value, {"long_name": "finds more than the best offset: McNemar, exact, one-tailed"}),
-        "p_adjusted": (DIMS, p_adjusted, {"long_name": f"p_value corrected over heads, directions and relations ({correction})"}),
+        "p_adjusted": (
+            DIMS,
+            p_adjusted,
+            {"long_name": f"p_value corrected over heads, directions and relations ({correction})"},
+        ),
     }
     baseline_low, baseline_high = wilson_interval(np.take_along_axis(pairs, place[:, None], axis=-1)[:, 0], total)
     variables |= {"baseline_low": ("relation", baseline_low), "baseline_high": ("relation", baseline_high)}

@@ -71,7 +71,17 @@ def dependency_table(dataset: xr.Dataset, fewest: int = 30) -> pd.DataFrame:
 def table(dataset: xr.Dataset) -> Figure:
     """Table 1 as a figure: relation, pairs, head (both names), direction, accuracy with interval, baseline with offset, corrected p."""
     found = _fitting(dataset)
-    heading = ("relation", "pairs", "head", "paper's name", "direction", "accuracy", "95 % interval", "offset baseline", "p (corrected)")
+    heading = (
+        "relation",
+        "pairs",
+        "head",
+        "paper's name",
+        "direction",
+        "accuracy",
+        "95 % interval",
+        "offset baseline",
+        "p (corrected)",
+    )
     places = np.array([0.0, 0.185, 0.2, 0.285, 0.39, 0.615, 0.64, 0.78, 0.99])
     sides = ("left", "right", "left", "left", "left", "right", "left", "left", "right")
     line = 0.165
@@ -195,9 +205,14 @@ def relations(dataset: xr.Dataset) -> Figure:
     chosen = list(found.assign(margin=margin).sort_values("margin", ascending=False, kind="stable")["relation"][:6])
     better = dataset["accuracy"].max("direction")
     arrays = {
-        f"{name} (baseline {_percent(dataset, name)})": better.sel(relation=name, drop=True).reset_coords(drop=True) for name in chosen
+        f"{name} (baseline {_percent(dataset, name)})": better.sel(relation=name, drop=True).reset_coords(drop=True)
+        for name in chosen
     }
-    notes = [data.source_text(dataset), _count_text(dataset), "Each head in its better direction. The intervals are in the atlas"]
+    notes = [
+        data.source_text(dataset),
+        _count_text(dataset),
+        "Each head in its better direction. The intervals are in the atlas",
+    ]
     return heatmap_panels(
         arrays,
         title="Which heads follow which relation",
@@ -223,7 +238,12 @@ def relation_heatmap(dataset: xr.Dataset, relation: str, direction: str | None =
         f"Best fixed offset: {_percent(dataset, relation)}",
     ]
     return heatmap(
-        scores.reset_coords(drop=True), title=f"{relation}: {shown}", label="accuracy", unit="share of pairs", limits=(0, 1), notes=notes
+        scores.reset_coords(drop=True),
+        title=f"{relation}: {shown}",
+        label="accuracy",
+        unit="share of pairs",
+        limits=(0, 1),
+        notes=notes,
     )
 
 
@@ -261,7 +281,11 @@ def no_op(dataset: xr.Dataset) -> Figure:
         Line2D([], [], marker="o", linestyle="", color=colour, markersize=4, label=f"from words {name} the relation")
         for name, colour in (("with", style.BLUE), ("without", style.VERMILION))
     ]
-    notes = [data.source_text(dataset), data.count_text(dataset, "best_noop_without"), "Bars: 95 % interval of the mean over examples"]
+    notes = [
+        data.source_text(dataset),
+        data.count_text(dataset, "best_noop_without"),
+        "Bars: 95 % interval of the mean over examples",
+    ]
     style.annotate_figure(fig, "Do heads rest when their relation does not apply?", notes, handles, 1)
     return style.finish(fig)
 

@@ -55,7 +55,9 @@ def start(shape: Shape, labels: int) -> State:
 @lru_cache(maxsize=4)
 def _members(batch: Batch, settings: Settings) -> tuple[Tensor, Tensor, Tensor]:
     """Words by relation `[direction, example, word, label]`, by part of speech `[example, word, upos]`, and all words `[example, word]` of trees."""
-    has_tree = [row.aligned and row.example.heads is not None and row.example.relations is not None for row in batch.rows]
+    has_tree = [
+        row.aligned and row.example.heads is not None and row.example.relations is not None for row in batch.rows
+    ]
     words = word_index(batch).present & torch.tensor(has_tree, device=batch.device)[:, None]
     return relation_members(batch, settings), upos_members(batch) * words[..., None], words.float()
 

@@ -17,7 +17,25 @@ ALL = "all"
 SUBTYPES = ("fold", "keep")
 POSSESSIVE = ("poss", "nmod:poss")
 POSSESSIVE_MARKS = ("'s", "s'", "’s", "s’")
-UPOS = ("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ", "SYM", "VERB", "X")
+UPOS = (
+    "ADJ",
+    "ADP",
+    "ADV",
+    "AUX",
+    "CCONJ",
+    "DET",
+    "INTJ",
+    "NOUN",
+    "NUM",
+    "PART",
+    "PRON",
+    "PROPN",
+    "PUNCT",
+    "SCONJ",
+    "SYM",
+    "VERB",
+    "X",
+)
 
 
 def label_of(relation: str, subtypes: str) -> str:
@@ -143,7 +161,11 @@ def relation_members(batch: Batch, settings: Settings) -> Tensor:
         if not row.aligned or example.heads is None or example.relations is None:
             continue
         for dependent, (head, relation) in enumerate(zip(example.heads, example.relations, strict=True)):
-            if head == ROOT or max(dependent, head) >= shown.shape[1] or not (shown[number, dependent] and shown[number, head]):
+            if (
+                head == ROOT
+                or max(dependent, head) >= shown.shape[1]
+                or not (shown[number, dependent] and shown[number, head])
+            ):
                 continue
             label = label_of(relation, settings.subtypes)
             counted = [places[label]] if label in places else []

@@ -133,15 +133,25 @@ def distance_dataset(js: np.ndarray, layers: int, heads: int, settings: Distance
         "mds": (("head_a", "axis"), points, nats | {"long_name": "classical scaling"}),
         "mds_share": ("axis", share, {"long_name": "share of the absolute eigenvalues"}),
         "mds_smacof": (("head_a", "axis"), turned, nats | {"long_name": "scaling by stress majorisation"}),
-        "layer_js": (("layer", "layer_b"), layer_means(js, layer_of), nats | {"long_name": "mean distance of heads of two layers"}),
+        "layer_js": (
+            ("layer", "layer_b"),
+            layer_means(js, layer_of),
+            nats | {"long_name": "mean distance of heads of two layers"},
+        ),
         "js_within_layer": ((), test.within, nats | {"long_name": "mean distance of heads of one layer"}),
         "js_between_layers": ((), test.between, nats | {"long_name": "mean distance of heads of different layers"}),
-        "layer_p_value": ((), test.p_value, {"long_name": "heads of one layer are nearer: one-tailed permutation test"}),
+        "layer_p_value": (
+            (),
+            test.p_value,
+            {"long_name": "heads of one layer are nearer: one-tailed permutation test"},
+        ),
         "cluster": ("head_a", labels, {"long_name": "family by Ward's rule on the root of js"}),
         "leaf": ("head_a", leaf, {"long_name": "place among the leaves of the tree"}),
         "linkage": (("merge", "part"), tree, {"long_name": "tree of merges"}),
     }
-    dataset = xr.Dataset(variables, coords=pair_coords(layers, heads) | {"part": ["first", "second", "distance", "size"]})
+    dataset = xr.Dataset(
+        variables, coords=pair_coords(layers, heads) | {"part": ["first", "second", "distance", "size"]}
+    )
     if not known:
         floats = [name for name, array in dataset.data_vars.items() if array.dtype.kind == "f"]
         dataset = dataset.assign({name: dataset[name] * np.nan for name in floats})
@@ -154,7 +164,11 @@ def pair_coords(layers: int, heads: int) -> dict[str, Any]:
     layer_of, number = np.divmod(np.arange(layers * heads), heads)
     coords: dict[str, Any] = {"layer": np.arange(layers), "layer_b": np.arange(layers)}
     for side in "ab":
-        coords |= {f"head_{side}": names, f"layer_of_{side}": (f"head_{side}", layer_of), f"number_of_{side}": (f"head_{side}", number)}
+        coords |= {
+            f"head_{side}": names,
+            f"layer_of_{side}": (f"head_{side}", layer_of),
+            f"number_of_{side}": (f"head_{side}", number),
+        }
     return coords
 
 

@@ -28,10 +28,16 @@ def behaviour_scores(datasets: Mapping[str, xr.Dataset]) -> xr.DataArray:
     surface = datasets.get("surface")
     if surface is not None:
         found |= {
-            name: surface["position"].sel(offset=offset, drop=True) for offset, name in POSITIONS.items() if offset in surface["offset"]
+            name: surface["position"].sel(offset=offset, drop=True)
+            for offset, name in POSITIONS.items()
+            if offset in surface["offset"]
         }
         types = labels_of(surface, "token_type")
-        found |= {f"to {name}": surface["token_type"].isel(token_type=types.index(name), drop=True) for name in TYPES if name in types}
+        found |= {
+            f"to {name}": surface["token_type"].isel(token_type=types.index(name), drop=True)
+            for name in TYPES
+            if name in types
+        }
         found[BROADLY] = 1 - surface["max_weight"]
     dependency = datasets.get("dependency")
     if dependency is not None:
@@ -44,10 +50,13 @@ def behaviour_scores(datasets: Mapping[str, xr.Dataset]) -> xr.DataArray:
     roles = datasets.get("roles")
     if roles is not None:
         found |= {
-            f"role {name}": roles["has_role"].isel(role=i, drop=True).astype(float) for i, name in enumerate(labels_of(roles, "role"))
+            f"role {name}": roles["has_role"].isel(role=i, drop=True).astype(float)
+            for i, name in enumerate(labels_of(roles, "role"))
         }
     if not found:
-        return xr.DataArray(np.zeros((0, 0, 0)), dims=("behaviour", "layer", "head"), coords={"behaviour": np.array([], dtype=str)})
+        return xr.DataArray(
+            np.zeros((0, 0, 0)), dims=("behaviour", "layer", "head"), coords={"behaviour": np.array([], dtype=str)}
+        )
     plain = [array.reset_coords(drop=True).transpose("layer", "head") for array in found.values()]
     return xr.concat(plain, dim=xr.IndexVariable("behaviour", list(found)), coords="minimal", compat="override")
 
@@ -71,7 +80,9 @@ def head_labels(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> 
         labels[sharp] = names[targets.argmax(0)][sharp]
     dependency = datasets.get("dependency")
     if dependency is not None:
-        order = np.argsort(np.nan_to_num(dependency["best_margin"].values, nan=-1.0), kind="stable")  # the largest margin is written last
+        order = np.argsort(
+            np.nan_to_num(dependency["best_margin"].values, nan=-1.0), kind="stable"
+        )  # the largest margin is written last
         for place in order:
             at = dependency.isel(relation=int(place))
             name = str(at["relation"].values)
@@ -101,11 +112,17 @@ def with_behaviours(datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]
     with np.errstate(divide="ignore", invalid="ignore"):
         means = (np.where(present > 0, flat, 0.0) @ members) / (present @ members)
     labels: dict[str, Any] = {
-        "behaviour": ("head_a", head_labels(datasets, layers, heads).ravel(), {"long_name": "what the head does, in a word"}),
+        "behaviour": (
+            "head_a",
+            head_labels(datasets, layers, heads).ravel(),
+            {"long_name": "what the head does, in a word"},
+        ),
         "family_behaviour": (("family", "behaviour_name"), means.T, {"long_name": "mean over the heads of a family"}),
         "family_size": ("family", members.sum(0).astype(np.int64), {"long_name": "heads of the family"}),
     }
-    out["distance"] = distance.assign(labels).assign_coords(family=np.arange(members.shape[1]), behaviour_name=scores["behaviour"].values)
+    out["distance"] = distance.assign(labels).assign_coords(
+        family=np.arange(members.shape[1]), behaviour_name=scores["behaviour"].values
+    )
     return out
 
 

@@ -51,10 +51,16 @@ def head_map(dataset: xr.Dataset) -> Figure:
     bar.set_label("layer")
     bar.outline.set_linewidth(0.4)
     known = "behaviour" in dataset
-    groups = [str(label) for label in dataset["behaviour"].values] if known else [f"family {label}" for label in dataset["cluster"].values]
+    groups = (
+        [str(label) for label in dataset["behaviour"].values]
+        if known
+        else [f"family {label}" for label in dataset["cluster"].values]
+    )
     handles = _scatter_groups(right, points, groups)
     middle = (points.max(0) + points.min(0)) / 2
-    reach = max(float(np.ptp(points, axis=0).max()) * 0.54, 1e-3)  # one square window for both, so that distances can be compared
+    reach = max(
+        float(np.ptp(points, axis=0).max()) * 0.54, 1e-3
+    )  # one square window for both, so that distances can be compared
     for ax in (left, right):
         ax.set_aspect("equal")
         ax.set_xlim(middle[0] - reach, middle[0] + reach)
@@ -66,7 +72,9 @@ def head_map(dataset: xr.Dataset) -> Figure:
     notes = [
         data.source_text(dataset),
         _tokens(dataset),
-        f"Stress {float(stress):.2f}: how far the distances on paper are from the divergences" if stress is not None else "",
+        f"Stress {float(stress):.2f}: how far the distances on paper are from the divergences"
+        if stress is not None
+        else "",
         "No interval: distances are sums over all tokens",
     ]
     style.annotate_figure(fig, "Heads as points: near heads attend alike", notes, handles, 6)
@@ -124,12 +132,16 @@ def tree(dataset: xr.Dataset) -> Figure:
     else:
         large = [f for f in middles if (family == f).sum() >= 0.03 * count]
         square.set_xticks([middles[f] for f in large], [f"family {f}" for f in large])
-        square.set_yticks([middles[f] for f in large], [f"family {f}\n({int((family == f).sum())} heads)" for f in large])
+        square.set_yticks(
+            [middles[f] for f in large], [f"family {f}\n({int((family == f).sum())} heads)" for f in large]
+        )
     bar = fig.colorbar(image, ax=square, fraction=0.03, pad=0.01, aspect=40)
     bar.set_label("mean Jensen-Shannon divergence (nats)")
     bar.outline.set_linewidth(0.4)
     bar = fig.colorbar(
-        mpl.cm.ScalarMappable(mpl.colors.BoundaryNorm(np.arange(layers + 1) - 0.5, layers), ListedColormap(style.layer_colours(layers))),
+        mpl.cm.ScalarMappable(
+            mpl.colors.BoundaryNorm(np.arange(layers + 1) - 0.5, layers), ListedColormap(style.layer_colours(layers))
+        ),
         ax=top,
         fraction=0.03,
         pad=0.01,
@@ -194,7 +206,11 @@ def _scatter_groups(ax: Axes, points: np.ndarray, groups: Sequence[str]) -> list
         mine = np.array([g == name for g in groups])
         index = place - ("other" in order)
         colour = style.PALE if name == "other" else style.cycle(style.OKABE_ITO, index)
-        marker = "o" if name == "other" else style.cycle(style.MARKERS, index // len(style.OKABE_ITO) + index % len(style.MARKERS))
+        marker = (
+            "o"
+            if name == "other"
+            else style.cycle(style.MARKERS, index // len(style.OKABE_ITO) + index % len(style.MARKERS))
+        )
         ax.scatter(
             points[mine, 0],
             points[mine, 1],
@@ -205,7 +221,9 @@ def _scatter_groups(ax: Axes, points: np.ndarray, groups: Sequence[str]) -> list
             edgecolors="white",
             zorder=2 if name == "other" else 3,
         )
-        handles.append(Line2D([], [], linestyle="", marker=marker, color=colour, markersize=4, label=f"{name} ({int(mine.sum())})"))
+        handles.append(
+            Line2D([], [], linestyle="", marker=marker, color=colour, markersize=4, label=f"{name} ({int(mine.sum())})")
+        )
         if name != "other" and mine.sum() == 1:
             ax.annotate(
                 name,
@@ -234,11 +252,18 @@ def _draw_tree(ax: Axes, linkage: np.ndarray, order: np.ndarray, family: np.ndar
         a, b, new = int(first), int(second), count + merge
         owner[new] = owner[a] if owner[a] == owner[b] else -1
         colour = colours[owner[new]] if owner[new] >= 0 else style.GREY
-        ax.plot([place[a], place[a], place[b], place[b]], [height[a], distance, distance, height[b]], color=colour, linewidth=0.7)
+        ax.plot(
+            [place[a], place[a], place[b], place[b]],
+            [height[a], distance, distance, height[b]],
+            color=colour,
+            linewidth=0.7,
+        )
         place[new], height[new] = (place[a] + place[b]) / 2, float(distance)
     ax.set_ylim(0, None)
 
 
 def _tokens(dataset: xr.Dataset) -> str:
     tokens, examples = dataset.attrs.get("tokens"), dataset.attrs.get("examples")
-    return f"n = {int(examples):,} examples, {int(tokens):,} tokens" if tokens is not None and examples is not None else ""
+    return (
+        f"n = {int(examples):,} examples, {int(tokens):,} tokens" if tokens is not None and examples is not None else ""
+    )

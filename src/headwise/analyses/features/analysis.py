@@ -100,9 +100,15 @@ class Features(Analysis):
     def result(self, state: State, shape: Shape) -> xr.Dataset:
         chosen = self._chosen()
         names = [feature.name for feature in chosen]
-        variables = mean_variables("attention", ("layer", "head", "feature"), state.moments("attention"), units="share of attention")
-        variables |= mean_variables("uniform", ("layer", "feature"), state.moments("uniform"), units="share of attention")
-        last = mean_variables("from_cls", ("layer", "head", "feature"), state.moments("from_cls"), units="share of attention")
+        variables = mean_variables(
+            "attention", ("layer", "head", "feature"), state.moments("attention"), units="share of attention"
+        )
+        variables |= mean_variables(
+            "uniform", ("layer", "feature"), state.moments("uniform"), units="share of attention"
+        )
+        last = mean_variables(
+            "from_cls", ("layer", "head", "feature"), state.moments("from_cls"), units="share of attention"
+        )
         for name, variable in last.items():
             values = variable.values[-1]
             if shape.causal:
@@ -123,7 +129,11 @@ class Features(Analysis):
         return xr.Dataset(variables, coords=coords, attrs={"matched_nothing": ", ".join(nothing)})
 
     def unmatched(self, dataset: xr.Dataset) -> dict[str, str]:
-        return {f"feature={name}": "no token of the corpus is one" for name in dataset.attrs["matched_nothing"].split(", ") if name}
+        return {
+            f"feature={name}": "no token of the corpus is one"
+            for name in dataset.attrs["matched_nothing"].split(", ")
+            if name
+        }
 
 
 def choose_features(given: tuple[str, ...] | str, extra: str) -> tuple[Feature, ...]:

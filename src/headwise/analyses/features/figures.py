@@ -61,12 +61,20 @@ def special_tokens(dataset: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
 
 
 def _special_tokens_of(several: Mapping[str, xr.Dataset]) -> Figure:
-    chosen = [name for name in ("sep", "cls") if all(name in data.labels(one, "feature") and _has(one, [name]) for one in several.values())]
+    chosen = [
+        name
+        for name in ("sep", "cls")
+        if all(name in data.labels(one, "feature") and _has(one, [name]) for one in several.values())
+    ]
     if not several or not chosen:
-        raise ParameterError("`dataset` must name at least one dataset, each with attention to sep or cls tokens; one of them has neither.")
+        raise ParameterError(
+            "`dataset` must name at least one dataset, each with attention to sep or cls tokens; one of them has neither."
+        )
     room = (style.PAGE - 1.0) / len(several) - 0.5  # inches for a panel's name
     panels = {
-        style.wrap(f"{task}: [{name.upper()}]", room, style.NORMAL): next(iter(_panels(one, "attention", "feature", [name]).values()))
+        style.wrap(f"{task}: [{name.upper()}]", room, style.NORMAL): next(
+            iter(_panels(one, "attention", "feature", [name]).values())
+        )
         for name in chosen
         for task, one in several.items()
     }
@@ -101,13 +109,22 @@ def feature_maps(dataset: xr.Dataset) -> Figure:
     absent = [name for name in labels if name not in chosen and name not in SPECIAL]
     notes = [*_notes(dataset, chosen), f"Not computed or never matched: {', '.join(absent)}" if absent else ""]
     return heatmap_panels(
-        panels, title="Attention to linguistic features", label="share of attention", limits=(0.0, None), annotate="none", notes=notes
+        panels,
+        title="Attention to linguistic features",
+        label="share of attention",
+        limits=(0.0, None),
+        annotate="none",
+        notes=notes,
     )
 
 
 def _notes(dataset: xr.Dataset, chosen: list[str]) -> list[str]:
-    dataset = dataset.isel(feature=[place for place, name in enumerate(data.labels(dataset, "feature")) if name in chosen])
-    even = data.values(dataset, "uniform", ("layer", "feature")) if "uniform" in dataset.variables else np.array([np.nan])
+    dataset = dataset.isel(
+        feature=[place for place, name in enumerate(data.labels(dataset, "feature")) if name in chosen]
+    )
+    even = (
+        data.values(dataset, "uniform", ("layer", "feature")) if "uniform" in dataset.variables else np.array([np.nan])
+    )
     reference = f"Uniform attention would give about {np.nanmean(even):.3f}" if np.isfinite(even).any() else ""
     return [_behind(dataset, "attention"), CELLS, reference]
 
@@ -115,7 +132,9 @@ def _notes(dataset: xr.Dataset, chosen: list[str]) -> list[str]:
 def _behind(dataset: xr.Dataset, name: str, start: str = "", chosen: list[str] | None = None) -> str:
     """What is behind a mean: model, corpus and count, as far as the dataset says."""
     if chosen is not None:
-        dataset = dataset.isel(feature=[place for place, feature in enumerate(data.labels(dataset, "feature")) if feature in chosen])
+        dataset = dataset.isel(
+            feature=[place for place, feature in enumerate(data.labels(dataset, "feature")) if feature in chosen]
+        )
     return start + ", ".join(filter(None, (data.source_text(dataset), data.count_text(dataset, name))))
 
 
@@ -176,7 +195,9 @@ def from_cls(dataset: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
     bar.outline.set_linewidth(0.4)
     notes = [_behind(one, "from_cls", f"{name}: " if name else "") for name, one in several.items()]
     style.annotate_figure(
-        fig, "What the first token attends to in the last layer", [*notes, "Mean over inputs; intervals are in the tables"]
+        fig,
+        "What the first token attends to in the last layer",
+        [*notes, "Mean over inputs; intervals are in the tables"],
     )
     return style.finish(fig)
 
@@ -192,11 +213,7 @@ def from_cls(dataset: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
 )
 def pair_maps(dataset: xr.Dataset) -> Figure:
     """Heat maps `attention[layer, head]`, one for each kind of pair."""
-    notes = [
-        data.source_text(dataset),
-        data.count_text(dataset, "attention"),
-        CELLS,
-    ]
+    notes = [data.source_text(dataset), data.count_text(dataset, "attention"), CELLS]
     return heatmap_panels(
         _panels(dataset, "attention", "pair", data.labels(dataset, "pair")),
         title="Largest weight between two kinds of words",
@@ -218,14 +235,18 @@ def pair_maps(dataset: xr.Dataset) -> Figure:
 def pair_excess(dataset: xr.Dataset) -> Figure:
     """Heat maps `excess[layer, head]`, one for each kind of pair; the best tested head is named."""
     labels = data.labels(dataset, "pair")
-    excess, p = data.values(dataset, "excess", ("layer", "head", "pair")), data.values(dataset, "p_adjusted", ("layer", "head", "pair"))
+    excess, p = (
+        data.values(dataset, "excess", ("layer", "head", "pair")),
+        data.values(dataset, "p_adjusted", ("layer", "head", "pair")),
+    )
     best = []
     for place, name in enumerate(labels):
         if np.isfinite(excess[..., place]).any():
             layer, head = np.unravel_index(np.nanargmax(excess[..., place]), excess.shape[:2])
             where = style.head_name(data.numbers(dataset, "layer")[layer], data.numbers(dataset, "head")[head])
             best.append(
-                f"{name}: {where} +{excess[layer, head, place]:.2f}" + (" (p < 0.05 corrected)" if p[layer, head, place] < 0.05 else "")
+                f"{name}: {where} +{excess[layer, head, place]:.2f}"
+                + (" (p < 0.05 corrected)" if p[layer, head, place] < 0.05 else "")
             )
     notes = [
         data.source_text(dataset),

@@ -18,14 +18,45 @@ from headwise.text.example import Example
 if TYPE_CHECKING:
     from headwise.analyses.contract import Shape
 
-UPOS = ("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ", "SYM", "VERB", "X")
+UPOS = (
+    "ADJ",
+    "ADP",
+    "ADV",
+    "AUX",
+    "CCONJ",
+    "DET",
+    "INTJ",
+    "NOUN",
+    "NUM",
+    "PART",
+    "PRON",
+    "PROPN",
+    "PUNCT",
+    "SCONJ",
+    "SYM",
+    "VERB",
+    "X",
+)
 KEYS = ("upos", "relation", "lemma", "form", "token")
 TOKENS = ("cls", "sep", "punct")
 SYNTAX = "name: key=value|value & key!=value, with the keys upos, relation, lemma, form, token and `;` between features"
 # The paper's list (footnote 6).
 NEGATIONS = frozenset(
     {
-        *("neither", "nor", "not", "never", "none", "nothing", "nowhere", "don't", "won't", "didn't", "hadn't", "haven't"),
+        *(
+            "neither",
+            "nor",
+            "not",
+            "never",
+            "none",
+            "nothing",
+            "nowhere",
+            "don't",
+            "won't",
+            "didn't",
+            "hadn't",
+            "haven't",
+        ),
         *("can't", "isn't", "wasn't", "shouldn't", "couldn't"),
     }
 )
@@ -49,9 +80,12 @@ class Condition:
         return of_words(row, self._words(row.example))
 
     def _words(self, example: Example) -> np.ndarray:
-        has: Sequence[str] = {"upos": example.upos, "relation": example.relations, "lemma": example.lemmas, "form": example.all_words}[
-            self.key
-        ] or ()
+        has: Sequence[str] = {
+            "upos": example.upos,
+            "relation": example.relations,
+            "lemma": example.lemmas,
+            "form": example.all_words,
+        }[self.key] or ()
         return np.array([self._holds(value) != self.negated for value in has], dtype=bool)
 
     def _holds(self, value: str) -> bool:

@@ -22,7 +22,14 @@ from headwise.text.encode import Batch
 
 HEADS = ("layer", "head")
 SCORES = ("score", "score_reverse", "score_both")
-COUNTS = ("sentences", "sentences_too_long", "sentences_without_link", "sentences_unaligned", "sentences_without_frames", "links")
+COUNTS = (
+    "sentences",
+    "sentences_too_long",
+    "sentences_without_link",
+    "sentences_unaligned",
+    "sentences_without_frames",
+    "links",
+)
 
 
 @dataclass(frozen=True)
@@ -166,9 +173,13 @@ def _permutation_variables(prefix: str, moments: Moments, permuted: np.ndarray) 
     start, end = (f"{prefix}_", f"_{prefix}") if prefix else ("", "")
     known = ~np.isnan(z)
     return {
-        f"{start}p_value": xr.Variable(HEADS, np.where(known, p, np.nan), {"long_name": "links moved along the sentence give as much"}),
+        f"{start}p_value": xr.Variable(
+            HEADS, np.where(known, p, np.nan), {"long_name": "links moved along the sentence give as much"}
+        ),
         f"{start}p_adjusted": xr.Variable(
-            HEADS, np.where(known, np.maximum(adjusted, p), np.nan), {"long_name": "corrected over heads (largest standardised score)"}
+            HEADS,
+            np.where(known, np.maximum(adjusted, p), np.nan),
+            {"long_name": "corrected over heads (largest standardised score)"},
         ),
         f"expected{end}": xr.Variable(
             HEADS, np.where(known, expected, np.nan).astype(np.float32), {"long_name": "mean score of moved links"}

@@ -35,11 +35,18 @@ def frame_scores(dataset: xr.Dataset) -> Figure:
     panels = {"target to element": xr.DataArray(score, dims=_LH, coords=coords)}
     tested = "expected" in dataset.variables
     if tested:
-        panels["beyond moved links"] = xr.DataArray(score - data.values(dataset, "expected", _LH), dims=_LH, coords=coords)
+        panels["beyond moved links"] = xr.DataArray(
+            score - data.values(dataset, "expected", _LH), dims=_LH, coords=coords
+        )
     named = []
     for layer, head in zip(*np.nonzero(data.values(dataset, "above", _LH) > 0), strict=True):
         p = f", p = {data.values(dataset, 'p_adjusted', _LH)[layer, head]:.3f} corrected" if tested else ""
-        named.append((score[layer, head], f"{style.head_name(coords['layer'][layer], coords['head'][head])} {score[layer, head]:.3f}{p}"))
+        named.append(
+            (
+                score[layer, head],
+                f"{style.head_name(coords['layer'][layer], coords['head'][head])} {score[layer, head]:.3f}{p}",
+            )
+        )
     best = "; ".join(text for _, text in sorted(named, reverse=True))
     notes = [
         data.source_text(dataset),
@@ -47,7 +54,9 @@ def frame_scores(dataset: xr.Dataset) -> Figure:
         f"Above the percentile ({dataset.attrs.get('cut', float('nan')):.3f}): {best}" if best else "",
         "Each cell: mean over sentences of one head; intervals are in the tables",
     ]
-    return heatmap_panels(panels, title="Heads that follow frames", label="attention weight", annotate="none", notes=notes)
+    return heatmap_panels(
+        panels, title="Heads that follow frames", label="attention weight", annotate="none", notes=notes
+    )
 
 
 def frame_annotation(example: Example) -> Figure:
@@ -105,7 +114,11 @@ def frame_annotation(example: Example) -> Figure:
                     fontweight="bold",
                 )
         style.annotate_figure(
-            fig, "", [f"Frame: {example.frames[0].frame.replace('_', ' ')}; above: the target; below: its elements (dotted: not core)"]
+            fig,
+            "",
+            [
+                f"Frame: {example.frames[0].frame.replace('_', ' ')}; above: the target; below: its elements (dotted: not core)"
+            ],
         )
         return style.finish(fig)
 
@@ -133,7 +146,9 @@ def frame_heads(
     """
     maps = np.asarray(maps, dtype=float)
     if maps.ndim != 4 or maps.shape[2:] != (len(tokens), len(tokens)):
-        raise ParameterError(f"`maps` must be [layer, head, {len(tokens)}, {len(tokens)}] for these tokens; it is {list(maps.shape)}.")
+        raise ParameterError(
+            f"`maps` must be [layer, head, {len(tokens)}, {len(tokens)}] for these tokens; it is {list(maps.shape)}."
+        )
     score = data.values(dataset, "score", _LH)
     if heads is None:
         order = np.argsort(-np.nan_to_num(score, nan=-1.0).ravel(), kind="stable")[:2]
@@ -147,7 +162,11 @@ def frame_heads(
             top.set_xticks(range(len(tokens)), tokens, rotation=60, ha="right", rotation_mode="anchor")
             top.set_yticks(range(len(tokens)), tokens)
             for position in target:
-                top.add_patch(Rectangle((-0.5, position - 0.5), len(tokens), 1, fill=False, edgecolor=style.VERMILION, linewidth=1.0))
+                top.add_patch(
+                    Rectangle(
+                        (-0.5, position - 0.5), len(tokens), 1, fill=False, edgecolor=style.VERMILION, linewidth=1.0
+                    )
+                )
             colours = [style.VERMILION if t in set(elements) else style.PALE for t in range(len(tokens))]
             low.bar(range(len(tokens)), plane[list(target)].max(0), color=colours)
             low.set_xticks(range(len(tokens)), tokens, rotation=60, ha="right", rotation_mode="anchor")

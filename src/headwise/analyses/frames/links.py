@@ -72,7 +72,13 @@ def gather_links(batch: Batch, settings: Settings) -> Links:
     counts: Counter[str] = Counter()
     forward: list[tuple[int, int, int, int]] = []
     owner: list[int] = []
-    own, sentence, keys, names, draws = list[int](), list[int](), list[int](), list[tuple[str, str]](), list[np.ndarray]()
+    own, sentence, keys, names, draws = (
+        list[int](),
+        list[int](),
+        list[int](),
+        list[tuple[str, str]](),
+        list[np.ndarray](),
+    )
     sentences = 0
     for number, row in enumerate(batch.rows):
         reason, links = _chosen(row, settings)
@@ -145,7 +151,9 @@ class LinkRecords(Records):
         super().__init__(*shape)
         self.names: dict[int, tuple[str, str]] = {}
 
-    def add_named(self, keys: Sequence[int], names: Sequence[tuple[str, str]], values: Tensor, where: tuple[int | slice, ...]) -> None:
+    def add_named(
+        self, keys: Sequence[int], names: Sequence[tuple[str, str]], values: Tensor, where: tuple[int | slice, ...]
+    ) -> None:
         self.add(keys, values, where)
         self.names.update(zip(keys, names, strict=True))
 
@@ -174,14 +182,20 @@ class LinkRecords(Records):
         """
         by_label: dict[str, dict[int, list[int]]] = {}
         for number, key in enumerate(self.index):
-            by_label.setdefault(self.names[int(key)][place], {}).setdefault(int(key) // LINKS_AT_MOST, []).append(number)
+            by_label.setdefault(self.names[int(key)][place], {}).setdefault(int(key) // LINKS_AT_MOST, []).append(
+                number
+            )
         labels = sorted(by_label)
         values = self.values
-        out = {suffix: np.full((*self.shape, len(labels)), np.nan, dtype=np.float32) for suffix in ("", "_low", "_high")}
+        out = {
+            suffix: np.full((*self.shape, len(labels)), np.nan, dtype=np.float32) for suffix in ("", "_low", "_high")
+        }
         out["_n"] = np.zeros((*self.shape, len(labels)), dtype=np.int64)
         for column, label in enumerate(labels):
             moments = Moments(*self.shape)
-            moments.add(torch.from_numpy(np.stack([np.fmax.reduce(values[numbers]) for numbers in by_label[label].values()])))
+            moments.add(
+                torch.from_numpy(np.stack([np.fmax.reduce(values[numbers]) for numbers in by_label[label].values()]))
+            )
             summary = moments.summary()
             for suffix, part in (("", "mean"), ("_n", "n"), ("_low", "low"), ("_high", "high")):
                 out[suffix][..., column] = summary[part]

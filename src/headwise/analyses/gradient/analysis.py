@@ -11,7 +11,16 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.contract import WEIGHTINGS, Analysis, Paper, Shape, layer_head_coords, mean_variables, one_of, tidy
+from headwise.analyses.contract import (
+    WEIGHTINGS,
+    Analysis,
+    Paper,
+    Shape,
+    layer_head_coords,
+    mean_variables,
+    one_of,
+    tidy,
+)
 from headwise.analyses.surface.analysis import TOKEN_TYPES
 from headwise.core.errors import ParameterError
 from headwise.models.session import at_least_single
@@ -67,7 +76,11 @@ class Gradient(Analysis):
             raise ParameterError(f"`seed` must be a whole number of at least 0; it is {self.seed!r}.")
 
     def missing(self, shape: Shape) -> dict[str, str]:
-        return {f"token_type={kind}": "the tokenizer has no such token" for kind in TOKEN_TYPES if kind not in shape.token_types}
+        return {
+            f"token_type={kind}": "the tokenizer has no such token"
+            for kind in TOKEN_TYPES
+            if kind not in shape.token_types
+        }
 
     def refusal(self, shape: Shape) -> str | None:
         kind = shape.extras.get("lm_kind")
@@ -89,7 +102,10 @@ class Gradient(Analysis):
 
     def start(self, shape: Shape) -> State:
         heads = (shape.layers, shape.heads)
-        return State(importance=means(self.weighting, *heads, len(TOKEN_TYPES)), importance_paper_other=means(self.weighting, *heads))
+        return State(
+            importance=means(self.weighting, *heads, len(TOKEN_TYPES)),
+            importance_paper_other=means(self.weighting, *heads),
+        )
 
     def prepare(self, batch: Batch, model: Any) -> tuple[Batch, Callable[[Any, Batch], Tensor]]:
         """The batch as the model gets it, without examples that have nothing to predict, and the loss."""
@@ -123,7 +139,9 @@ class Gradient(Analysis):
 
     def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
         assert rows.gradient is not None
-        kinds = torch.stack([batch.kind(kind) for kind in TOKEN_TYPES], dim=-1).to(rows.gradient.dtype)  # example, key, type
+        kinds = torch.stack([batch.kind(kind) for kind in TOKEN_TYPES], dim=-1).to(
+            rows.gradient.dtype
+        )  # example, key, type
         visible = rows.visible.to(rows.gradient.dtype)
         return {"importance": rows.gradient.abs().sum(-2) @ kinds, "pairs": visible.sum(-2) @ kinds}
 
@@ -150,7 +168,9 @@ def masked_tokens(row: Encoded, share: float, seed: int) -> np.ndarray:
     """Which tokens of an example are masked: `share` of its ordinary tokens, at least one, drawn by seed and the example's place in the corpus."""
     ordinary = np.flatnonzero(~row.special)
     count = min(len(ordinary), max(1, round(share * len(ordinary))))
-    return np.sort(np.random.default_rng([seed, row.index]).choice(ordinary, count, replace=False)) if count else ordinary
+    return (
+        np.sort(np.random.default_rng([seed, row.index]).choice(ordinary, count, replace=False)) if count else ordinary
+    )
 
 
 def token_loss(logits: Tensor, targets: Tensor, predicted: Tensor) -> Tensor:

@@ -33,7 +33,9 @@ def _series(dataset: xr.Dataset) -> list[Series]:
             found.append(Series(label, plane, ends, colour, marker))
     if data.has(dataset, "importance_paper_other"):
         own = data.values(dataset, "importance_paper_other", _LH)
-        found.append(Series("other (cls included)", own, data.interval(dataset, "importance_paper_other", _LH), style.BLACK, "D"))
+        found.append(
+            Series("other (cls included)", own, data.interval(dataset, "importance_paper_other", _LH), style.BLACK, "D")
+        )
     return found
 
 
@@ -99,12 +101,18 @@ def heads(dataset: xr.Dataset) -> Figure:
         plane = cube[..., index]
         if np.isfinite(plane).any():
             with np.errstate(divide="ignore"):
-                panels[f"to {kind} tokens"] = xr.DataArray(np.where(plane > 0, np.log10(plane), np.nan), dims=_LH, coords=coords)
+                panels[f"to {kind} tokens"] = xr.DataArray(
+                    np.where(plane > 0, np.log10(plane), np.nan), dims=_LH, coords=coords
+                )
     notes = [
         data.source_text(dataset),
         data.count_text(dataset, "importance"),
         "Each cell: mean over examples of one head; intervals are in the tables",
     ]
     return heatmap_panels(
-        panels, title="Importance of attention", label="log10 of mean |d loss / d attention|", annotate="none", notes=notes
+        panels,
+        title="Importance of attention",
+        label="log10 of mean |d loss / d attention|",
+        annotate="none",
+        notes=notes,
     )

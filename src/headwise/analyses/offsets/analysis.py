@@ -11,7 +11,16 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.contract import WEIGHTINGS, Analysis, Paper, Shape, at_least, layer_head_coords, mean_variables, one_of
+from headwise.analyses.contract import (
+    WEIGHTINGS,
+    Analysis,
+    Paper,
+    Shape,
+    at_least,
+    layer_head_coords,
+    mean_variables,
+    one_of,
+)
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import Ratios, State, means
 from headwise.text.encode import Batch
@@ -65,7 +74,10 @@ class Offsets(Analysis):
     def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
         length = batch.ids.shape[1]
         visible = rows.visible[:, :1].to(rows.weights.dtype)
-        return {"mass": sum_by_offset(rows.weights, rows.start, length), "pairs": sum_by_offset(visible, rows.start, length)}
+        return {
+            "mass": sum_by_offset(rows.weights, rows.start, length),
+            "pairs": sum_by_offset(visible, rows.start, length),
+        }
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
         here = (layer.layer,)
@@ -81,7 +93,9 @@ class Offsets(Analysis):
         state.means("mean_distance").add_sums(mass @ offsets.abs(), count, here)
         state.means("beyond").add_sums(mass[..., ~kept].sum(-1), count, here)
         width = int(kept.sum()) // 2
-        histogram.add_sums(mass[..., kept], pairs[..., kept], (*here, slice(None), slice(reach - width, reach + width + 1)))
+        histogram.add_sums(
+            mass[..., kept], pairs[..., kept], (*here, slice(None), slice(reach - width, reach + width + 1))
+        )
 
     def result(self, state: State, shape: Shape) -> xr.Dataset:
         heads = ("layer", "head")
@@ -91,7 +105,9 @@ class Offsets(Analysis):
         variables = mean_variables("histogram", (*heads, "offset"), histogram, units="mean weight of a pair")
         variables |= {
             "pairs": xr.Variable(
-                ("layer", "offset"), histogram.parts["w"].numpy()[:, 0].astype(np.int64), {"long_name": "pairs of tokens at an offset"}
+                ("layer", "offset"),
+                histogram.parts["w"].numpy()[:, 0].astype(np.int64),
+                {"long_name": "pairs of tokens at an offset"},
             )
         }
         for name in ("mean_offset", "mean_distance", "beyond"):
@@ -117,7 +133,9 @@ def sum_by_offset(values: Tensor, start: int, length: int) -> Tensor:
     at_once = 1 if values.device.type == "cpu" else examples
     buffer = values.new_zeros(at_once, heads, rows, width)
     # Row r starts r columns further left than row 0, so column c holds offset c − (rows − 1) − start.
-    shifted = buffer.as_strided((at_once, heads, rows, keys), (heads * rows * width, rows * width, width - 1, 1), storage_offset=rows - 1)
+    shifted = buffer.as_strided(
+        (at_once, heads, rows, keys), (heads * rows * width, rows * width, width - 1, 1), storage_offset=rows - 1
+    )
     out = values.new_zeros(examples, heads, 2 * length - 1)
     first = length - 1 - (rows - 1) - start
     for example in range(0, examples, at_once):

@@ -57,9 +57,13 @@ def histogram_grid(dataset: xr.Dataset, *, source: str | None = None, window: in
         raise ParameterError(f"`source` must be one of {', '.join(present) or 'none'}; it is {source!r}.")
     offsets = np.array(data.numbers(dataset, "offset"))
     bars = cube[sources.index(chosen)]
-    drawn = (np.abs(offsets) <= window) & np.isfinite(bars).any(axis=(0, 1))  # a causal model has nothing after the token
+    drawn = (np.abs(offsets) <= window) & np.isfinite(bars).any(
+        axis=(0, 1)
+    )  # a causal model has nothing after the token
     if not drawn.any():
-        raise ParameterError(f"`window` must reach an offset that occurs ({offsets.min()} to {offsets.max()}); it is {window}.")
+        raise ParameterError(
+            f"`window` must reach an offset that occurs ({offsets.min()} to {offsets.max()}); it is {window}."
+        )
     bars, offsets = bars[..., drawn], offsets[drawn]
     layers, heads = bars.shape[:2]
     cell_width = min((style.PAGE - 0.45) / heads, 1.0)
@@ -84,7 +88,9 @@ def histogram_grid(dataset: xr.Dataset, *, source: str | None = None, window: in
         (_SAME, "the token itself", offsets == 0),
         (_AFTER, "after the token", offsets > 0),
     )
-    handles = [Patch(color=colour, label=f"{label} ({_range(offsets[part])})") for colour, label, part in kinds if part.any()]
+    handles = [
+        Patch(color=colour, label=f"{label} ({_range(offsets[part])})") for colour, label, part in kinds if part.any()
+    ]
     what = READINGS[chosen][0] if chosen in READINGS else chosen
     notes = [
         data.source_text(dataset),
@@ -93,7 +99,11 @@ def histogram_grid(dataset: xr.Dataset, *, source: str | None = None, window: in
         "Each head is scaled to its own peak, whose height is printed; intervals, where computed, are in the tables",
     ]
     style.annotate_figure(
-        fig, f"Relative position of {'' if chosen == 'attention' else 'the '}{what}", notes, handles, 3 if width > 5 else 1
+        fig,
+        f"Relative position of {'' if chosen == 'attention' else 'the '}{what}",
+        notes,
+        handles,
+        3 if width > 5 else 1,
     )
     return style.finish(fig)
 
@@ -113,7 +123,13 @@ def centre_of_mass(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
     Several datasets (a mapping of label to dataset: languages, models) stand side by side on one scale.
     """
     lines = f"One point per head; lines: mean over the heads of a layer; dashed: no direction. {EVERY_OFFSET}"
-    return by_layer(datasets, "centre", "Centre of mass of relative positions", "centre of mass (tokens)\n← before      after →", lines)
+    return by_layer(
+        datasets,
+        "centre",
+        "Centre of mass of relative positions",
+        "centre of mass (tokens)\n← before      after →",
+        lines,
+    )
 
 
 @figure(
@@ -151,15 +167,21 @@ def by_layer(datasets: xr.Dataset | Mapping[str, xr.Dataset], name: str, title: 
         else:
             ax.set_ylim(bottom=0)
         style.layer_axis(ax, data.numbers(dataset, "layer"), "layer (0 = first)" if index + columns >= count else "")
-        counted = next(filter(None, (data.count_text(dataset, each) for each in (name, "mean_offset", "histogram"))), "")
-        notes.append(": ".join(part for part in (which, ", ".join(p for p in (data.source_text(dataset), counted) if p)) if part))
+        counted = next(
+            filter(None, (data.count_text(dataset, each) for each in (name, "mean_offset", "histogram"))), ""
+        )
+        notes.append(
+            ": ".join(part for part in (which, ", ".join(p for p in (data.source_text(dataset), counted) if p)) if part)
+        )
     for ax in axes[count:]:
         ax.remove()
     for ax in axes[:count:columns]:
         ax.set_ylabel(label)
     style.panel_labels(list(axes[:count]), list(named))
     bars = data.interval_text(any(one.bounds is not None for one in shown.values()))
-    style.annotate_figure(fig, title, [*notes, lines, bars], legend_handles(list(shown.values())), 3 if count > 1 else 1)
+    style.annotate_figure(
+        fig, title, [*notes, lines, bars], legend_handles(list(shown.values())), 3 if count > 1 else 1
+    )
     return style.finish(fig)
 
 

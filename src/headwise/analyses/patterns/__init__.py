@@ -1,7 +1,13 @@
 """The five patterns of attention maps (Kovaleva et al. 2019, §4.1): a trained classifier, its labelled maps, and the tool to label more."""
 
 from headwise.analyses.patterns.label import serve_labels
-from headwise.analyses.patterns.network import PATTERNS, PatternClassifier, classify_maps, load_classifier, shipped_classifier
+from headwise.analyses.patterns.network import (
+    PATTERNS,
+    PatternClassifier,
+    classify_maps,
+    load_classifier,
+    shipped_classifier,
+)
 from headwise.analyses.patterns.store import Label, read_labels, read_maps, save_maps
 from headwise.stats.agreement import Kappa, cohen_kappa
 

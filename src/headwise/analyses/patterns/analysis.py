@@ -73,7 +73,10 @@ class Patterns(Analysis):
         weights = rows.weights
         if rows.sink is not None:
             weights = weights / (1 - rows.sink.unsqueeze(-1)).clamp(min=torch.finfo(weights.dtype).tiny)
-        return {"mass": shrink(weights, batch.lengths, rows.start), "pairs": shrink_visible(rows.visible, batch.lengths, rows.start)}
+        return {
+            "mass": shrink(weights, batch.lengths, rows.start),
+            "pairs": shrink_visible(rows.visible, batch.lengths, rows.start),
+        }
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
         mass, pairs = sums["mass"], sums["pairs"]
@@ -115,7 +118,9 @@ class Patterns(Analysis):
         shares = np.where(count > 0, said.mean.numpy(), np.nan)
         corrected = corrected_shares(shares, said_given_true(counts)).astype(np.float32)
         variables["proportion_corrected"] = xr.Variable(
-            heads, corrected, {"units": "share of examples", "long_name": "proportion corrected for the classifier's confusion"}
+            heads,
+            corrected,
+            {"units": "share of examples", "long_name": "proportion corrected for the classifier's confusion"},
         )
         per_example = state.records("example").values.mean(1)  # over layers; every layer has as many heads
         kept = per_example[~np.isnan(per_example).any(-1)]
@@ -128,9 +133,13 @@ class Patterns(Analysis):
         ):
             for suffix, value in zip(("", "_low", "_high"), values, strict=True):
                 variables[name + suffix] = xr.Variable(("pattern",), value.astype(np.float32), {"units": unit})
-            variables[f"{name}_n"] = xr.Variable(("pattern",), np.full(len(PATTERNS), len(kept)), {"long_name": f"examples behind {name}"})
+            variables[f"{name}_n"] = xr.Variable(
+                ("pattern",), np.full(len(PATTERNS), len(kept)), {"long_name": f"examples behind {name}"}
+            )
         variables["confusion"] = xr.Variable(
-            ("pattern", "said"), counts.astype(np.int64), {"long_name": "held-out labelled maps by true and by said pattern"}
+            ("pattern", "said"),
+            counts.astype(np.int64),
+            {"long_name": "held-out labelled maps by true and by said pattern"},
         )
         coords = layer_head_coords(shape) | {"pattern": np.array(PATTERNS), "said": np.array(PATTERNS)}
         short = int(len(per_example) - len(kept))
@@ -138,5 +147,8 @@ class Patterns(Analysis):
 
     def headline(self, dataset: xr.Dataset) -> list[str]:
         counted, corrected = dataset["overall"], dataset["overall_corrected"]
-        shares = ", ".join(f"{name} {100 * float(counted[k]):.0f} % ({100 * float(corrected[k]):.0f})" for k, name in enumerate(PATTERNS))
+        shares = ", ".join(
+            f"{name} {100 * float(counted[k]):.0f} % ({100 * float(corrected[k]):.0f})"
+            for k, name in enumerate(PATTERNS)
+        )
         return [f"Of all maps, as counted (and corrected for the classifier's confusion): {shares}"]

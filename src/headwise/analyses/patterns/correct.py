@@ -71,7 +71,9 @@ def corrected_with_interval(
     rng = np.random.default_rng(seed)
     draws = rng.multinomial(len(seen), np.full(len(seen), 1 / len(seen)), size=repeats) / len(seen)
     resampled = draws @ seen
-    tables = np.stack([rng.multinomial(int(row.sum()), row / max(row.sum(), 1), size=repeats) for row in counts.astype(float)], axis=1)
+    tables = np.stack(
+        [rng.multinomial(int(row.sum()), row / max(row.sum(), 1), size=repeats) for row in counts.astype(float)], axis=1
+    )
     redrawn = corrected_shares(resampled, said_given_true(tables))
     low, high = np.percentile(redrawn, [50 * (1 - LEVEL), 50 * (1 + LEVEL)], axis=0)
     return point, np.minimum(low, point), np.maximum(high, point)

@@ -70,7 +70,9 @@ def gallery(dataset: xr.Dataset | None = None, maps: Mapping[str, Sequence[np.nd
             ax.set_xlabel(f"{len(shown[name][row])} tokens", fontsize=style.SMALL)
     note = "White: no weight; black: the map's 99th percentile; shades by the square root"
     style.annotate_figure(
-        fig, "Typical attention maps of each kind", [note, "Rows are queries, columns keys; triangular maps are from causal models"]
+        fig,
+        "Typical attention maps of each kind",
+        [note, "Rows are queries, columns keys; triangular maps are from causal models"],
     )
     return style.finish(fig)
 
@@ -95,15 +97,28 @@ def shares(dataset: xr.Dataset) -> Figure:
     fig = style.new_figure(style.PAGE, 2.7)
     left, right = fig.subplots(1, 2, width_ratios=(1.15, 1))
     place = np.arange(len(PATTERNS))
-    for offset, name, label, marker in ((-0.16, "overall", "as counted", "o"), (0.16, "overall_corrected", "corrected for confusion", "D")):
+    for offset, name, label, marker in (
+        (-0.16, "overall", "as counted", "o"),
+        (0.16, "overall_corrected", "corrected for confusion", "D"),
+    ):
         value = data.values(dataset, name, ("pattern",))
         ends = data.interval(dataset, name, ("pattern",))
         for k, pattern in enumerate(PATTERNS):
             colour = style.GREY if pattern == "heterogeneous" else COLOURS[pattern]
             if ends is not None:
-                left.plot([ends[0][k], ends[1][k]], [k + offset] * 2, color=colour, linewidth=1.2, solid_capstyle="butt")
+                left.plot(
+                    [ends[0][k], ends[1][k]], [k + offset] * 2, color=colour, linewidth=1.2, solid_capstyle="butt"
+                )
             face = colour if marker == "o" else "white"
-            left.plot(value[k], k + offset, marker, color=colour, markerfacecolor=face, markersize=4.5, label=label if k == 0 else None)
+            left.plot(
+                value[k],
+                k + offset,
+                marker,
+                color=colour,
+                markerfacecolor=face,
+                markersize=4.5,
+                label=label if k == 0 else None,
+            )
     left.set_yticks(place, PATTERNS)
     left.invert_yaxis()
     left.set_xlim(-0.02 * left.get_xlim()[1], None)  # a share of 0 is drawn whole
@@ -150,7 +165,9 @@ def heads(dataset: xr.Dataset) -> Figure:
         for layer, head in zip(*np.nonzero(known), strict=True):
             dark = strength[layer, head, 0] > 0.55 and PATTERNS[top[layer, head]] in ("vertical", "diagonal", "block")
             text = f"{100 * share[layer, head]:.0f}"
-            ax.text(head, layer, text, ha="center", va="center", fontsize=style.SMALL, color="white" if dark else style.INK)
+            ax.text(
+                head, layer, text, ha="center", va="center", fontsize=style.SMALL, color="white" if dark else style.INK
+            )
     ax.set_xticks(range(count), [str(h) for h in data.numbers(dataset, "head")])
     ax.set_yticks(range(layers), [str(k) for k in data.numbers(dataset, "layer")])
     ax.set_xlabel("head")
@@ -206,11 +223,24 @@ def _stack(ax: Axes, values: np.ndarray, names: Sequence[str], numbers: bool = F
     below = np.zeros(len(names))
     for k, pattern in enumerate(PATTERNS):
         height = np.nan_to_num(values[:, k])
-        ax.bar(place, height, 0.8, bottom=below, color=COLOURS[pattern], hatch=_HATCHES[pattern], edgecolor="white", linewidth=0.4)
+        ax.bar(
+            place,
+            height,
+            0.8,
+            bottom=below,
+            color=COLOURS[pattern],
+            hatch=_HATCHES[pattern],
+            edgecolor="white",
+            linewidth=0.4,
+        )
         if numbers:
             for bar in np.flatnonzero(height > 0.04).tolist():
                 dark = pattern in ("vertical", "diagonal", "block")
-                box = None if dark or not _HATCHES[pattern] else {"facecolor": COLOURS[pattern], "edgecolor": "none", "pad": 0.8}
+                box = (
+                    None
+                    if dark or not _HATCHES[pattern]
+                    else {"facecolor": COLOURS[pattern], "edgecolor": "none", "pad": 0.8}
+                )
                 middle = below[bar] + height[bar] / 2
                 ax.text(
                     bar,

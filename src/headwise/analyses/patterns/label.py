@@ -70,7 +70,13 @@ class LabelSession:
         """What the page shows now: the next map without a label, or that all are done."""
         with self._lock:
             name = next((name for name in self._order if name not in self._done), None)
-            state: dict[str, Any] = {"done": len(self._done), "total": len(self.maps), "labeller": self.labeller, "keys": KEYS, "id": name}
+            state: dict[str, Any] = {
+                "done": len(self._done),
+                "total": len(self.maps),
+                "labeller": self.labeller,
+                "keys": KEYS,
+                "id": name,
+            }
             state["last"] = self._done.get(self._history[-1]) if self._history else None
         if name is None:
             state["agreement"] = [f"{who}: {kappa}" for who, kappa in self.agreement().items()]
@@ -137,7 +143,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"not for other pages")
         elif self.path == "/":
             self._answer(
-                HTTPStatus.OK, "text/html; charset=utf-8", resources.files("headwise.analyses.patterns").joinpath(PAGE).read_bytes()
+                HTTPStatus.OK,
+                "text/html; charset=utf-8",
+                resources.files("headwise.analyses.patterns").joinpath(PAGE).read_bytes(),
             )
         elif self.path == "/next":
             self._json(HTTPStatus.OK, self.session.next())

@@ -32,7 +32,10 @@ class PatternNetwork(nn.Module):
     """
 
     def __init__(
-        self, widths: tuple[int, ...] = (12, 12, 24, 24, 48, 48, 64, 64), channels: int = len(CHANNELS), dropout: float = 0.0
+        self,
+        widths: tuple[int, ...] = (12, 12, 24, 24, 48, 48, 64, 64),
+        channels: int = len(CHANNELS),
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
@@ -80,28 +83,49 @@ class PatternClassifier:
 
     def save(self, path: Path) -> None:
         """Write weights (as float16) and confusion counts to one file."""
-        tensors = {f"{k}.{name}": value for k, network in enumerate(self.networks) for name, value in network.state_dict().items()}
+        tensors = {
+            f"{k}.{name}": value
+            for k, network in enumerate(self.networks)
+            for name, value in network.state_dict().items()
+        }
         tensors = {
             name: value.half() if value.is_floating_point() else value
             for name, value in tensors.items()
             if not name.endswith("num_batches_tracked")
         }
-        about = {"patterns": json.dumps(PATTERNS), "channels": json.dumps(CHANNELS), "networks": str(len(self.networks))}
-        about |= {"confusion": json.dumps(self.confusion.tolist()), "confusion_causal": json.dumps(self.confusion_causal.tolist())}
+        about = {
+            "patterns": json.dumps(PATTERNS),
+            "channels": json.dumps(CHANNELS),
+            "networks": str(len(self.networks)),
+        }
+        about |= {
+            "confusion": json.dumps(self.confusion.tolist()),
+            "confusion_causal": json.dumps(self.confusion_causal.tolist()),
+        }
         save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, path, metadata=about)
 
 
 def _assemble(tensors: dict[str, Tensor], about: dict[str, str], where: str) -> PatternClassifier:
-    if json.loads(about.get("patterns", "[]")) != list(PATTERNS) or json.loads(about.get("channels", "[]")) != list(CHANNELS):
-        raise InputError(f"{where} holds no pattern classifier of this version; train one with headwise.analyses.patterns.train.")
+    if json.loads(about.get("patterns", "[]")) != list(PATTERNS) or json.loads(about.get("channels", "[]")) != list(
+        CHANNELS
+    ):
+        raise InputError(
+            f"{where} holds no pattern classifier of this version; train one with headwise.analyses.patterns.train."
+        )
     networks = []
     for k in range(int(about["networks"])):
         own = {name.split(".", 1)[1]: value.float() for name, value in tensors.items() if name.startswith(f"{k}.")}
-        widths = tuple(len(own[name]) for name in sorted(own, key=_layer_order) if name.startswith("convolutions") and own[name].ndim == 4)
+        widths = tuple(
+            len(own[name])
+            for name in sorted(own, key=_layer_order)
+            if name.startswith("convolutions") and own[name].ndim == 4
+        )
         network = PatternNetwork(widths)
         network.load_state_dict(own, strict=False)
         networks.append(_channels_last(_fused(network.eval())))
-    return PatternClassifier(tuple(networks), np.array(json.loads(about["confusion"])), np.array(json.loads(about["confusion_causal"])))
+    return PatternClassifier(
+        tuple(networks), np.array(json.loads(about["confusion"])), np.array(json.loads(about["confusion_causal"]))
+    )
 
 
 def _channels_last(network: PatternNetwork) -> PatternNetwork:
@@ -176,5 +200,7 @@ def classify_maps(maps: Tensor, causal: bool, classifier: PatternClassifier | No
     flat = flat / flat.sum(-1, keepdim=True).clamp(min=1e-12)
     out = torch.empty(len(flat), len(PATTERNS))
     for begin in range(0, len(flat), CHUNK):
-        out[begin : begin + CHUNK] = chosen.probabilities(map_images(flat[begin : begin + CHUNK].to(device), causal)).cpu()
+        out[begin : begin + CHUNK] = chosen.probabilities(
+            map_images(flat[begin : begin + CHUNK].to(device), causal)
+        ).cpu()
     return out.reshape(*maps.shape[:-2], len(PATTERNS)).to(maps.device)

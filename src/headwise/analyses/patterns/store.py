@@ -57,12 +57,17 @@ def read_maps(path: Path) -> dict[str, np.ndarray]:
         raise InputError(f"{path} cannot be read as an .npz file of maps ({error}).") from error
     for name, array in arrays.items():
         _check_square(path, name, array)
-    return {name: from_bytes(array) if array.dtype == np.uint8 else array.astype(np.float32) for name, array in arrays.items()}
+    return {
+        name: from_bytes(array) if array.dtype == np.uint8 else array.astype(np.float32)
+        for name, array in arrays.items()
+    }
 
 
 def _check_square(path: Path, name: str, array: np.ndarray) -> None:
     if array.ndim != 2 or array.shape[0] != array.shape[1] or not array.size or array.dtype.kind not in "fui":
-        raise InputError(f"{path}: map '{name}' must be a square array of numbers; it is {array.dtype} of shape {list(array.shape)}.")
+        raise InputError(
+            f"{path}: map '{name}' must be a square array of numbers; it is {array.dtype} of shape {list(array.shape)}."
+        )
 
 
 def is_causal(weights: np.ndarray) -> bool:
@@ -85,7 +90,9 @@ def read_labels(path: Path, maps: Iterable[str] | None = None) -> list[Label]:
             reader = csv.DictReader(file)
             lacking = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
             if lacking:
-                raise InputError(f"{path}, line 1: a label file needs the columns {', '.join(COLUMNS)}; {', '.join(lacking)} is missing.")
+                raise InputError(
+                    f"{path}, line 1: a label file needs the columns {', '.join(COLUMNS)}; {', '.join(lacking)} is missing."
+                )
             rows = [(reader.line_num, row) for row in reader]
     except FileNotFoundError as error:
         raise InputError(f"There is no label file {path}.") from error
@@ -96,7 +103,9 @@ def read_labels(path: Path, maps: Iterable[str] | None = None) -> list[Label]:
     for line, row in rows:
         name, label = row["id"] or "", row["label"] or ""
         if known is not None and name not in known:
-            raise InputError(f"{path}, line {line}: there is no map '{name}' in the maps file; give the maps these labels were made for.")
+            raise InputError(
+                f"{path}, line {line}: there is no map '{name}' in the maps file; give the maps these labels were made for."
+            )
         if label and label not in PATTERNS:
             raise InputError(f"{path}, line {line}: {unknown('pattern', label, PATTERNS)}")
         try:

@@ -52,7 +52,9 @@ class Labelled:
         return Labelled(*tensors, *(getattr(self, name)[plain] for name in ("model", "head", "drawn", "names")))
 
     def to(self, device: str) -> Labelled:
-        return replace(self, **{name: getattr(self, name).to(device) for name in ("weights", "lengths", "causal", "labels")})
+        return replace(
+            self, **{name: getattr(self, name).to(device) for name in ("weights", "lengths", "causal", "labels")}
+        )
 
 
 def load_labelled(folder: Path, round: int = 1, labeller: str | None = None) -> Labelled:
@@ -66,7 +68,9 @@ def load_labelled(folder: Path, round: int = 1, labeller: str | None = None) -> 
     labels = [label for label in labels if label.labeller == labeller]
     if not labels:
         whose = "" if labeller is None else f" of '{labeller}'"
-        raise InputError(f"{folder / 'labels.csv'} has no labels{whose} in pass {round}; name a labeller and a pass that are in it.")
+        raise InputError(
+            f"{folder / 'labels.csv'} has no labels{whose} in pass {round}; name a labeller and a pass that are in it."
+        )
     unknown = [label.id for label in labels if label.id not in origin]
     if unknown:
         raise InputError(f"{folder / 'maps.csv'} says nothing of the labelled map '{unknown[0]}'.")
@@ -160,7 +164,9 @@ def fit(data: Labelled, settings: Settings, seed: int) -> PatternNetwork:
     network = PatternNetwork(settings.widths, dropout=settings.dropout).to(device)
     generator = torch.Generator(device=device).manual_seed(seed)
     counts = torch.bincount(data.labels, minlength=len(PATTERNS)).float().clamp(min=1)
-    loss_of = nn.CrossEntropyLoss(weight=(counts.mean() / counts) ** settings.balance, label_smoothing=settings.smoothing)
+    loss_of = nn.CrossEntropyLoss(
+        weight=(counts.mean() / counts) ** settings.balance, label_smoothing=settings.smoothing
+    )
     optimizer = torch.optim.AdamW(network.parameters(), settings.rate, weight_decay=settings.decay)
     steps = settings.epochs * max(len(data) // settings.batch, 1)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, settings.rate, total_steps=steps + 1, pct_start=0.15)
@@ -179,7 +185,9 @@ def fit(data: Labelled, settings: Settings, seed: int) -> PatternNetwork:
             else:
                 shown = plain[index]
             shown = (shown * mask).contiguous(memory_format=torch.channels_last)
-            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cpu"):  # half the time there, and no worse
+            with torch.autocast(
+                device.type, torch.bfloat16, enabled=device.type == "cpu"
+            ):  # half the time there, and no worse
                 loss = _loss(network, loss_of, shown, data.labels[index], settings.mixup, generator)
             optimizer.zero_grad()
             loss.backward()
@@ -194,12 +202,18 @@ def fit(data: Labelled, settings: Settings, seed: int) -> PatternNetwork:
     return network.eval()
 
 
-def _loss(network: nn.Module, loss_of: nn.Module, shown: Tensor, labels: Tensor, mixup: float, generator: torch.Generator) -> Tensor:
+def _loss(
+    network: nn.Module, loss_of: nn.Module, shown: Tensor, labels: Tensor, mixup: float, generator: torch.Generator
+) -> Tensor:
     """The loss on a batch, or on blends of its maps with each other."""
     if not mixup:
         return loss_of(network(shown), labels)
     partner = torch.randperm(len(labels), generator=generator, device=labels.device)
-    share = float(np.random.default_rng(int(torch.randint(2**31, (), generator=generator, device=labels.device))).beta(mixup, mixup))
+    share = float(
+        np.random.default_rng(int(torch.randint(2**31, (), generator=generator, device=labels.device))).beta(
+            mixup, mixup
+        )
+    )
     said = network(share * shown + (1 - share) * shown[partner])
     return share * loss_of(said, labels) + (1 - share) * loss_of(said, labels[partner])
 
@@ -257,8 +271,14 @@ def score(truth: np.ndarray, said: np.ndarray, head: np.ndarray, repeats: int = 
         warnings.simplefilter("ignore", RuntimeWarning)
         point, (low, high) = measures(whole), np.nanpercentile(measures(resampled), [2.5, 97.5], axis=0)
     names = [*PATTERNS, "macro F1", "accuracy"]
-    out: dict[str, Any] = {name: [round(float(v), 3) for v in (point[k], low[k], high[k])] for k, name in enumerate(names)}
-    return out | {"n": len(truth), "per class": whole.sum(-1).astype(int).tolist(), "confusion": whole.astype(int).tolist()}
+    out: dict[str, Any] = {
+        name: [round(float(v), 3) for v in (point[k], low[k], high[k])] for k, name in enumerate(names)
+    }
+    return out | {
+        "n": len(truth),
+        "per class": whole.sum(-1).astype(int).tolist(),
+        "confusion": whole.astype(int).tolist(),
+    }
 
 
 def cross_validate(data: Labelled, settings: Settings, seeds: Sequence[int] = (0,)) -> np.ndarray:
@@ -277,7 +297,9 @@ def write_typical(path: Path, data: Labelled, classifier: PatternClassifier) -> 
     probabilities = classifier.probabilities(shown).cpu().numpy()
     lengths = data.lengths.cpu().numpy()
     texts = np.array([name.rpartition("/")[0] for name in data.names])  # an id is model/text/head
-    picked = pick_typical(data.names, data.labels.cpu().numpy(), probabilities, data.head, texts, lengths, data.causal.cpu().numpy())
+    picked = pick_typical(
+        data.names, data.labels.cpu().numpy(), probabilities, data.head, texts, lengths, data.causal.cpu().numpy()
+    )
     place = {str(name): k for k, name in enumerate(data.names)}
     cut = {name: data.weights[k, : lengths[k], : lengths[k]].cpu().numpy() for name, k in place.items()}
     save_typical(path, {pattern: [cut[name] for name in names] for pattern, names in picked.items()})
@@ -301,9 +323,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--report", type=Path, default=None)
     parser.add_argument("--typical", type=Path, default=None, help="where to write typical maps of each pattern")
-    parser.add_argument("--networks", type=int, default=3, help="how many networks, by seed, are averaged in the shipped classifier")
-    parser.add_argument("--fold-networks", type=int, default=3, help="how many of them are averaged where folds or models are left out")
-    parser.add_argument("--choose", action="store_true", help="compare the candidate settings by folds on the training models first")
+    parser.add_argument(
+        "--networks", type=int, default=3, help="how many networks, by seed, are averaged in the shipped classifier"
+    )
+    parser.add_argument(
+        "--fold-networks", type=int, default=3, help="how many of them are averaged where folds or models are left out"
+    )
+    parser.add_argument(
+        "--choose", action="store_true", help="compare the candidate settings by folds on the training models first"
+    )
     parser.add_argument("--settings", default="chosen", choices=sorted(CANDIDATES))
     given = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -324,7 +352,9 @@ def main() -> None:
     held_truth, held_said = held.labels.cpu().numpy(), predict(networks, held).argmax(-1)
     report[f"held out, {HELD_OUT}"] = score(held_truth, held_said, held.head)
     by_design = held.drawn == "design"
-    report[f"held out, {HELD_OUT}, by design only"] = score(held_truth[by_design], held_said[by_design], held.head[by_design])
+    report[f"held out, {HELD_OUT}, by design only"] = score(
+        held_truth[by_design], held_said[by_design], held.head[by_design]
+    )
     nothing = np.zeros((len(PATTERNS), len(PATTERNS)), dtype=int)
     if given.out is not None:  # at once: what follows takes longer
         PatternClassifier(networks, nothing, nothing).save(given.out)

@@ -20,7 +20,10 @@ def typical_maps() -> dict[str, list[np.ndarray]]:
     """`{pattern: [weights [n, n], ...]}`, the surest first."""
     raw = resources.files("headwise.analyses.patterns").joinpath(FILE).read_bytes()
     with np.load(io.BytesIO(raw), allow_pickle=False) as stored:
-        return {name: [from_bytes(stored[key]) for key in sorted(stored.files) if key.split("|")[0] == name] for name in PATTERNS}
+        return {
+            name: [from_bytes(stored[key]) for key in sorted(stored.files) if key.split("|")[0] == name]
+            for name in PATTERNS
+        }
 
 
 def pick_typical(
@@ -49,5 +52,7 @@ def pick_typical(
 
 def save_typical(path: Path, maps: dict[str, list[np.ndarray]]) -> None:
     """Write what `typical_maps` reads."""
-    stored: dict[str, Any] = {f"{name}|{k}": to_bytes(weights) for name, own in maps.items() for k, weights in enumerate(own)}
+    stored: dict[str, Any] = {
+        f"{name}|{k}": to_bytes(weights) for name, own in maps.items() for k, weights in enumerate(own)
+    }
     np.savez_compressed(path, **stored)

@@ -97,9 +97,18 @@ def probe(
         own = None if place is None else place / task.name
         key = (task.fingerprint(), options_key(options), rule, dtype)
         fits.append(_fit(opened, task, options, rule, dtype, own, "", key, say))
-        baselines.append(None if random_model is None else _fit(random_model, task, options, rule, dtype, own, "random-", key, say))
+        baselines.append(
+            None if random_model is None else _fit(random_model, task, options, rule, dtype, own, "random-", key, say)
+        )
     shape = Shape(
-        opened.layers, opened.heads, opened.d_head, opened.hidden, opened.causal, opened.max_length, (), kv_groups=tuple(opened.kv_groups)
+        opened.layers,
+        opened.heads,
+        opened.d_head,
+        opened.hidden,
+        opened.causal,
+        opened.max_length,
+        (),
+        kv_groups=tuple(opened.kv_groups),
     )
     dataset = probing_dataset(read, fits, shape, number, points, baselines if random_baseline else None, correction)
     dataset = dataset.assign_coords(layer_head_coords(shape))
@@ -109,7 +118,9 @@ def probe(
 
 def default_settings(model: Any, seed: int = 0) -> ProbeSettings:
     """Full-batch logistic regression on the model's device."""
-    return ProbeSettings(solver="lbfgs", seed=seed, device=str(model.device), memory=2**30 if model.device.type == "cpu" else 2**33)
+    return ProbeSettings(
+        solver="lbfgs", seed=seed, device=str(model.device), memory=2**30 if model.device.type == "cpu" else 2**33
+    )
 
 
 def _fit(
@@ -127,7 +138,9 @@ def _fit(
     vectors_of = prefix + "vectors"
 
     def make() -> dict[str, Any]:
-        vectors = task_vectors(model, task, options.pairs, rule, dtype, None if folder is None else folder / vectors_of, say)
+        vectors = task_vectors(
+            model, task, options.pairs, rule, dtype, None if folder is None else folder / vectors_of, say
+        )
         return fit_baseline(task, vectors, options) if prefix else fit_task(task, vectors, options, say)
 
     return cached(None if folder is None else folder / f"{prefix}fit.npz", (*key, str(model.identity()), prefix), make)
@@ -151,7 +164,9 @@ def task_vectors(
         if say is not None:
             say(f"{what} {done}/{total}")
 
-    return collect_vectors(model, examples, folder, token=token, dtype=dtype, report=report, what=f"vectors of {task.name}")
+    return collect_vectors(
+        model, examples, folder, token=token, dtype=dtype, report=report, what=f"vectors of {task.name}"
+    )
 
 
 def _half(example: Example, second: bool) -> Example:
@@ -195,7 +210,9 @@ def _attributes(options: FitOptions, rule: str, dtype: str, top: int, correction
     return {
         "solver": f"{solver}; L2 from {', '.join(f'{p:g}' for p in settings.penalties)} picked on validation; ridge regression for numeric labels",
         "folds": settings.folds or 0,
-        "standardisation": "features standardised by mean and deviation of the training part" if settings.standardize else "none",
+        "standardisation": "features standardised by mean and deviation of the training part"
+        if settings.standardize
+        else "none",
         "token": rule,
         "pairs": options.pairs,
         "top": top,
@@ -252,7 +269,13 @@ class Probing(Experiment):
     budget: ClassVar[int | None] = 3000
 
     def __post_init__(self) -> None:
-        for name, allowed in (("solver", SOLVERS), ("token", TOKENS), ("pairs", PAIRS), ("correction", CORRECTIONS), ("dtype", DTYPES)):
+        for name, allowed in (
+            ("solver", SOLVERS),
+            ("token", TOKENS),
+            ("pairs", PAIRS),
+            ("correction", CORRECTIONS),
+            ("dtype", DTYPES),
+        ):
             one_of(name, getattr(self, name), allowed)
         for name in ("folds", "top", "train", "validation", "test"):
             if getattr(self, name) < 0:
@@ -266,7 +289,9 @@ class Probing(Experiment):
     def perform(self, bench: Bench) -> xr.Dataset:
         seed = self.seed
         tasks = (
-            read_tasks(self.tasks, seed) if self.tasks else [task_from_examples(bench.corpus.limit(bench.limit), bench.corpus.name, seed)]
+            read_tasks(self.tasks, seed)
+            if self.tasks
+            else [task_from_examples(bench.corpus.limit(bench.limit), bench.corpus.name, seed)]
         )
         settings = replace(
             default_settings(bench.model, seed),

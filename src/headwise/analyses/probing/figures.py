@@ -16,7 +16,10 @@ from headwise.plots.points import head_points
 from headwise.plots.registry import figure
 
 _THT = ("task", "layer", "head")
-_SELECTIONS = {"top": ("best on validation, singly", style.BLUE, "o"), "greedy": ("chosen greedily", style.VERMILION, "s")}
+_SELECTIONS = {
+    "top": ("best on validation, singly", style.BLUE, "o"),
+    "greedy": ("chosen greedily", style.VERMILION, "s"),
+}
 _POOLINGS = {
     "last_layer": ("last layer", style.GREY, "D"),
     "best_layer": ("best layer", style.ORANGE, "^"),
@@ -36,7 +39,10 @@ def _names(dataset: xr.Dataset) -> list[str]:
 def _planes(dataset: xr.Dataset, name: str = "accuracy") -> dict[str, xr.DataArray]:
     values = data.values(dataset, name, _THT)
     coords = {dim: data.numbers(dataset, dim) for dim in ("layer", "head")}
-    return {task: xr.DataArray(100 * values[i], dims=("layer", "head"), coords=coords) for i, task in enumerate(_names(dataset))}
+    return {
+        task: xr.DataArray(100 * values[i], dims=("layer", "head"), coords=coords)
+        for i, task in enumerate(_names(dataset))
+    }
 
 
 def _notes(dataset: xr.Dataset) -> list[str]:
@@ -63,7 +69,11 @@ def score_label(dataset: xr.Dataset) -> str:
 def heads(dataset: xr.Dataset) -> Figure:
     """`accuracy[task, layer, head]` as heat maps on one colour scale, heads in their own order (Jo & Myaeng 2020, Fig 7)."""
     return heatmap_panels(
-        _planes(dataset), title="Probing accuracy of each head", label=score_label(dataset), annotate="none", notes=_notes(dataset)
+        _planes(dataset),
+        title="Probing accuracy of each head",
+        label=score_label(dataset),
+        annotate="none",
+        notes=_notes(dataset),
     )
 
 
@@ -96,14 +106,22 @@ def one_task(dataset: xr.Dataset) -> Figure:
     name = next(iter(planes))
     notes = _notes(dataset)
     if data.has(dataset, "majority"):
-        notes.append(f"The most frequent label alone: {100 * float(np.atleast_1d(dataset['majority'].values)[0]):.1f} %")
+        notes.append(
+            f"The most frequent label alone: {100 * float(np.atleast_1d(dataset['majority'].values)[0]):.1f} %"
+        )
     if "better" in dataset:
         better = np.atleast_3d(dataset["better"].values)
         notes.append(f"Better than that at 5 %, corrected over heads: {int(better.sum())} of {better.size} heads")
     if data.has(dataset, "random_accuracy"):
-        notes.append(f"Best head of the same model with random weights: {100 * np.nanmax(dataset['random_accuracy'].values):.1f} %")
+        notes.append(
+            f"Best head of the same model with random weights: {100 * np.nanmax(dataset['random_accuracy'].values):.1f} %"
+        )
     return heatmap_panels(
-        {"": planes[name]}, title=f"{name}: probing accuracy of each head", label=score_label(dataset), sort=True, notes=notes
+        {"": planes[name]},
+        title=f"{name}: probing accuracy of each head",
+        label=score_label(dataset),
+        sort=True,
+        notes=notes,
     )
 
 
@@ -120,7 +138,11 @@ def selectivity(dataset: xr.Dataset) -> Figure:
     """`selectivity[task, layer, head]` as heat maps on one colour scale."""
     label = "score minus score on the control task (points)"
     return heatmap_panels(
-        _planes(dataset, "selectivity"), title="Selectivity of each head", label=label, annotate="none", notes=_notes(dataset)
+        _planes(dataset, "selectivity"),
+        title="Selectivity of each head",
+        label=label,
+        annotate="none",
+        notes=_notes(dataset),
     )
 
 
@@ -135,13 +157,18 @@ def selectivity(dataset: xr.Dataset) -> Figure:
 def poolings(dataset: xr.Dataset) -> Figure:
     """`pooled_accuracy[task, pooling]` with intervals, the majority label as a tick (Jo & Myaeng 2020, Table 3)."""
     dims = ("task", "pooling")
-    values, bounds = 100 * data.values(dataset, "pooled_accuracy", dims), data.interval(dataset, "pooled_accuracy", dims)
+    values, bounds = (
+        100 * data.values(dataset, "pooled_accuracy", dims),
+        data.interval(dataset, "pooled_accuracy", dims),
+    )
     tasks, labels = _names(dataset), data.labels(dataset, "pooling")
     fig = style.new_figure(style.PAGE, 0.9 + 0.3 * len(tasks))
     ax = fig.subplots()
     handles = []
     for j, label in enumerate(labels):
-        shown, colour, marker = _POOLINGS.get(label, (label, style.cycle(style.OKABE_ITO, j), style.cycle(style.MARKERS, j)))
+        shown, colour, marker = _POOLINGS.get(
+            label, (label, style.cycle(style.OKABE_ITO, j), style.cycle(style.MARKERS, j))
+        )
         y = np.arange(len(tasks)) + (j - (len(labels) - 1) / 2) * 0.17
         if bounds is not None:
             ax.hlines(y, 100 * bounds[0][:, j], 100 * bounds[1][:, j], color=colour, linewidth=0.9)
@@ -149,15 +176,28 @@ def poolings(dataset: xr.Dataset) -> Figure:
         handles.append(Line2D([], [], color=colour, marker=marker, linestyle="none", label=shown))
     if data.has(dataset, "random_layer_accuracy"):
         untrained = 100 * data.values(dataset, "random_layer_accuracy", ("task", "layer"))[:, -1]
-        mark: dict[str, Any] = {"marker": "D", "color": style.GREY, "markerfacecolor": "white", "markersize": 3.6, "linestyle": "none"}
+        mark: dict[str, Any] = {
+            "marker": "D",
+            "color": style.GREY,
+            "markerfacecolor": "white",
+            "markersize": 3.6,
+            "linestyle": "none",
+        }
         ax.plot(untrained, np.arange(len(tasks)) - (len(labels) - 1) / 2 * 0.17, **mark)
         handles.append(Line2D([], [], **mark, label="last layer, random weights"))
     if data.has(dataset, "majority"):
         level = 100 * np.atleast_1d(dataset["majority"].values)
         ax.vlines(
-            level, np.arange(len(tasks)) - 0.36, np.arange(len(tasks)) + 0.36, color=style.INK, linewidth=0.8, linestyle=(0, (2, 1.5))
+            level,
+            np.arange(len(tasks)) - 0.36,
+            np.arange(len(tasks)) + 0.36,
+            color=style.INK,
+            linewidth=0.8,
+            linestyle=(0, (2, 1.5)),
         )
-        handles.append(Line2D([], [], color=style.INK, linewidth=0.8, linestyle=(0, (2, 1.5)), label="most frequent label"))
+        handles.append(
+            Line2D([], [], color=style.INK, linewidth=0.8, linestyle=(0, (2, 1.5)), label="most frequent label")
+        )
     for edge in np.arange(1, len(tasks)) - 0.5:
         ax.axhline(edge, color="#e6e6e6", linewidth=0.5)
     ax.set_yticks(np.arange(len(tasks)), tasks)
@@ -187,10 +227,16 @@ def curves(dataset: xr.Dataset) -> Figure:
     """`curve_accuracy[task, n_heads, selection]` with intervals, best and last layer as reference."""
     dims = ("task", "n_heads", "selection")
     values, bounds = 100 * data.values(dataset, "curve_accuracy", dims), data.interval(dataset, "curve_accuracy", dims)
-    tasks, counts, selections = _names(dataset), np.array(data.numbers(dataset, "n_heads")), data.labels(dataset, "selection")
+    tasks, counts, selections = (
+        _names(dataset),
+        np.array(data.numbers(dataset, "n_heads")),
+        data.labels(dataset, "selection"),
+    )
     has_levels = data.has(dataset, "pooled_accuracy")
     pooled = data.values(dataset, "pooled_accuracy", ("task", "pooling")) if has_levels else np.empty((len(tasks), 0))
-    levels = {name: dashes for name, dashes in _LEVELS.items() if has_levels and name in data.labels(dataset, "pooling")}
+    levels = {
+        name: dashes for name, dashes in _LEVELS.items() if has_levels and name in data.labels(dataset, "pooling")
+    }
     columns = min(5, len(tasks)) if len(tasks) > 3 else len(tasks)
     rows = -(-len(tasks) // columns)
     fig = style.new_figure(style.PAGE if columns > 1 else style.COLUMN, 1.55 * rows + 0.95 if columns > 1 else 2.8)
@@ -199,7 +245,9 @@ def curves(dataset: xr.Dataset) -> Figure:
         for k, selection in enumerate(selections):
             _, colour, marker = _SELECTIONS.get(selection, (selection, style.GREEN, "^"))
             if bounds is not None:
-                ax.fill_between(counts, 100 * bounds[0][i, :, k], 100 * bounds[1][i, :, k], color=colour, alpha=0.15, linewidth=0)
+                ax.fill_between(
+                    counts, 100 * bounds[0][i, :, k], 100 * bounds[1][i, :, k], color=colour, alpha=0.15, linewidth=0
+                )
             ax.plot(counts, values[i, :, k], color=colour, marker=marker, markersize=2.4, linewidth=1.0)
         for pooling, dashes in levels.items():
             level = pooled[i, data.labels(dataset, "pooling").index(pooling)]
@@ -226,7 +274,9 @@ def curves(dataset: xr.Dataset) -> Figure:
         )
         for s in selections
     ]
-    handles += [Line2D([], [], color=style.GREY, linestyle=dashes, label=_POOLINGS[name][0]) for name, dashes in levels.items()]
+    handles += [
+        Line2D([], [], color=style.GREY, linestyle=dashes, label=_POOLINGS[name][0]) for name, dashes in levels.items()
+    ]
     notes = [*_notes(dataset), "Bands: 95 % interval"]
     style.annotate_figure(fig, "Accuracy of the n best heads together", notes, handles, columns=len(handles))
     return style.finish(fig)
@@ -278,7 +328,13 @@ def task_correlation(dataset: xr.Dataset) -> Figure:
             red, green, blue, _ = colours((value + 1) / 2)
             dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
             ax.text(
-                j, i, f"{value:.2f}".replace("-", "−"), ha="center", va="center", fontsize=style.SMALL, color="white" if dark else "black"
+                j,
+                i,
+                f"{value:.2f}".replace("-", "−"),
+                ha="center",
+                va="center",
+                fontsize=style.SMALL,
+                color="white" if dark else "black",
             )
     ax.set_xticks(np.arange(len(tasks)), tasks, rotation=45, ha="right", rotation_mode="anchor")
     ax.set_yticks(np.arange(len(tasks)), tasks)
@@ -289,6 +345,8 @@ def task_correlation(dataset: xr.Dataset) -> Figure:
     bar.outline.set_linewidth(0.4)
     heads_count = dataset.sizes.get("layer", 0) * dataset.sizes.get("head", 0)
     style.annotate_figure(
-        fig, "Tasks that the same heads are good at", [data.source_text(dataset), f"{heads_count} heads" if heads_count else ""]
+        fig,
+        "Tasks that the same heads are good at",
+        [data.source_text(dataset), f"{heads_count} heads" if heads_count else ""],
     )
     return style.finish(fig)

@@ -69,7 +69,9 @@ class FitOptions:
         for name, numbers in (("top", (top,)), ("curve", curve)):
             for n in numbers:
                 if not 1 <= n <= total:
-                    raise ParameterError(f"`{name}` asks for {n} heads, but the model has {total}; give a number from 1 to {total}.")
+                    raise ParameterError(
+                        f"`{name}` asks for {n} heads, but the model has {total}; give a number from 1 to {total}."
+                    )
         return top, curve
 
 
@@ -101,7 +103,9 @@ def control_labels(task: ProbeTask, seed: int) -> list[Any]:
     return out
 
 
-def fit_task(task: ProbeTask, vectors: Vectors, options: FitOptions, report: Callable[[str], None] | None = None) -> dict[str, np.ndarray]:
+def fit_task(
+    task: ProbeTask, vectors: Vectors, options: FitOptions, report: Callable[[str], None] | None = None
+) -> dict[str, np.ndarray]:
     """All probes of one task.
 
     Returns
@@ -130,17 +134,27 @@ def fit_task(task: ProbeTask, vectors: Vectors, options: FitOptions, report: Cal
     numbers = sorted({top, *curve})
     say("best heads together")
     for n in numbers:
-        _store(out, f"top/{n}", fit(JoinedFeatures(head_features, order[:n].tolist()), labels, task.split, settings, task.name))
+        _store(
+            out,
+            f"top/{n}",
+            fit(JoinedFeatures(head_features, order[:n].tolist()), labels, task.split, settings, task.name),
+        )
     if options.greedy:
         say("greedy selection")
         chosen, scores = _greedy(task, head_features, order, max(numbers), options)
         out["greedy/order"], out["greedy/validation"] = np.array(chosen), np.array(scores)
         for n in numbers:
             if n <= len(chosen):
-                _store(out, f"greedy/{n}", fit(JoinedFeatures(head_features, chosen[:n]), labels, task.split, settings, task.name))
+                _store(
+                    out,
+                    f"greedy/{n}",
+                    fit(JoinedFeatures(head_features, chosen[:n]), labels, task.split, settings, task.name),
+                )
     if options.control:
         say("control task")
-        control = fit(head_features, control_labels(task, options.seed), task.split, settings, f"{task.name} (control task)")
+        control = fit(
+            head_features, control_labels(task, options.seed), task.split, settings, f"{task.name} (control task)"
+        )
         _store(out, "control", control)
         out["control/truth"] = control.truth
     return out
@@ -173,7 +187,9 @@ def _majority(task: ProbeTask) -> np.ndarray:
     return np.array(np.bincount(codes[task.split.train]).argmax())
 
 
-def _greedy(task: ProbeTask, features: Features, order: np.ndarray, steps: int, options: FitOptions) -> tuple[list[int], list[float]]:
+def _greedy(
+    task: ProbeTask, features: Features, order: np.ndarray, steps: int, options: FitOptions
+) -> tuple[list[int], list[float]]:
     """Forward selection among the heads that are best singly, as many as the Gram matrix of their vectors leaves room for."""
     device = options.settings.device
     room = int((options.settings.memory / 24) ** 0.5) // features.size
@@ -208,7 +224,9 @@ def _greedy(task: ProbeTask, features: Features, order: np.ndarray, steps: int, 
     )
 
 
-def cached(path: Path | None, key: Sequence[object], make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def cached(
+    path: Path | None, key: Sequence[object], make: Callable[[], dict[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
     """What `make` gives, kept in a file; a file made with the same key is read instead, one with another key is made anew."""
     if path is None:
         return make()

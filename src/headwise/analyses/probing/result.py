@@ -58,7 +58,9 @@ def probing_dataset(
 
 
 class _Builder:
-    def __init__(self, tasks: Sequence[ProbeTask], fits: Sequence[Fitted], shape: Shape, top: int, curve: tuple[int, ...]) -> None:
+    def __init__(
+        self, tasks: Sequence[ProbeTask], fits: Sequence[Fitted], shape: Shape, top: int, curve: tuple[int, ...]
+    ) -> None:
         self.tasks, self.fits, self.shape, self.top, self.curve = tasks, fits, shape, top, curve
         self.heads = (shape.layers, shape.heads)
         self.variables: dict[str, Any] = {}
@@ -95,14 +97,30 @@ class _Builder:
     def single(self) -> None:
         layers = (self.shape.layers,)
         dims, layer_dims = ("task", "layer", "head"), ("task", "layer")
-        self._scored("accuracy", dims, self._stack("heads/test", self.heads), "test score of a probe on the head's output")
-        self._scored("layer_accuracy", layer_dims, self._stack("layers/test", layers), "test score of a probe on the layer's output")
-        self._put("validation", dims, self._stack("heads/validation", self.heads), "validation score that ranks the heads")
-        self._put("layer_validation", layer_dims, self._stack("layers/validation", layers), "validation score that ranks the layers")
+        self._scored(
+            "accuracy", dims, self._stack("heads/test", self.heads), "test score of a probe on the head's output"
+        )
+        self._scored(
+            "layer_accuracy",
+            layer_dims,
+            self._stack("layers/test", layers),
+            "test score of a probe on the layer's output",
+        )
+        self._put(
+            "validation", dims, self._stack("heads/validation", self.heads), "validation score that ranks the heads"
+        )
+        self._put(
+            "layer_validation",
+            layer_dims,
+            self._stack("layers/validation", layers),
+            "validation score that ranks the layers",
+        )
         self._put("penalty", dims, self._stack("heads/penalty", self.heads), "L2 penalty that validation picked")
         if any(task.kind == "regression" for task in self.tasks):
             self._put("spearman", dims, self._stack("heads/spearman", self.heads), "Spearman's rho on the test part")
-            self._put("layer_spearman", layer_dims, self._stack("layers/spearman", layers), "Spearman's rho on the test part")
+            self._put(
+                "layer_spearman", layer_dims, self._stack("layers/spearman", layers), "Spearman's rho on the test part"
+            )
 
     def pooled(self) -> None:
         poolings = POOLINGS if any("greedy/order" in fit for fit in self.fits) else POOLINGS[:3]
@@ -110,7 +128,12 @@ class _Builder:
         scores = np.full((len(self.tasks), len(poolings)), np.nan)
         extra = {name: np.full_like(scores, np.nan) for name in ("f1", "matthews", "spearman")}
         for i, (task, fit) in enumerate(zip(self.tasks, self.fits, strict=True)):
-            places = [("layers", self.shape.layers - 1), ("layers", best[i]), (f"top/{self.top}", 0), (f"greedy/{self.top}", 0)]
+            places = [
+                ("layers", self.shape.layers - 1),
+                ("layers", best[i]),
+                (f"top/{self.top}", 0),
+                (f"greedy/{self.top}", 0),
+            ]
             for j, (name, row) in enumerate(places[: len(poolings)]):
                 if f"{name}/test" not in fit:
                     continue
@@ -132,7 +155,9 @@ class _Builder:
                     for k, selection in enumerate(selections):
                         found = fit.get(f"{selection}/{n}/test")
                         values[i, j, k] = np.nan if found is None else found[0]
-            self._scored("curve_accuracy", ("task", "n_heads", "selection"), values, "test score of the n best heads together")
+            self._scored(
+                "curve_accuracy", ("task", "n_heads", "selection"), values, "test score of the n best heads together"
+            )
         ranks = max([self.top, *self.curve])
         for selection in selections:
             order = np.stack([_padded(fit.get(f"{selection}/order"), ranks) for fit in self.fits])
@@ -144,7 +169,10 @@ class _Builder:
                 "layer of the head with this rank (-1: none)",
             )
             self._put(
-                f"{selection}_head", ("task", "rank"), np.where(where, order % self.shape.heads, -1), "head with this rank (-1: none)"
+                f"{selection}_head",
+                ("task", "rank"),
+                np.where(where, order % self.shape.heads, -1),
+                "head with this rank (-1: none)",
             )
         self.ranks = ranks
 
@@ -158,11 +186,16 @@ class _Builder:
                 correct_head = fit["heads/predicted"] == fit["truth"]
                 correct_majority = fit["truth"] == fit["majority"]
                 majority[i] = correct_majority.mean()
-                only_head, only_majority = (correct_head & ~correct_majority).sum(1), (~correct_head & correct_majority).sum(1)
+                only_head, only_majority = (
+                    (correct_head & ~correct_majority).sum(1),
+                    (~correct_head & correct_majority).sum(1),
+                )
                 p[i] = mcnemar_exact(only_head, only_majority).reshape(self.heads)
             adjusted[i] = correct(p[i], correction)
         dims = ("task", "layer", "head")
-        self._put("majority", ("task",), majority, "test score of the most frequent training label (0 for a correlation)")
+        self._put(
+            "majority", ("task",), majority, "test score of the most frequent training label (0 for a correlation)"
+        )
         self._put("p_value", dims, p, "p-value of 'no better than the majority label', one-sided")
         self._put("p_adjusted", dims, adjusted, f"p-value corrected over the heads of a task ({correction})")
         self._put("better", dims, adjusted < 0.05, "better than the majority label at 5 %, corrected")
@@ -176,19 +209,30 @@ class _Builder:
         low, high = np.full_like(control, np.nan), np.full_like(control, np.nan)
         for i, (task, fit) in enumerate(zip(self.tasks, self.fits, strict=True)):
             if task.kind == "classification" and "control/test" in fit:
-                gain = (fit["heads/predicted"] == fit["truth"]).astype(float) - (fit["control/predicted"] == fit["control/truth"])
+                gain = (fit["heads/predicted"] == fit["truth"]).astype(float) - (
+                    fit["control/predicted"] == fit["control/truth"]
+                )
                 count = np.array(float(gain.shape[1]))
-                bounds = mean_interval(gain.mean(1), gain.var(1, ddof=1) if gain.shape[1] > 1 else gain[:, 0] * np.nan, count)
+                bounds = mean_interval(
+                    gain.mean(1), gain.var(1, ddof=1) if gain.shape[1] > 1 else gain[:, 0] * np.nan, count
+                )
                 low[i], high[i] = (b.reshape(self.heads) for b in bounds)
         self._put("selectivity", dims, accuracy - control, "score minus score on the control task")
-        self._put("selectivity_n", dims, self.variables["control_accuracy_n"].values, "test examples behind selectivity")
+        self._put(
+            "selectivity_n", dims, self.variables["control_accuracy_n"].values, "test examples behind selectivity"
+        )
         self._put("selectivity_low", dims, low, "lower end of the 95 % interval of selectivity (paired over examples)")
-        self._put("selectivity_high", dims, high, "upper end of the 95 % interval of selectivity (paired over examples)")
+        self._put(
+            "selectivity_high", dims, high, "upper end of the 95 % interval of selectivity (paired over examples)"
+        )
 
     def random(self, baselines: Sequence[Fitted | None]) -> None:
         dims = ("task", "layer", "head")
         self._scored(
-            "random_accuracy", dims, self._stack("heads/test", self.heads, baselines), "test score of the head with random weights"
+            "random_accuracy",
+            dims,
+            self._stack("heads/test", self.heads, baselines),
+            "test score of the head with random weights",
         )
         values = self._stack("layers/test", (self.shape.layers,), baselines)
         self._scored("random_layer_accuracy", dims[:2], values, "test score of the layer with random weights")
@@ -205,7 +249,12 @@ class _Builder:
         norm = np.linalg.norm(centred, axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
             correlation = centred @ centred.T / np.outer(norm, norm)
-        self._put("task_correlation", ("task", "task_b"), correlation, "Pearson correlation of two tasks' scores over all heads")
+        self._put(
+            "task_correlation",
+            ("task", "task_b"),
+            correlation,
+            "Pearson correlation of two tasks' scores over all heads",
+        )
 
     def dataset(self) -> xr.Dataset:
         names = [task.name for task in self.tasks]
@@ -259,7 +308,9 @@ def second_metric(metric: str, fit: Fitted, name: str, row: int) -> float:
     if metric == "spearman":
         return float(fit[f"{name}/spearman"][row])
     said, truth = fit[f"{name}/predicted"][row] == 1, fit["truth"] == 1
-    tp, fp, fn, tn = ((a & b).sum(dtype=float) for a, b in ((said, truth), (said, ~truth), (~said, truth), (~said, ~truth)))
+    tp, fp, fn, tn = (
+        (a & b).sum(dtype=float) for a, b in ((said, truth), (said, ~truth), (~said, truth), (~said, ~truth))
+    )
     if metric == "f1":
         return float(2 * tp / (2 * tp + fp + fn)) if tp + fp + fn else 0.0
     below = np.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))

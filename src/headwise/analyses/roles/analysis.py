@@ -84,7 +84,9 @@ class Roles(Analysis):
 
     def __post_init__(self) -> None:
         if self.tau is not None and (isinstance(self.tau, bool | str) or not 0 < self.tau < float("inf")):
-            raise ParameterError(f"`tau` must be a number above 0, or nothing for the rule from the data; it is {self.tau!r}.")
+            raise ParameterError(
+                f"`tau` must be a number above 0, or nothing for the rule from the data; it is {self.tau!r}."
+            )
         if not 0 < self.alpha < 1:
             raise ParameterError(f"`alpha` must lie between 0 and 1; it is {self.alpha!r}.")
         one_of("correction", self.correction, CORRECTIONS)
@@ -147,7 +149,9 @@ class Roles(Analysis):
         roles = [sieve.name for sieve in self._chosen()]
         absent = {name.removeprefix("role=") for name in self.missing(shape)}
         moments = state.moments("bias")
-        variables = mean_variables("bias", DIMS, moments, units="times the average", long_name="mean sieve bias over inputs")
+        variables = mean_variables(
+            "bias", DIMS, moments, units="times the average", long_name="mean sieve bias over inputs"
+        )
         variables |= mean_variables(
             "ceiling",
             ("layer", "role"),
@@ -163,14 +167,18 @@ class Roles(Analysis):
         coords["about"] = ("role", np.array([sieve.about for sieve in self._chosen()]))
         attrs["roles_not_computed"] = ", ".join(sorted(absent))
         seen = moments.count.numpy().reshape(-1, len(roles)).max(0)
-        attrs["matched_nothing"] = ", ".join(role for role, count in zip(roles, seen, strict=True) if not count and role not in absent)
+        attrs["matched_nothing"] = ", ".join(
+            role for role, count in zip(roles, seen, strict=True) if not count and role not in absent
+        )
         return xr.Dataset(variables, coords=coords, attrs=attrs)
 
     def headline(self, dataset: xr.Dataset) -> list[str]:
         has, attrs = dataset["has_role"], dataset.attrs
         heads = dataset.sizes["layer"] * dataset.sizes["head"]
         counts = {role: int(has.sel(role=role).sum()) for role in map(str, has["role"].values)}
-        found = ", ".join(f"{role} {count}" for role, count in sorted(counts.items(), key=lambda item: -item[1]) if count)
+        found = ", ".join(
+            f"{role} {count}" for role, count in sorted(counts.items(), key=lambda item: -item[1]) if count
+        )
         corrected = int(dataset["has_role_adjusted"].sum())
         origin = "given" if self.tau is not None else f"the mean score is {attrs['tau_mean']:.2f}"
         lines = [
@@ -183,7 +191,11 @@ class Roles(Analysis):
         return lines
 
     def unmatched(self, dataset: xr.Dataset) -> dict[str, str]:
-        return {f"role={name}": "its sieve is empty on every input" for name in dataset.attrs["matched_nothing"].split(", ") if name}
+        return {
+            f"role={name}": "its sieve is empty on every input"
+            for name in dataset.attrs["matched_nothing"].split(", ")
+            if name
+        }
 
 
 def _ordered(names: Mapping[str, Any]) -> list[str]:

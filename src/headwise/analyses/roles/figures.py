@@ -50,9 +50,13 @@ def unseen_roles(dataset: xr.Dataset, wanted: Sequence[str]) -> str:
         short = [
             r
             for r in wanted
-            if r in roles and np.isfinite(top[:, roles.index(r)]).any() and np.nanmax(top[:, roles.index(r)]) <= dataset.attrs["tau"]
+            if r in roles
+            and np.isfinite(top[:, roles.index(r)]).any()
+            and np.nanmax(top[:, roles.index(r)]) <= dataset.attrs["tau"]
         ]
-        parts += [f"No head can have {', '.join(short)} at this τ: attending to nothing else gives less"] if short else []
+        parts += (
+            [f"No head can have {', '.join(short)} at this τ: attending to nothing else gives less"] if short else []
+        )
     return ". ".join(parts)
 
 
@@ -114,7 +118,10 @@ def score_distributions(dataset: xr.Dataset) -> Figure:
     _score_axis(right, dataset)
     right.set_ylabel("inputs")
     name = style.head_name(data.numbers(dataset, "layer")[layer], data.numbers(dataset, "head")[head])
-    style.panel_labels([left, middle, right], ["scores of all heads", "tests", f"{name}, {roles[place]}: p = {p[layer, head, place]:.2f}"])
+    style.panel_labels(
+        [left, middle, right],
+        ["scores of all heads", "tests", f"{name}, {roles[place]}: p = {p[layer, head, place]:.2f}"],
+    )
     style.annotate_figure(
         fig,
         "Sieve bias and its tests",
@@ -197,7 +204,8 @@ def role_grid(dataset: xr.Dataset) -> Figure:
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     handles = [
-        Patch(facecolor=colour, label=f"{role} ({int(fine[..., place].sum())})") for place, (role, colour) in enumerate(FINE.items())
+        Patch(facecolor=colour, label=f"{role} ({int(fine[..., place].sum())})")
+        for place, (role, colour) in enumerate(FINE.items())
     ]
     handles = [
         handles[3 * row + column] for column in range(3) for row in range(3)
@@ -241,7 +249,9 @@ def roles_by_layer(dataset: xr.Dataset) -> Figure:
                 color="black" if value > 0.55 * heads else "white",
             )
     ax.axvline(len(chosen) - 0.5, color="white", linewidth=2)
-    ax.set_xticks(range(len(chosen) + 1), [*chosen, "two or more of nine"], rotation=40, ha="right", rotation_mode="anchor")
+    ax.set_xticks(
+        range(len(chosen) + 1), [*chosen, "two or more of nine"], rotation=40, ha="right", rotation_mode="anchor"
+    )
     step = max(1, -(-len(table) // 30))
     ax.set_yticks(range(0, len(table), step), [str(n) for n in data.numbers(dataset, "layer")[::step]])
     ax.set_ylabel("layer (0 at the top)")
@@ -253,7 +263,11 @@ def roles_by_layer(dataset: xr.Dataset) -> Figure:
     style.annotate_figure(
         fig,
         "How many heads of each layer have a role",
-        [*role_notes(dataset, chosen), f"{heads} heads a layer; no interval: counts of heads", unseen_roles(dataset, labels)],
+        [
+            *role_notes(dataset, chosen),
+            f"{heads} heads a layer; no interval: counts of heads",
+            unseen_roles(dataset, labels),
+        ],
     )
     return style.finish(fig)
 
@@ -278,7 +292,9 @@ def bias_maps(dataset: xr.Dataset) -> Figure:
         "Each cell: mean over inputs of one head, cut at 2^−6; intervals are in the tables",
         unseen_roles(dataset, COARSE),
     ]
-    return heatmap_panels(panels, title="Sieve bias", label="log2 of the sieve bias", centre=0.0, annotate="none", notes=notes)
+    return heatmap_panels(
+        panels, title="Sieve bias", label="log2 of the sieve bias", centre=0.0, annotate="none", notes=notes
+    )
 
 
 @figure(
@@ -299,7 +315,13 @@ def tau_sweep(dataset: xr.Dataset) -> Figure:
     shown = shown_roles(dataset, COARSE) or shown_roles(dataset, labels)[:4]
     for index, role in enumerate(shown):
         colour = COARSE_COLOURS.get(role, style.cycle(style.OKABE_ITO, index))
-        ax.plot(thresholds, counts[:, labels.index(role)] / heads, color=colour, marker=style.cycle(style.MARKERS, index), label=role)
+        ax.plot(
+            thresholds,
+            counts[:, labels.index(role)] / heads,
+            color=colour,
+            marker=style.cycle(style.MARKERS, index),
+            label=role,
+        )
     ax.plot(
         thresholds,
         data.values(dataset, "sweep_unskilled", ("threshold",)),

@@ -52,7 +52,9 @@ def upset(dataset: xr.Dataset, roles: Sequence[str] | None = None, most: int = 2
     order = np.argsort(-counts, kind="stable")[:most]
     patterns, counts = patterns[order], counts[order]
     fig = style.new_figure(style.PAGE if len(counts) > 8 else 5.2, 1.7 + 0.24 * len(chosen) + 0.7)
-    grid = fig.add_gridspec(2, 2, width_ratios=[1.0, 3.2], height_ratios=[1.5, 0.24 * len(chosen)], wspace=0.02, hspace=0.03)
+    grid = fig.add_gridspec(
+        2, 2, width_ratios=[1.0, 3.2], height_ratios=[1.5, 0.24 * len(chosen)], wspace=0.02, hspace=0.03
+    )
     bars, dots, sizes = fig.add_subplot(grid[0, 1]), fig.add_subplot(grid[1, 1]), fig.add_subplot(grid[1, 0])
     columns = np.arange(len(counts))
     bars.bar(columns, counts, width=0.62, color=style.INK)
@@ -66,13 +68,29 @@ def upset(dataset: xr.Dataset, roles: Sequence[str] | None = None, most: int = 2
         if row % 2 == 0:
             dots.axhspan(row - 0.5, row + 0.5, color="#f2f2f2", linewidth=0)
         colour = COARSE_COLOURS.get(role, FINE.get(role, style.INK))
-        dots.scatter(columns, np.full(len(columns), row), s=26, color=[colour if on else style.PALE for on in patterns[:, row]], zorder=3)
+        dots.scatter(
+            columns,
+            np.full(len(columns), row),
+            s=26,
+            color=[colour if on else style.PALE for on in patterns[:, row]],
+            zorder=3,
+        )
         sizes.barh(row, members[:, row].sum(), height=0.55, color=colour)
-        sizes.text(members[:, row].sum(), row, f"{members[:, row].sum()} ", ha="right", va="center", fontsize=style.SMALL)
+        sizes.text(
+            members[:, row].sum(), row, f"{members[:, row].sum()} ", ha="right", va="center", fontsize=style.SMALL
+        )
     for column, pattern in zip(columns, patterns, strict=True):
         on = np.flatnonzero(pattern)
         if not len(on):
-            bars.text(float(column), -0.02, "none", transform=bars.get_xaxis_transform(), ha="center", va="top", fontsize=style.SMALL)
+            bars.text(
+                float(column),
+                -0.02,
+                "none",
+                transform=bars.get_xaxis_transform(),
+                ha="center",
+                va="top",
+                fontsize=style.SMALL,
+            )
         if len(on) > 1:
             dots.plot([column, column], [on[0], on[-1]], color=style.INK, linewidth=1.0, zorder=2)
     dots.set_ylim(len(chosen) - 0.5, -0.5)
@@ -120,15 +138,28 @@ def venn(dataset: xr.Dataset) -> Figure:
     labels = data.labels(dataset, "role")
     has = data.values(dataset, "has_role", _LHR) > 0
     none = np.zeros(has.shape[:2], dtype=bool)
-    members = np.stack([has[..., labels.index(role)] if role in labels else none for role in COARSE], axis=-1).reshape(-1, 4)
+    members = np.stack([has[..., labels.index(role)] if role in labels else none for role in COARSE], axis=-1).reshape(
+        -1, 4
+    )
     shown = shown_roles(dataset, COARSE)
     fig = style.new_figure(style.COLUMN, 3.1)
     ax = fig.subplots()
     for (x, y, angle), role, (tx, ty) in zip(_ELLIPSES, COARSE, _NAMES, strict=True):
         count = int(members[:, COARSE.index(role)].sum()) if role in shown else "not computed"
         ax.add_patch(Ellipse((x, y), 0.72, 0.45, angle=angle, facecolor=COARSE_COLOURS[role], alpha=0.22, linewidth=0))
-        ax.add_patch(Ellipse((x, y), 0.72, 0.45, angle=angle, fill=False, edgecolor=COARSE_COLOURS[role], linewidth=1.1))
-        ax.text(tx, ty, f"{role}\n{count}", ha="center", va="center", color=COARSE_COLOURS[role], fontsize=style.NORMAL, fontweight="bold")
+        ax.add_patch(
+            Ellipse((x, y), 0.72, 0.45, angle=angle, fill=False, edgecolor=COARSE_COLOURS[role], linewidth=1.1)
+        )
+        ax.text(
+            tx,
+            ty,
+            f"{role}\n{count}",
+            ha="center",
+            va="center",
+            color=COARSE_COLOURS[role],
+            fontsize=style.NORMAL,
+            fontweight="bold",
+        )
     for key, (x, y) in _PLACES.items():
         count = int((members == [c == "1" for c in key]).all(1).sum())
         ax.text(
@@ -141,7 +172,14 @@ def venn(dataset: xr.Dataset) -> Figure:
             color=style.INK if count else style.GREY,
         )
     outside = int((~members.any(1)).sum())
-    ax.text(0.5, 0.02, f"none of the four: {outside} of {len(members)} heads", ha="center", va="center", fontsize=style.SMALL)
+    ax.text(
+        0.5,
+        0.02,
+        f"none of the four: {outside} of {len(members)} heads",
+        ha="center",
+        va="center",
+        fontsize=style.SMALL,
+    )
     ax.set_xlim(-0.08, 1.08)
     ax.set_ylim(-0.02, 0.98)
     ax.set_aspect("equal")

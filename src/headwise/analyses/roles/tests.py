@@ -50,13 +50,21 @@ def coordinates(roles: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def tested(moments: Moments, scores: np.ndarray, roles: Sequence[str], settings: Settings) -> tuple[Variables, dict[str, Any]]:
+def tested(
+    moments: Moments, scores: np.ndarray, roles: Sequence[str], settings: Settings
+) -> tuple[Variables, dict[str, Any]]:
     """All variables and attributes that come of the scores `[example, layer, head, role]` and their moments."""
     count = moments.count.numpy()
     mean = np.where(count > 0, moments.mean.numpy(), np.nan)
     variance = moments.variance()
     tau_mean = pooled_mean(mean, count, roles)
-    tau = float(settings.tau) if settings.tau is not None else float(np.floor(tau_mean) + 1) if np.isfinite(tau_mean) else np.nan
+    tau = (
+        float(settings.tau)
+        if settings.tau is not None
+        else float(np.floor(tau_mean) + 1)
+        if np.isfinite(tau_mean)
+        else np.nan
+    )
     mean, variance = without_rounding(mean, variance, tau)
     p_value = z_test(mean, variance, count, tau).p_value
     has_role = p_value < settings.alpha
@@ -65,30 +73,46 @@ def tested(moments: Moments, scores: np.ndarray, roles: Sequence[str], settings:
         effect = np.where(variance > 0, (mean - tau) / np.sqrt(variance), np.nan)
     variables: Variables = {
         "spread": xr.Variable(
-            DIMS, np.sqrt(variance).astype(np.float32), {"long_name": "standard deviation of the scores over inputs (ddof 1)"}
+            DIMS,
+            np.sqrt(variance).astype(np.float32),
+            {"long_name": "standard deviation of the scores over inputs (ddof 1)"},
         ),
         "effect": xr.Variable(DIMS, effect.astype(np.float32), {"long_name": "(bias − τ) / spread"}),
         "p_value": xr.Variable(DIMS, p_value, {"long_name": "one-tailed z-test of mean ≤ τ"}),
-        "p_adjusted": xr.Variable(DIMS, p_adjusted, {"long_name": f"p_value corrected over heads and roles ({settings.correction})"}),
+        "p_adjusted": xr.Variable(
+            DIMS, p_adjusted, {"long_name": f"p_value corrected over heads and roles ({settings.correction})"}
+        ),
         "p_holm": xr.Variable(DIMS, holm(p_value), {"long_name": "p_value corrected by Holm (family-wise error)"}),
         "p_fdr": xr.Variable(
-            DIMS, benjamini_hochberg(p_value), {"long_name": "p_value corrected by Benjamini and Hochberg (false discoveries)"}
+            DIMS,
+            benjamini_hochberg(p_value),
+            {"long_name": "p_value corrected by Benjamini and Hochberg (false discoveries)"},
         ),
         "has_role": xr.Variable(DIMS, has_role, {"long_name": f"p_value < {settings.alpha}"}),
-        "has_role_adjusted": xr.Variable(DIMS, p_adjusted < settings.alpha, {"long_name": f"p_adjusted < {settings.alpha}"}),
-        "few": xr.Variable(("role",), (count.reshape(-1, len(roles)).max(0) < FEW), {"long_name": f"fewer than {FEW} inputs"}),
+        "has_role_adjusted": xr.Variable(
+            DIMS, p_adjusted < settings.alpha, {"long_name": f"p_adjusted < {settings.alpha}"}
+        ),
+        "few": xr.Variable(
+            ("role",), (count.reshape(-1, len(roles)).max(0) < FEW), {"long_name": f"fewer than {FEW} inputs"}
+        ),
         "histogram": xr.Variable((*DIMS, "bin"), histogram(scores), {"long_name": "inputs by score"}),
     }
     if settings.bootstrap:
-        p, family = bootstrap_family_test(_flattened(scores, mean, variance, tau), tau, settings.bootstrap, settings.seed)
-        how = "largest t of each resample over heads and roles" if settings.correction == "holm" else settings.correction
+        p, family = bootstrap_family_test(
+            _flattened(scores, mean, variance, tau), tau, settings.bootstrap, settings.seed
+        )
+        how = (
+            "largest t of each resample over heads and roles" if settings.correction == "holm" else settings.correction
+        )
         variables["bootstrap_p_value"] = xr.Variable(DIMS, p, {"long_name": "studentized bootstrap of mean ≤ τ"})
         variables["bootstrap_p_adjusted"] = xr.Variable(
             DIMS,
             family if settings.correction == "holm" else correct(p, settings.correction),
             {"long_name": f"bootstrap_p_value corrected over heads and roles ({how})"},
         )
-    variables |= sweep(mean, variance, count, roles, settings.alpha) | overlaps(has_role, mean) | by_layer(has_role, roles)
+    variables |= (
+        sweep(mean, variance, count, roles, settings.alpha) | overlaps(has_role, mean) | by_layer(has_role, roles)
+    )
     attrs: dict[str, Any] = {
         "tau": tau,
         "tau_mean": float(tau_mean),
@@ -101,7 +125,9 @@ def tested(moments: Moments, scores: np.ndarray, roles: Sequence[str], settings:
         "inputs": len(scores),
     }
     if {"local", "syntactic"} <= set(roles):
-        attrs["spearman_local_syntactic"] = float(variables["spearman"].values[roles.index("local"), roles.index("syntactic")])
+        attrs["spearman_local_syntactic"] = float(
+            variables["spearman"].values[roles.index("local"), roles.index("syntactic")]
+        )
     return variables, attrs
 
 
@@ -109,14 +135,20 @@ def pooled_mean(mean: np.ndarray, count: np.ndarray, roles: Sequence[str]) -> fl
     """The mean of all scores of the four coarse roles, over inputs and heads; NaN where there is none."""
     chosen = [place for place, role in enumerate(roles) if role in COARSE]
     weight = count[..., chosen]
-    return float(np.where(weight > 0, mean[..., chosen] * weight, 0.0).sum() / weight.sum()) if weight.sum() else float("nan")
+    return (
+        float(np.where(weight > 0, mean[..., chosen] * weight, 0.0).sum() / weight.sum())
+        if weight.sum()
+        else float("nan")
+    )
 
 
 def without_rounding(mean: np.ndarray, variance: np.ndarray, tau: float) -> tuple[np.ndarray, np.ndarray]:
     """Means and variances in which rounding plays no part: a uniform head has a bias of 1 on every input, and must not be significantly above 1."""
     scale = np.maximum(np.abs(mean), 1.0)
     variance = np.where(np.sqrt(variance) <= ROUNDING * scale, 0.0, variance)
-    return np.where((variance == 0) & (np.abs(mean - tau) <= ROUNDING * scale), tau, mean), np.where(np.isnan(mean), np.nan, variance)
+    return np.where((variance == 0) & (np.abs(mean - tau) <= ROUNDING * scale), tau, mean), np.where(
+        np.isnan(mean), np.nan, variance
+    )
 
 
 def _flattened(scores: np.ndarray, mean: np.ndarray, variance: np.ndarray, tau: float) -> np.ndarray:
@@ -154,8 +186,12 @@ def sweep(mean: np.ndarray, variance: np.ndarray, count: np.ndarray, roles: Sequ
         unclear[place] = undecided(p)
     return {
         "sweep": xr.Variable(("threshold", "role"), heads, {"long_name": "heads with the role at this τ"}),
-        "sweep_unskilled": xr.Variable(("threshold",), unskilled, {"long_name": "share of heads with none of the four roles at this τ"}),
-        "sweep_undecided": xr.Variable(("threshold",), unclear, {"long_name": "share of p-values in (0.05, 0.95) at this τ"}),
+        "sweep_unskilled": xr.Variable(
+            ("threshold",), unskilled, {"long_name": "share of heads with none of the four roles at this τ"}
+        ),
+        "sweep_undecided": xr.Variable(
+            ("threshold",), unclear, {"long_name": "share of p-values in (0.05, 0.95) at this τ"}
+        ),
     }
 
 
@@ -199,9 +235,15 @@ def by_layer(has_role: np.ndarray, roles: Sequence[str]) -> Variables:
     skills = has_role[..., fine].sum(-1)
     return {
         "per_layer": xr.Variable(("layer", "role"), has_role.sum(1), {"long_name": "heads with the role"}),
-        "skills": xr.Variable(("layer", "head"), skills, {"long_name": "how many of the nine roles of Fig 5 the head has"}),
-        "coarse_skills": xr.Variable(
-            ("layer", "head"), has_role[..., coarse].sum(-1), {"long_name": f"how many of {', '.join(COARSE)} the head has"}
+        "skills": xr.Variable(
+            ("layer", "head"), skills, {"long_name": "how many of the nine roles of Fig 5 the head has"}
         ),
-        "multi_skilled": xr.Variable(("layer",), (skills > 1).sum(1), {"long_name": "heads with two or more of the nine roles"}),
+        "coarse_skills": xr.Variable(
+            ("layer", "head"),
+            has_role[..., coarse].sum(-1),
+            {"long_name": f"how many of {', '.join(COARSE)} the head has"},
+        ),
+        "multi_skilled": xr.Variable(
+            ("layer",), (skills > 1).sum(1), {"long_name": "heads with two or more of the nine roles"}
+        ),
     }

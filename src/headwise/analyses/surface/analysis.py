@@ -11,7 +11,16 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.contract import WEIGHTINGS, Analysis, Paper, Shape, layer_head_coords, mean_variables, one_of, tidy
+from headwise.analyses.contract import (
+    WEIGHTINGS,
+    Analysis,
+    Paper,
+    Shape,
+    layer_head_coords,
+    mean_variables,
+    one_of,
+    tidy,
+)
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import State, means
 from headwise.text.encode import Batch
@@ -50,7 +59,11 @@ class Surface(Analysis):
         one_of("weighting", self.weighting, WEIGHTINGS)
 
     def missing(self, shape: Shape) -> dict[str, str]:
-        reasons = {f"token_type={kind}": "the tokenizer has no such token" for kind in TOKEN_TYPES if kind not in shape.token_types}
+        reasons = {
+            f"token_type={kind}": "the tokenizer has no such token"
+            for kind in TOKEN_TYPES
+            if kind not in shape.token_types
+        }
         if shape.causal:
             reasons["position=1"] = "a causal model cannot look ahead"
             reasons["entropy_from_cls"] = "the first token of a causal model sees only itself"
@@ -71,7 +84,11 @@ class Surface(Analysis):
         queries = torch.stack([real, sep, real & ~sep], dim=1).to(weights.dtype)  # example, origin, row
         kinds = torch.stack([batch.kind(kind) for kind in TOKEN_TYPES], dim=-1).to(weights.dtype)  # example, key, type
         attended = queries[:, None] @ weights  # example, head, origin, key: all of Fig 2 is this product
-        tokens = weights if rows.sink is None else weights / (1 - rows.sink.unsqueeze(-1)).clamp(min=torch.finfo(weights.dtype).tiny)
+        tokens = (
+            weights
+            if rows.sink is None
+            else weights / (1 - rows.sink.unsqueeze(-1)).clamp(min=torch.finfo(weights.dtype).tiny)
+        )
         entropies = row_entropy(tokens)
         sums = {
             "mass": attended @ kinds[:, None],
@@ -113,7 +130,10 @@ class Surface(Analysis):
         sink = mean_variables("sink", heads, state.means("sink"), units="share of attention")
         if (sink["sink_n"].values > 0).any():
             variables |= sink
-        coords = layer_head_coords(shape) | {"offset": np.array(OFFSETS), "token_type_name": ("token_type", np.array(TOKEN_TYPES))}
+        coords = layer_head_coords(shape) | {
+            "offset": np.array(OFFSETS),
+            "token_type_name": ("token_type", np.array(TOKEN_TYPES)),
+        }
         dataset = tidy(xr.Dataset(variables, coords=coords))
         absent = ~np.isin(TOKEN_TYPES, shape.token_types)
         for name in ORIGINS:

@@ -134,7 +134,9 @@ def entropy(dataset: xr.Dataset) -> Figure:
         data.count_text(dataset, *(name for name, _ in panels)),
         _MEAN_LINE,
         data.interval_text(any(data.interval(dataset, name, _LH) is not None for name, _ in panels)),
-        "" if len(panels) > 1 else "From the cls token: not defined for this model (its first token sees only itself, or there is none)",
+        ""
+        if len(panels) > 1
+        else "From the cls token: not defined for this model (its first token sees only itself, or there is none)",
     ]
     style.annotate_figure(fig, "How broadly heads attend", notes)
     return style.finish(fig)
@@ -154,12 +156,19 @@ def max_weight(dataset: xr.Dataset) -> Figure:
     fig = style.new_figure(style.COLUMN, 2.5)
     ax = fig.subplots()
     bounds = data.interval(dataset, "max_weight", _LH)
-    scatter_by_layer(ax, [Series("max_weight", data.values(dataset, "max_weight", _LH), bounds, style.VERMILION)], name_best=True)
+    scatter_by_layer(
+        ax, [Series("max_weight", data.values(dataset, "max_weight", _LH), bounds, style.VERMILION)], name_best=True
+    )
     style.layer_axis(ax, data.numbers(dataset, "layer"))
     ax.set_ylim(0, 1.06)
     ax.set_yticks(np.linspace(0, 1, 6))
     ax.set_ylabel("mean largest weight of a row")
-    notes = [data.source_text(dataset), data.count_text(dataset, "max_weight"), _MEAN_LINE, data.interval_text(bounds is not None)]
+    notes = [
+        data.source_text(dataset),
+        data.count_text(dataset, "max_weight"),
+        _MEAN_LINE,
+        data.interval_text(bounds is not None),
+    ]
     style.annotate_figure(fig, "How much the most attended token gets", notes)
     return style.finish(fig)
 
@@ -175,7 +184,13 @@ def max_weight(dataset: xr.Dataset) -> Figure:
 def heads(dataset: xr.Dataset) -> Figure:
     """Heat maps `[layer, head]` of position, token type and largest weight on one scale; hatched where there is no number."""
     panels: dict[str, xr.DataArray] = {}
-    wanted = {"-1": "to the previous token", "0": "to itself", "1": "to the next token", "cls": "to cls tokens", "sep": "to sep tokens"}
+    wanted = {
+        "-1": "to the previous token",
+        "0": "to itself",
+        "1": "to the next token",
+        "cls": "to cls tokens",
+        "sep": "to sep tokens",
+    }
     for name, dim in (("position", "offset"), ("token_type", "token_type")):
         if name in dataset.variables:
             cube = data.values(dataset, name, (*_LH, dim))
@@ -193,7 +208,9 @@ def heads(dataset: xr.Dataset) -> Figure:
         "Each cell: mean over examples of one head; intervals are in the tables",
         f"Not drawn, for this model has no such thing: {', '.join(dropped)}" if dropped else "",
     ]
-    return heatmap_panels(panels, title="Where each head's attention goes", label="mean attention", limits=(0.0, 1.0), notes=notes)
+    return heatmap_panels(
+        panels, title="Where each head's attention goes", label="mean attention", limits=(0.0, 1.0), notes=notes
+    )
 
 
 def _layer_head(dataset: xr.Dataset, values: np.ndarray) -> xr.DataArray:

@@ -136,7 +136,9 @@ class TokenPairAttention(Analysis):
         p_value = z_test(np.where(noise, 0.0, mean), np.where(noise, 0.0, variance), seen, 0.0).p_value
         variables["p_value"] = xr.Variable(DIMS, p_value, {"long_name": "one-tailed z-test of excess > 0"})
         variables["p_adjusted"] = xr.Variable(
-            DIMS, correct(p_value, self.correction), {"long_name": f"p_value corrected over heads and pairs ({self.correction})"}
+            DIMS,
+            correct(p_value, self.correction),
+            {"long_name": f"p_value corrected over heads and pairs ({self.correction})"},
         )
         count = state.sums("count").total.numpy().astype(np.int64)
         variables["count"] = xr.Variable(("pair",), count, {"long_name": "pairs of tokens"})
@@ -148,11 +150,17 @@ class TokenPairAttention(Analysis):
                 f"The corpus has no pair of any of the kinds {', '.join(nothing)}; check `pairs` and `extra`, or give another corpus."
             )
         return xr.Dataset(
-            variables, coords=layer_head_coords(shape) | {"pair": np.array(names)}, attrs={"matched_nothing": ", ".join(nothing)}
+            variables,
+            coords=layer_head_coords(shape) | {"pair": np.array(names)},
+            attrs={"matched_nothing": ", ".join(nothing)},
         )
 
     def unmatched(self, dataset: xr.Dataset) -> dict[str, str]:
-        return {f"pair={name}": "the corpus has no such pair" for name in dataset.attrs["matched_nothing"].split(", ") if name}
+        return {
+            f"pair={name}": "the corpus has no such pair"
+            for name in dataset.attrs["matched_nothing"].split(", ")
+            if name
+        }
 
 
 @lru_cache(maxsize=2)

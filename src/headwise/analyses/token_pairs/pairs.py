@@ -42,7 +42,9 @@ class Pair:
         if not row.aligned:
             return np.zeros((len(row), len(row)), dtype=bool)
         word = row.word
-        found = self.source.tokens(row)[:, None] & self.target.tokens(row)[None] & (word[:, None] >= 0) & (word[None] >= 0)
+        found = (
+            self.source.tokens(row)[:, None] & self.target.tokens(row)[None] & (word[:, None] >= 0) & (word[None] >= 0)
+        )
         found &= word[:, None] != word[None]
         found &= row.segment[:, None] == row.segment[None]
         if row.example.sentences is not None:
@@ -69,7 +71,9 @@ class Pair:
         """Why a corpus cannot give these pairs, or None."""
         for name in sorted(self.requires - shape.annotations):
             return f"the corpus has {HOW_TO_GET.get(name, f'no {name}')}"
-        link = Feature(self.name, "", (Condition("relation", self.relations),), own=self.source.own) if self.arc else ANY
+        link = (
+            Feature(self.name, "", (Condition("relation", self.relations),), own=self.source.own) if self.arc else ANY
+        )
         return self.source.lacking(shape) or self.target.lacking(shape) or link.lacking(shape)
 
 
@@ -91,13 +95,21 @@ def parse_pairs(text: str, features: Mapping[str, Feature]) -> dict[str, Pair]:
     """Pairs that a user names: `name: A -> B by RELATION`, `;` between them. A and B are names of features, `any`, or predicates as features have them."""
     out: dict[str, Pair] = {}
     for part in filter(str.strip, text.split(";")):
-        match = re.fullmatch(r"\s*([A-Za-z][\w>\-]*)\s*:\s*(.+?)\s*->\s*(.+?)(?:\s+(by|down|up)\s+(\S+))?\s*", part, flags=re.DOTALL)
+        match = re.fullmatch(
+            r"\s*([A-Za-z][\w>\-]*)\s*:\s*(.+?)\s*->\s*(.+?)(?:\s+(by|down|up)\s+(\S+))?\s*", part, flags=re.DOTALL
+        )
         if match is None:
             raise ParameterError(f"'{part.strip()}' names no pair; write {SYNTAX}.")
         name, source, target, arc, relations = match.groups()
         if name in out or name in known_pairs():
             raise ParameterError(f"Two pairs are called '{name}': give one of them another name.")
-        out[name] = Pair(name, _side(source, features), _side(target, features), arc or "", frozenset((relations or "").split("|")) - {""})
+        out[name] = Pair(
+            name,
+            _side(source, features),
+            _side(target, features),
+            arc or "",
+            frozenset((relations or "").split("|")) - {""},
+        )
     return out
 
 
@@ -107,5 +119,7 @@ def _side(text: str, features: Mapping[str, Feature]) -> Feature:
     if "=" in text:
         return Feature(text, text, parse_conditions(text), own=True)
     if text not in features:
-        raise ParameterError(f"'{text}' is no feature; known are any, {', '.join(features)}, or write a predicate like upos=NOUN.")
+        raise ParameterError(
+            f"'{text}' is no feature; known are any, {', '.join(features)}, or write a predicate like upos=NOUN."
+        )
     return features[text]

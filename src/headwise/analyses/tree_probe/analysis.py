@@ -133,19 +133,28 @@ class TreeProbeAnalysis(Experiment):
             )
         folder = Path(bench.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        for kind, wanted in (("trained", ("attention", "attention_words", "distance_words")), ("random", ("random_attention_words",))):
+        for kind, wanted in (
+            ("trained", ("attention", "attention_words", "distance_words")),
+            ("random", ("random_attention_words",)),
+        ):
             missing = [name for name in wanted if not (folder / f"{name}.npz").exists()]
             if missing:
                 model = bench.model if kind == "trained" else random_but_embeddings(bench.model, self.seed)
                 file = self._maps(model, data.rows, folder / f"maps-{kind}.f16", bench, kind)
                 for name in missing:
                     bench.progress(f"tree_probe: {name.replace('_', ' ')}", 0, self.epochs)
-                    self._fit(name, trees, file, data.parts, str(bench.model.device), bench).save(folder / f"{name}.npz")
+                    self._fit(name, trees, file, data.parts, str(bench.model.device), bench).save(
+                        folder / f"{name}.npz"
+                    )
                 file.close(delete=True)
             fitted |= {name: _Fitted.load(folder / f"{name}.npz") for name in wanted}
         correct, total = right_branching(trees, data.parts["test"])
-        fitted["right_branching"] = _Fitted(correct, total, np.array([correct.sum() / max(total.sum(), 1)]), float("nan"), np.zeros((0, 2)))
-        dataset = probe_dataset(fitted, bench.shape.layers, bench.shape.heads).assign_coords(layer_head_coords(bench.shape))
+        fitted["right_branching"] = _Fitted(
+            correct, total, np.array([correct.sum() / max(total.sum(), 1)]), float("nan"), np.zeros((0, 2))
+        )
+        dataset = probe_dataset(fitted, bench.shape.layers, bench.shape.heads).assign_coords(
+            layer_head_coords(bench.shape)
+        )
         vector_name = self.vectors if self.vectors == MODEL else Path(self.vectors).name
         return dataset.assign_attrs(
             vectors=vector_name,
@@ -171,7 +180,11 @@ class TreeProbeAnalysis(Experiment):
             for example in examples:
                 if example.heads is None or example.relations is None or example.words is None:
                     continue
-                row = bench.model.encoder.encode(example, first + len(kept)) if len(example.all_words) <= self.longest else None
+                row = (
+                    bench.model.encoder.encode(example, first + len(kept))
+                    if len(example.all_words) <= self.longest
+                    else None
+                )
                 if row is None or row.truncated:
                     too_long += 1
                 elif not row.aligned:
@@ -192,7 +205,11 @@ class TreeProbeAnalysis(Experiment):
             rows = [*for_training, *rows_of(own, self.test_sentences, len(for_training))]
             order = generator.permutation(len(for_training))
             held_out = max(1, round(self.validation * len(order)))
-            parts = {"train": order[held_out:], "validation": order[:held_out], "test": np.arange(len(for_training), len(rows))}
+            parts = {
+                "train": order[held_out:],
+                "validation": order[:held_out],
+                "test": np.arange(len(for_training), len(rows)),
+            }
         else:
             rows = rows_of(own, 0, 0)
             order = generator.permutation(len(rows))
@@ -233,14 +250,18 @@ class TreeProbeAnalysis(Experiment):
 
     # --- fit and score ----------------------------------------------------------------------------------------------
 
-    def _fit(self, name: str, trees: Trees, file: MapFile, parts: dict[str, np.ndarray], device: str, bench: Bench) -> _Fitted:
+    def _fit(
+        self, name: str, trees: Trees, file: MapFile, parts: dict[str, np.ndarray], device: str, bench: Bench
+    ) -> _Fitted:
         size = trees.vectors[0].shape[1]
         results = []
         best = float("nan")
         for repeat in range(self.seeds):
             seed = self.seed + repeat
             probe = make_probe(name, file.heads, size, seed)
-            settings = FitSettings(self.learning_rate or LEARNING_RATES[name], self.epochs, self.patience, seed=seed, device=device)
+            settings = FitSettings(
+                self.learning_rate or LEARNING_RATES[name], self.epochs, self.patience, seed=seed, device=device
+            )
             validation = fit_tree_probe(
                 probe,
                 trees,
@@ -281,7 +302,14 @@ class _Fitted:
 
     def save(self, path: Path) -> None:
         temporary = path.with_suffix(".tmp.npz")
-        np.savez(temporary, correct=self.correct, total=self.total, by_seed=self.by_seed, validation=self.validation, weights=self.weights)
+        np.savez(
+            temporary,
+            correct=self.correct,
+            total=self.total,
+            by_seed=self.by_seed,
+            validation=self.validation,
+            weights=self.weights,
+        )
         temporary.replace(path)
 
     @classmethod
@@ -363,6 +391,10 @@ def probe_dataset(fitted: dict[str, _Fitted], layers: int, heads: int) -> xr.Dat
         "uas_high": ("probe", np.clip(high, 0, 1), {"long_name": "upper end of the 95 % interval over sentences"}),
         "uas_deviation": ("probe", np.array(deviation), {"long_name": "standard deviation over seeds"}),
         "validation_uas": ("probe", np.array([fitted[name].validation for name in PROBES]), share),
-        "weight": (("probe", "direction", "layer", "head"), weight.astype(np.float32), {"long_name": "learned weight of a head"}),
+        "weight": (
+            ("probe", "direction", "layer", "head"),
+            weight.astype(np.float32),
+            {"long_name": "learned weight of a head"},
+        ),
     }
     return xr.Dataset(variables, coords={"probe": list(PROBES), "direction": list(DIRECTIONS)})

@@ -54,7 +54,9 @@ def uas(dataset: xr.Dataset) -> Figure:
     notes = [
         data.source_text(dataset),
         data.count_text(dataset, "uas", each="test sentences"),
-        f"Trained on {int(trained):,} sentences, stopped on {int(attrs.get('sentences_validation', 0)):,}" if trained is not None else "",
+        f"Trained on {int(trained):,} sentences, stopped on {int(attrs.get('sentences_validation', 0)):,}"
+        if trained is not None
+        else "",
         f"Word vectors: {attrs['vectors']}, for {100 * float(attrs['vector_coverage']):.0f} % of words"
         if "vector_coverage" in attrs
         else "",
@@ -90,5 +92,10 @@ def weights(dataset: xr.Dataset) -> Figure:
         "No interval: one training",
     ]
     return heatmap_panels(
-        panels, title="What the probes make of each head", label="weight / largest weight", centre=0.0, annotate="none", notes=notes
+        panels,
+        title="What the probes make of each head",
+        label="weight / largest weight",
+        centre=0.0,
+        annotate="none",
+        notes=notes,
     )

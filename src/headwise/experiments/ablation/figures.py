@@ -19,7 +19,9 @@ def _notes(dataset: xr.Dataset, over_heads: bool = False) -> list[str]:
     metric = str(facts.get("metric", "score"))
     scale, unit = _points(dataset)
     notes = [f"{int(facts['examples']):,} examples"] if "examples" in facts else []
-    notes.append(f"{metric.capitalize()} of the whole model {scale * float(facts.get('baseline', np.nan)):.{1 if scale > 1 else 3}f}")
+    notes.append(
+        f"{metric.capitalize()} of the whole model {scale * float(facts.get('baseline', np.nan)):.{1 if scale > 1 else 3}f}"
+    )
     if "how" in facts:
         notes.append(f"Disabled as: {facts['how']}")
     if over_heads and "mean_difference" in facts:
@@ -50,11 +52,19 @@ def heads(dataset: xr.Dataset) -> Figure:
     """`difference[layer, head]` around zero (Kovaleva et al. 2019, Fig 8)."""
     scale, unit = _points(dataset)
     coords = {dim: data.numbers(dataset, dim) for dim in ("layer", "head")}
-    array = xr.DataArray(scale * data.values(dataset, "difference", ("layer", "head")), dims=("layer", "head"), coords=coords)
+    array = xr.DataArray(
+        scale * data.values(dataset, "difference", ("layer", "head")), dims=("layer", "head"), coords=coords
+    )
     label = f"change of {dataset.attrs.get('metric', 'score')}"
-    sure = data.values(dataset, "p_adjusted", ("layer", "head")) < SURE if "p_adjusted" in dataset else np.zeros(array.shape, dtype=bool)
+    sure = (
+        data.values(dataset, "p_adjusted", ("layer", "head")) < SURE
+        if "p_adjusted" in dataset
+        else np.zeros(array.shape, dtype=bool)
+    )
     notes = [*_notes(dataset, over_heads=True), "Ringed: corrected p < 0.05" if sure.any() else ""]
-    fig = heatmap(array, title="Score without one head", label=label, unit=unit, centre=0.0, annotate="none", notes=notes)
+    fig = heatmap(
+        array, title="Score without one head", label=label, unit=unit, centre=0.0, annotate="none", notes=notes
+    )
     rows, columns = np.nonzero(sure)
     fig.axes[0].scatter(columns, rows, s=22, facecolors="none", edgecolors="white", linewidths=1.6)
     fig.axes[0].scatter(columns, rows, s=22, facecolors="none", edgecolors=style.INK, linewidths=0.7)
@@ -73,7 +83,9 @@ def layers(dataset: xr.Dataset) -> Figure:
     """`layer_difference[layer]` and `set_difference[set]` with intervals (Kovaleva et al. 2019, Fig 9)."""
     scale, unit = _points(dataset)
     names: list[str] = []
-    parts: dict[str, list[np.ndarray]] = {key: [] for key in ("difference", "difference_low", "difference_high", "p_adjusted")}
+    parts: dict[str, list[np.ndarray]] = {
+        key: [] for key in ("difference", "difference_low", "difference_high", "p_adjusted")
+    }
     for prefix, dim in (("layer_", "layer"), ("set_", "set")):
         if f"{prefix}difference" not in dataset:
             continue
@@ -92,7 +104,9 @@ def layers(dataset: xr.Dataset) -> Figure:
     ax.set_yticks(place, names)
     ax.invert_yaxis()
     ax.set_xlabel(f"change of {dataset.attrs.get('metric', 'score')} ({unit})")
-    style.annotate_figure(fig, "Score without a layer or a set of heads", [*_notes(dataset), "Filled: corrected p < 0.05"])
+    style.annotate_figure(
+        fig, "Score without a layer or a set of heads", [*_notes(dataset), "Filled: corrected p < 0.05"]
+    )
     return style.finish(fig)
 
 
@@ -108,8 +122,12 @@ def importance(dataset: xr.Dataset) -> Figure:
     """`importance[layer, head]` against `difference[layer, head]`, coloured by layer; a heat map where nothing was disabled."""
     if "difference" not in dataset:
         coords = {dim: data.numbers(dataset, dim) for dim in ("layer", "head")}
-        array = xr.DataArray(data.values(dataset, "importance", ("layer", "head")), dims=("layer", "head"), coords=coords)
-        return heatmap(array, title="First-order importance of heads", label="importance", annotate="none", notes=_notes(dataset))
+        array = xr.DataArray(
+            data.values(dataset, "importance", ("layer", "head")), dims=("layer", "head"), coords=coords
+        )
+        return heatmap(
+            array, title="First-order importance of heads", label="importance", annotate="none", notes=_notes(dataset)
+        )
     scale, unit = _points(dataset)
     sign = -1.0 if dataset.attrs.get("higher_better", 1) else 1.0
     x = data.values(dataset, "importance", ("layer", "head"))
@@ -146,11 +164,17 @@ def roles(dataset: xr.Dataset) -> Figure:
     place = np.arange(len(shown))
     ax.hlines(place, low, high, color=style.BLUE, linewidth=0.9)
     for row, value in enumerate(middle):
-        ax.plot(value, row, "o", color=style.BLUE, markerfacecolor=style.BLUE if p[row] < SURE else "white", markersize=3.6)
+        ax.plot(
+            value, row, "o", color=style.BLUE, markerfacecolor=style.BLUE if p[row] < SURE else "white", markersize=3.6
+        )
     ax.axvline(0, color=style.GREY, linewidth=0.6)
     labels = data.labels(dataset, "role")
     ax.set_yticks(place, [labels[i].replace("_", " ") for i in shown])
     ax.set_ylim(len(shown) - 0.5, -0.5)
     ax.set_xlabel("correlation of harm and bias to the role")
-    style.annotate_figure(fig, "Harm of disabling heads, by role", [*_notes(dataset), "Lines: 95 % interval", "Filled: corrected p < 0.05"])
+    style.annotate_figure(
+        fig,
+        "Harm of disabling heads, by role",
+        [*_notes(dataset), "Lines: 95 % interval", "Filled: corrected p < 0.05"],
+    )
     return style.finish(fig)

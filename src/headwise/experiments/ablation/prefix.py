@@ -28,7 +28,9 @@ class Prefix:
     @staticmethod
     def serves(sites: Sites) -> bool:
         """Whether every layer is a module of its own (or one that is called once for each layer)."""
-        return all(site.entry is not None for site in sites.by_module.values()) and len(sites.entries) == len(sites.by_module)
+        return all(site.entry is not None for site in sites.by_module.values()) and len(sites.entries) == len(
+            sites.by_module
+        )
 
     @contextmanager
     def recording(self) -> Iterator[None]:

@@ -78,7 +78,9 @@ def prune(
     one_of("mode", mode, MODES)
     target, source = Path(out), _source(folder)
     if target.exists() and Path(source).exists() and target.samefile(source):
-        raise OutputError(f"{target} is the model itself, which the new one is compared with; choose another place with --out.")
+        raise OutputError(
+            f"{target} is the model itself, which the new one is compared with; choose another place with --out."
+        )
     if target.exists() and any(target.iterdir()) and not overwrite:
         raise OutputError(f"{target} exists; give --overwrite to replace it, or choose another place with --out.")
     model = HeadModel.open(source, device=device, dtype=torch.float32)
@@ -108,7 +110,9 @@ def prune(
         shutil.rmtree(target, ignore_errors=True)
         raise
     after = {"parameters": float(_count(again.module))}
-    before["seconds"], after["seconds"] = _seconds(HeadModel.open(source, device=device, dtype=torch.float32), again, samples)
+    before["seconds"], after["seconds"] = _seconds(
+        HeadModel.open(source, device=device, dtype=torch.float32), again, samples
+    )
     if score is not None:
         before |= score(Path(source))
         after |= score(target)
@@ -161,7 +165,9 @@ def output_projections(model: HeadModel) -> dict[int, tuple[nn.Module, bool]]:
                 f"The output projection of layer {layer} of {model.name} cannot be found, so heads cannot be taken out of its weights."
             )
     if len({id(module) for module, _ in found.values()}) < model.layers:
-        raise ModelError(f"The layers of {model.name} share their weights, so a head of one layer cannot be taken out of them.")
+        raise ModelError(
+            f"The layers of {model.name} share their weights, so a head of one layer cannot be taken out of them."
+        )
     return found
 
 
@@ -187,7 +193,9 @@ def _removed(model: HeadModel, heads: Heads) -> PreTrainedModel:
         )
     each = {len([h for h in kept[layer] if model.kv_groups[h] == group]) for layer in kept for group in groups[layer]}
     if len(each) > 1 or len({len(g) for g in groups.values()}) > 1:
-        raise ModelError(f"{name} has one number of query heads for every key/value group; remove as many from every group, or {instead}.")
+        raise ModelError(
+            f"{name} has one number of query heads for every key/value group; remove as many from every group, or {instead}."
+        )
     left = counts.pop()
     setattr(text, number, left)
     for key in GROUPS:
@@ -201,12 +209,16 @@ def _removed(model: HeadModel, heads: Heads) -> PreTrainedModel:
     except Exception as error:  # configs and classes check numbers of heads in many ways
         cause = error.__cause__ or error
         reason = " ".join(str(cause).split()).rstrip(".")
-        raise ModelError(f"{name} does not take {left} heads a layer ({reason[:200]}); remove another number, or {instead}.") from error
+        raise ModelError(
+            f"{name} does not take {left} heads a layer ({reason[:200]}); remove another number, or {instead}."
+        ) from error
     _fill(smaller, model, kept, groups, refusal)
     return smaller.to(model.device).eval()
 
 
-def _fill(smaller: PreTrainedModel, model: HeadModel, kept: dict[int, list[int]], groups: dict[int, list[int]], refusal: str) -> None:
+def _fill(
+    smaller: PreTrainedModel, model: HeadModel, kept: dict[int, list[int]], groups: dict[int, list[int]], refusal: str
+) -> None:
     """Copy weights; those that shrank lose the blocks of the removed heads along the dimension that shrank."""
     layer_of = _layers_by_prefix(model.sites)
     own = dict(model.module.named_parameters()) | dict(model.module.named_buffers())
@@ -230,7 +242,14 @@ def _fill(smaller: PreTrainedModel, model: HeadModel, kept: dict[int, list[int]]
 
 
 def _blocks(
-    value: Tensor, dim: int, before: int, after: int, model: HeadModel, heads: list[int], groups: list[int], refusal: str
+    value: Tensor,
+    dim: int,
+    before: int,
+    after: int,
+    model: HeadModel,
+    heads: list[int],
+    groups: list[int],
+    refusal: str,
 ) -> Tensor:
     for total, stay in ((model.heads, heads), (model.kv_heads, groups)):
         for size in (model.d_head, 1):
@@ -244,7 +263,9 @@ def _layers_by_prefix(sites: Sites) -> dict[str, int]:
     found = {}
     for site in sites.by_module.values():
         if len(site.layers) != 1:
-            raise ModelError("The layers of this model share their weights, so a head of one layer cannot be taken out of them.")
+            raise ModelError(
+                "The layers of this model share their weights, so a head of one layer cannot be taken out of them."
+            )
         found[site.path] = site.layers[0]
     return found
 

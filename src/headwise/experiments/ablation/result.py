@@ -93,7 +93,9 @@ def _add_tests(add: Any, part: str, found: Paired, correction: str, n: int) -> N
     add("p_adjusted", part, correct(found.p_value, correction), correction=correction)
 
 
-def _attributes(subject: Subject, evaluation: Evaluation, baseline: Mapping[str, float], how: str, correction: str) -> dict[str, Any]:
+def _attributes(
+    subject: Subject, evaluation: Evaluation, baseline: Mapping[str, float], how: str, correction: str
+) -> dict[str, Any]:
     paper = reference("kovaleva2019")
     return {
         "title": "What disabling heads does to the score",
@@ -119,7 +121,9 @@ def _over_heads(variables: Mapping[str, xr.Variable], higher_better: bool) -> di
     known = change[np.isfinite(change)]
     gain = known if higher_better else -known
     sure = variables["p_adjusted"].values[np.isfinite(change)] < 0.05
-    low, high = mean_interval(known.mean(), known.var(ddof=1) if len(known) > 1 else np.array(np.nan), np.array(len(known)))
+    low, high = mean_interval(
+        known.mean(), known.var(ddof=1) if len(known) > 1 else np.array(np.nan), np.array(len(known))
+    )
     return {
         "heads_disabled": len(known),
         "mean_difference": float(known.mean()),
@@ -145,7 +149,9 @@ def _add_roles(
         return
     bias = roles["bias"].transpose("role", "layer", "head").values
     found = correlation(bias.reshape(len(bias), -1), np.broadcast_to(harm.ravel(), (len(bias), harm.size)), "spearman")
-    coords["role"] = np.array([str(name) for name in (roles["role_name"] if "role_name" in roles.coords else roles["role"]).values])
+    coords["role"] = np.array(
+        [str(name) for name in (roles["role_name"] if "role_name" in roles.coords else roles["role"]).values]
+    )
     text = "correlation over heads of the harm of disabling and the bias to the role"
     for name, values in (
         ("role_correlation", found.r),

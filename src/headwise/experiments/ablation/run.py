@@ -121,7 +121,9 @@ class _Runner:
             if prefix is not None:
                 stack.enter_context(prefix.skipping(layer, session))
                 if isinstance(session.watcher, HeadOutputs):  # a classifier reads outputs of layers that are not run
-                    session.watcher.outputs.update({number: kept for number, kept in prefix.head_outputs.items() if number < layer})
+                    session.watcher.outputs.update(
+                        {number: kept for number, kept in prefix.head_outputs.items() if number < layer}
+                    )
             stack.enter_context(session.running())
             output = self.subject.run(batch, session)
         if session.layers_seen != self.subject.model.layers:
@@ -220,7 +222,11 @@ def ablate(
         name: checked_heads(list(what), *size) if not isinstance(what, str) else pick_heads(what, *size, atlas)
         for name, what in (sets or {}).items()
     }
-    conditions = [*chosen, *(whole_layers(*size) if layers else []), *(Condition(name, tuple(found)) for name, found in picked.items())]
+    conditions = [
+        *chosen,
+        *(whole_layers(*size) if layers else []),
+        *(Condition(name, tuple(found)) for name, found in picked.items()),
+    ]
     if not conditions and not importance:
         raise ParameterError("Nothing is to be disabled; name heads, layers or sets.")
     store = None
@@ -237,7 +243,9 @@ def ablate(
         )
     evaluation = evaluate(subject, conditions, how, share=share, folder=store, report=report)
     weights = head_importance(subject, report) if importance else None
-    dataset = ablation_dataset(subject, evaluation, [c.heads[0] for c in chosen], layers, picked, how, correction, weights, atlas, seed)
+    dataset = ablation_dataset(
+        subject, evaluation, [c.heads[0] for c in chosen], layers, picked, how, correction, weights, atlas, seed
+    )
     if store is not None:
         store.remove()
     return dataset

@@ -70,7 +70,11 @@ def pick_heads(rule: str, layers: int, heads: int, atlas: Mapping[str, xr.Datase
         return _with_role(dataset, group, what)
     values = _plane(dataset, group, variable)
     if extreme[3]:
-        return sorted((layer, head) for layer, row in enumerate(values) for _, head in _extremes(row[None], extreme[1], int(extreme[2])))
+        return sorted(
+            (layer, head)
+            for layer, row in enumerate(values)
+            for _, head in _extremes(row[None], extreme[1], int(extreme[2]))
+        )
     return _extremes(values, extreme[1], int(extreme[2]))
 
 
@@ -78,7 +82,9 @@ def checked_heads(found: Heads, layers: int, heads: int) -> Heads:
     """Refuse heads the model does not have."""
     for layer, head in found:
         if not (0 <= layer < layers and 0 <= head < heads):
-            raise ParameterError(f"There is no head L{layer}H{head}: the model has layers 0 to {layers - 1} and heads 0 to {heads - 1}.")
+            raise ParameterError(
+                f"There is no head L{layer}H{head}: the model has layers 0 to {layers - 1} and heads 0 to {heads - 1}."
+            )
     return sorted(set(found))
 
 
@@ -122,7 +128,9 @@ def _labels(dataset: xr.Dataset, dim: str) -> Any:
 def _extremes(values: np.ndarray, which: str, count: int) -> Heads:
     usable = int(np.isfinite(values).sum())
     if not 1 <= count <= usable:
-        raise ParameterError(f"{which}{count}: the number of heads must be from 1 to {usable}, those that have a value.")
+        raise ParameterError(
+            f"{which}{count}: the number of heads must be from 1 to {usable}, those that have a value."
+        )
     flat = np.where(np.isfinite(values), values if which == "bottom" else -values, np.inf).ravel()
     order = np.argsort(flat, kind="stable")[:count]
     return sorted((int(i // values.shape[1]), int(i % values.shape[1])) for i in order)

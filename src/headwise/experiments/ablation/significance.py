@@ -81,7 +81,11 @@ def paired_differences(
 
 def bootstrap_draws(examples: int, seed: int = 0, repeats: int = REPEATS) -> np.ndarray:
     """How often each example is drawn in each resample, `[draw, example]`."""
-    return np.random.default_rng(seed).multinomial(examples, np.full(examples, 1 / examples), size=repeats).astype(np.float64)
+    return (
+        np.random.default_rng(seed)
+        .multinomial(examples, np.full(examples, 1 / examples), size=repeats)
+        .astype(np.float64)
+    )
 
 
 def resampled(metric: str, draws: np.ndarray, truth: np.ndarray, values: np.ndarray) -> np.ndarray:

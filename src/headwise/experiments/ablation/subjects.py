@@ -104,7 +104,9 @@ class TaskSubject(Subject):
         self.truth = _own_targets(task, classifier)
 
     @classmethod
-    def open(cls, folder: str | Path, task: Task, *, device: str | torch.device | None = None, **options: Any) -> TaskSubject:
+    def open(
+        cls, folder: str | Path, task: Task, *, device: str | torch.device | None = None, **options: Any
+    ) -> TaskSubject:
         """A fine-tuned model from its folder."""
         where = device or ("cuda" if torch.cuda.is_available() else "cpu")
         classifier, tokenizer = open_classifier(folder, where)
@@ -113,7 +115,11 @@ class TaskSubject(Subject):
     @property
     def watcher(self) -> HeadOutputs | None:
         """What a session must keep for the classifier: head outputs, where it reads them."""
-        return HeadOutputs() if isinstance(self.classifier, PooledClassifier) and self.classifier.heads is not None else None
+        return (
+            HeadOutputs()
+            if isinstance(self.classifier, PooledClassifier) and self.classifier.heads is not None
+            else None
+        )
 
     def run(self, batch: Batch, session: Session) -> Tensor:
         classifier = self.classifier
@@ -125,7 +131,11 @@ class TaskSubject(Subject):
         assert isinstance(kept, HeadOutputs)
         self.model.run(batch.ids, batch.real, batch.types)
         pooled = torch.cat(
-            [pool_tokens(kept.outputs[layer][:, head], batch.real, classifier.token) for layer, head in classifier.heads], -1
+            [
+                pool_tokens(kept.outputs[layer][:, head], batch.real, classifier.token)
+                for layer, head in classifier.heads
+            ],
+            -1,
         )
         return classifier.classifier(torch.tanh(classifier.dense(pooled)))
 
@@ -168,7 +178,11 @@ class LanguageSubject(Subject):
             )
         self.model = model
         model.encoder.max_length = min(max_length or MAX_LENGTH, model.max_length)
-        rows = [row for i, example in enumerate(corpus.limit(limit)) if (row := model.encoder.encode(example, i)) is not None]
+        rows = [
+            row
+            for i, example in enumerate(corpus.limit(limit))
+            if (row := model.encoder.encode(example, i)) is not None
+        ]
         self.fingerprint = corpus.limit(limit).fingerprint()
         self._losses: dict[int, Any] = {}
         self.batches, kept = [], 0
@@ -219,7 +233,10 @@ def _outputs(classifier: TaskModel) -> int:
 def _own_targets(task: Task, classifier: TaskModel) -> np.ndarray:
     """The true classes, numbered as the classifier numbers them where it says how."""
     targets = task.targets(task.dev)
-    known = {str(label).lower(): number for label, number in (getattr(classifier.encoder.config, "label2id", None) or {}).items()}
+    known = {
+        str(label).lower(): number
+        for label, number in (getattr(classifier.encoder.config, "label2id", None) or {}).items()
+    }
     named = [label.lower() for label in task.labels]
     if task.regression or set(known) != set(named):
         return targets

@@ -24,7 +24,10 @@ def _against(dataset: xr.Dataset) -> str:
 def _planes(dataset: xr.Dataset, name: str, dim: str, scale: float = 1.0) -> dict[str, xr.DataArray]:
     coords = {d: data.numbers(dataset, d) for d in ("layer", "head")}
     values = scale * data.values(dataset, name, (dim, "layer", "head"))
-    return {str(label): xr.DataArray(values[i], dims=("layer", "head"), coords=coords) for i, label in enumerate(dataset[dim].values)}
+    return {
+        str(label): xr.DataArray(values[i], dims=("layer", "head"), coords=coords)
+        for i, label in enumerate(dataset[dim].values)
+    }
 
 
 @figure(
@@ -40,14 +43,22 @@ def cosine(dataset: xr.Dataset) -> Figure:
     notes = [_against(dataset), f"{dataset.attrs.get('examples', '?')} inputs"]
     planes = _planes(dataset, "cosine_to", "model")
     return heatmap_panels(
-        planes, title="Similarity of attention maps", label="cosine similarity", limits=(None, 1.0), annotate="none", notes=notes
+        planes,
+        title="Similarity of attention maps",
+        label="cosine similarity",
+        limits=(None, 1.0),
+        annotate="none",
+        notes=notes,
     )
 
 
 def _thirds(dataset: xr.Dataset, variable: str, dim: str, title: str, label: str) -> Figure:
     models = [str(name) for name in dataset["model"].values]
     labels = _dim_labels(dataset, dim)
-    parts = {key: dataset[f"{variable}_third_change{key}"].transpose("model", "third", dim).values for key in ("", "_low", "_high")}
+    parts = {
+        key: dataset[f"{variable}_third_change{key}"].transpose("model", "third", dim).values
+        for key in ("", "_low", "_high")
+    }
     shown = [i for i in range(len(labels)) if np.isfinite(parts[""][..., i]).any()]
     fig = style.new_figure(style.PAGE, 0.9 + 1.7 * len(models))
     axes = np.atleast_1d(fig.subplots(len(models), 1, sharex=True, sharey=True, squeeze=False).ravel())
@@ -58,7 +69,13 @@ def _thirds(dataset: xr.Dataset, variable: str, dim: str, title: str, label: str
             middle, low, high = (parts[key][row, third, shown] for key in ("", "_low", "_high"))
             ax.bar(place, middle, width=0.24, color=colours[third], label=MARKS[third])
             ax.errorbar(
-                place, middle, yerr=np.abs(np.stack([middle - low, high - middle])), fmt="none", ecolor="black", elinewidth=0.5, capsize=1
+                place,
+                middle,
+                yerr=np.abs(np.stack([middle - low, high - middle])),
+                fmt="none",
+                ecolor="black",
+                elinewidth=0.5,
+                capsize=1,
             )
         ax.axhline(0, color="black", linewidth=0.5)
         ax.set_ylabel(label)
@@ -66,7 +83,11 @@ def _thirds(dataset: xr.Dataset, variable: str, dim: str, title: str, label: str
     axes[-1].set_xticks(np.arange(len(shown)), [labels[i].replace("_", " ") for i in shown], **slanted)
     style.panel_labels(list(axes), models)
     handles, _ = axes[0].get_legend_handles_labels()
-    notes = [_against(dataset), "Whiskers: 95 % interval over inputs, paired", "Thirds of the layers, mean over their heads"]
+    notes = [
+        _against(dataset),
+        "Whiskers: 95 % interval over inputs, paired",
+        "Thirds of the layers, mean over their heads",
+    ]
     style.annotate_figure(fig, title, notes, legend=handles, columns=3)
     return style.finish(fig)
 
@@ -141,7 +162,9 @@ def _head_panels(dataset: xr.Dataset, name: str, dim: str, title: str, label: st
         for text, plane in zip(_dim_labels(dataset, dim), values, strict=True)
         if np.isfinite(plane).any()
     }
-    return heatmap_panels(panels, title=f"{title}: {model}", label=label, centre=0.0, annotate="none", notes=[_against(dataset)])
+    return heatmap_panels(
+        panels, title=f"{title}: {model}", label=label, centre=0.0, annotate="none", notes=[_against(dataset)]
+    )
 
 
 def _dim_labels(dataset: xr.Dataset, dim: str) -> list[str]:
@@ -165,7 +188,12 @@ def probing(dataset: xr.Dataset) -> Figure:
         notes.append(f"The most frequent label alone: {100 * float(dataset['majority'].values[0]):.1f} %")
     planes = _planes(dataset.isel(task=0), "accuracy", "model_all", 100.0)
     return heatmap_panels(
-        planes, title=f"{task}: probing accuracy in every model", label=score_label(dataset), sort=True, annotate="none", notes=notes
+        planes,
+        title=f"{task}: probing accuracy in every model",
+        label=score_label(dataset),
+        sort=True,
+        annotate="none",
+        notes=notes,
     )
 
 
@@ -185,5 +213,10 @@ def probing_heads(dataset: xr.Dataset) -> Figure:
     scores = score_label(dataset)
     label = "points" if scores.endswith("(%)") else f"change of {scores}"
     return heatmap_panels(
-        planes, title=f"{task}: change of probing accuracy", label=label, centre=0.0, annotate="none", notes=[_against(dataset)]
+        planes,
+        title=f"{task}: change of probing accuracy",
+        label=label,
+        centre=0.0,
+        annotate="none",
+        notes=[_against(dataset)],
     )

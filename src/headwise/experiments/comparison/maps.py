@@ -39,14 +39,18 @@ class _Compare:
     def rows(self, rows: Rows) -> None:
         own, other = rows.weights.double(), self.kept[self.block].to(rows.weights.device).double()
         self.block += 1
-        self.sums[rows.layer].append(torch.stack([(own * other).sum((-1, -2)), (own * own).sum((-1, -2)), (other * other).sum((-1, -2))]))
+        self.sums[rows.layer].append(
+            torch.stack([(own * other).sum((-1, -2)), (own * own).sum((-1, -2)), (other * other).sum((-1, -2))])
+        )
 
     def layer(self, layer: Layer) -> None:
         """Nothing is left to do."""
 
     def cosine(self) -> Tensor:
         """`[example, layer, head]`; weights are zero at padding, so only real tokens count."""
-        both, own, other = torch.stack([torch.stack(blocks).sum(0) for blocks in self.sums], 2).unbind(0)  # each [example, layer, head]
+        both, own, other = torch.stack([torch.stack(blocks).sum(0) for blocks in self.sums], 2).unbind(
+            0
+        )  # each [example, layer, head]
         return both / (own * other).sqrt()
 
 

@@ -76,7 +76,10 @@ class Measuring:
             values = {
                 name: kept.values
                 for name, kept in self.states[analysis.name].items()
-                if isinstance(kept, Kept) and kept.aligned and name in dataset.data_vars and dataset[name].shape == kept.values.shape[1:]
+                if isinstance(kept, Kept)
+                and kept.aligned
+                and name in dataset.data_vars
+                and dataset[name].shape == kept.values.shape[1:]
             }
             found[analysis.name] = Measured(dataset, values)
         return found

@@ -40,7 +40,9 @@ def probing_change(
     size = (models[0].layers, models[0].heads)
     scores = np.full((len(models), len(found), *size), np.nan)
     test_n, majority = np.zeros(len(found), dtype=np.int64), np.full(len(found), np.nan)
-    changes = {key: np.full((len(models) - 1, len(found), *size), np.nan) for key in ("", "_low", "_high", "_p", "_p_adjusted")}
+    changes = {
+        key: np.full((len(models) - 1, len(found), *size), np.nan) for key in ("", "_low", "_high", "_p", "_p_adjusted")
+    }
     for t, task in enumerate(found):
         said = []
         for m, model in enumerate(models):
@@ -49,7 +51,11 @@ def probing_change(
             scores[m, t] = fitted["heads/test"].reshape(size)
             said.append(fitted["heads/predicted"])
         regression = task.kind == "regression"
-        labels = encode_targets(task.labels, task.split, task.name) if regression else encode_labels(task.labels, task.split, task.name)[0]
+        labels = (
+            encode_targets(task.labels, task.split, task.name)
+            if regression
+            else encode_labels(task.labels, task.split, task.name)[0]
+        )
         truth = labels[task.split.test]
         test_n[t] = len(truth)
         if not regression:
@@ -60,7 +66,12 @@ def probing_change(
             for h in range(size[0] * size[1]):
                 paired = paired_differences(metric, said[0][h], other[h][None], truth, draws=draws)
                 place = (m, t, *divmod(h, size[1]))
-                for key, value in (("", paired.difference), ("_low", paired.low), ("_high", paired.high), ("_p", paired.p_value)):
+                for key, value in (
+                    ("", paired.difference),
+                    ("_low", paired.low),
+                    ("_high", paired.high),
+                    ("_p", paired.p_value),
+                ):
                     changes[key][place] = value[0]
             changes["_p_adjusted"][m, t] = correct(changes["_p"][m, t], correction)
     paper = reference("jo2020")

@@ -54,7 +54,11 @@ def change_dataset(cosines: np.ndarray, names: Sequence[str]) -> xr.Dataset:
             parts.setdefault(suffix, []).append(value)
     thirds = third_of(cosines.shape[2])
     by_third = np.stack(
-        [cosines[:, :, thirds == i].mean((2, 3)) if (thirds == i).any() else np.full(cosines.shape[:2], np.nan) for i in range(3)], -1
+        [
+            cosines[:, :, thirds == i].mean((2, 3)) if (thirds == i).any() else np.full(cosines.shape[:2], np.nan)
+            for i in range(3)
+        ],
+        -1,
     )
     for suffix, values in parts.items():
         variables[f"cosine{suffix}"] = (dims, values[0])
@@ -74,17 +78,28 @@ def change_dataset(cosines: np.ndarray, names: Sequence[str]) -> xr.Dataset:
         "compared_model": names[1],
         "examples": cosines.shape[1],
     }
-    coords = {"layer": np.arange(cosines.shape[2]), "head": np.arange(cosines.shape[3]), "model": list(names[1:]), "third": list(THIRDS)}
+    coords = {
+        "layer": np.arange(cosines.shape[2]),
+        "head": np.arange(cosines.shape[3]),
+        "model": list(names[1:]),
+        "third": list(THIRDS),
+    }
     return xr.Dataset(variables, coords=coords, attrs=attrs)
 
 
-def difference_dataset(analysis: str, measured: Sequence[Measured], names: Sequence[str], correction: str) -> xr.Dataset:
+def difference_dataset(
+    analysis: str, measured: Sequence[Measured], names: Sequence[str], correction: str
+) -> xr.Dataset:
     """The group `change_<analysis>`: for each variable `x` kept by example, `x[model, ...]` (mean of each model), `x_change[model, ...]` (against the first) with count, interval,
     p-value and corrected p-value, and `x_third_change[model, third, ...]`, the mean over the heads of a third of the layers (Pande et al. 2021, Fig 6)."""
     base = measured[0]
     variables: dict[str, Any] = {}
     # Variables without a head say something of the inputs, not of the model.
-    shared = [name for name in base.values if "head" in base.dataset[name].dims and all(name in other.values for other in measured)]
+    shared = [
+        name
+        for name in base.values
+        if "head" in base.dataset[name].dims and all(name in other.values for other in measured)
+    ]
     for name in shared:
         array = base.dataset[name]
         dims = tuple(map(str, array.dims))
@@ -94,7 +109,9 @@ def difference_dataset(analysis: str, measured: Sequence[Measured], names: Seque
         _differences(variables, name, dims, values, correction)
         if "layer" in dims and dims[0] == "layer":
             thirds = third_of(values.shape[2])
-            grouped = np.stack([_mean_over(values, thirds == i, "head" in dims and dims[1] == "head") for i in range(3)], 2)
+            grouped = np.stack(
+                [_mean_over(values, thirds == i, "head" in dims and dims[1] == "head") for i in range(3)], 2
+            )
             rest = dims[2:] if len(dims) > 1 and dims[1] == "head" else dims[1:]
             _differences(variables, f"{name}_third", ("third", *rest), grouped, correction)
     coords: dict[str, Any] = {
@@ -105,7 +122,12 @@ def difference_dataset(analysis: str, measured: Sequence[Measured], names: Seque
     coords |= {"model": list(names[1:]), "model_all": list(names)}
     if any("third" in entry[0] for entry in variables.values()):
         coords["third"] = list(THIRDS)
-    attrs = {"title": f"Change of {analysis}", "reference_model": names[0], "correction": correction, "analysis": analysis}
+    attrs = {
+        "title": f"Change of {analysis}",
+        "reference_model": names[0],
+        "correction": correction,
+        "analysis": analysis,
+    }
     kept = {key: value for key, value in coords.items() if key not in variables}
     return xr.Dataset(variables, coords=kept, attrs=attrs)
 
@@ -114,7 +136,9 @@ def _all_dims(variables: Mapping[str, Any]) -> set[str]:
     return {dim for entry in variables.values() for dim in entry[0]}
 
 
-def _differences(variables: dict[str, Any], name: str, dims: tuple[str, ...], values: np.ndarray, correction: str) -> None:
+def _differences(
+    variables: dict[str, Any], name: str, dims: tuple[str, ...], values: np.ndarray, correction: str
+) -> None:
     found = [paired_means(values[0], other) for other in values[1:]]
     for suffix in ("", "_n", "_low", "_high", "_p"):
         variables[f"{name}_change{suffix}"] = (("model", *dims), np.stack([each[suffix] for each in found]))

@@ -82,7 +82,9 @@ def compare(
         left_out = {name: items for plan in plans for name, items in plan.dropped.items()}
         usable = [a for a in plans[0].analyses if all(any(b.name == a.name for b in plan.analyses) for plan in plans)]
         if usable:
-            measuring = [Measuring(model, usable, plan.shape, len(rows)) for model, plan in zip(opened, plans, strict=True)]
+            measuring = [
+                Measuring(model, usable, plan.shape, len(rows)) for model, plan in zip(opened, plans, strict=True)
+            ]
     cosines = np.full((len(opened) - 1, len(rows), opened[0].layers, opened[0].heads), np.nan, dtype=np.float64)
     longest = max(map(len, rows))
     tokens = max(longest, MAP_BYTES // (4 * opened[0].layers * opened[0].heads * longest))

@@ -69,7 +69,9 @@ class OwnClassifier(TaskModel):
 
     def head_modules(self) -> list[nn.Module]:
         base = self.encoder.base_model
-        after = [m for name, m in self.encoder.named_children() if m is not base and name != self.encoder.base_model_prefix]
+        after = [
+            m for name, m in self.encoder.named_children() if m is not base and name != self.encoder.base_model_prefix
+        ]
         pooler = getattr(base, "pooler", None)
         return [*after, pooler] if isinstance(pooler, nn.Module) else after
 
@@ -146,7 +148,9 @@ class PooledClassifier(TaskModel):
         self.pad_id = self._opened.pad_id
         self.token = token_rule(self._opened)
         if layer is not None and not 0 <= layer < self._opened.layers:
-            raise ParameterError(f"There is no layer {layer}: {self._opened.name} has layers 0 to {self._opened.layers - 1}.")
+            raise ParameterError(
+                f"There is no layer {layer}: {self._opened.name} has layers 0 to {self._opened.layers - 1}."
+            )
         self.layer = layer
         self.heads = None if heads is None else _checked(heads, self._opened)
         size = self._opened.hidden if self.heads is None else len(self.heads) * self._opened.d_head
@@ -184,7 +188,11 @@ class PooledClassifier(TaskModel):
 
     def save(self, folder: Path, tokenizer: Any) -> None:
         _save_folder(self.encoder, tokenizer, folder)
-        tensors = {f"{name}.{key}": value for name in ("dense", "classifier") for key, value in getattr(self, name).state_dict().items()}
+        tensors = {
+            f"{name}.{key}": value
+            for name in ("dense", "classifier")
+            for key, value in getattr(self, name).state_dict().items()
+        }
         names = None if self.heads is None else [f"L{layer}H{head}" for layer, head in self.heads]
         facts = {
             "layer": self.layer,
@@ -229,7 +237,9 @@ def make_classifier(
             config.id2label = dict(enumerate(task.labels))
             config.label2id = {label: i for i, label in enumerate(task.labels)}
         if getattr(config, "pad_token_id", None) is None:
-            config.pad_token_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+            config.pad_token_id = (
+                tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+            )
         encoder = _load(transformers.AutoModelForSequenceClassification, where, config, model, start)
         own = OwnClassifier(encoder.to(device), tokenizer)  # type: ignore[arg-type]
         if new_pooler:
@@ -240,7 +250,9 @@ def make_classifier(
         made: TaskModel = own
     else:
         encoder = _load(transformers.AutoModel, where, config, model, start).to(device)  # type: ignore[arg-type]
-        made = PooledClassifier(encoder, tokenizer, task.outputs, layer=layer, heads=heads, dropout=dropout, name=Path(where).name)
+        made = PooledClassifier(
+            encoder, tokenizer, task.outputs, layer=layer, heads=heads, dropout=dropout, name=Path(where).name
+        )
     if start == "frozen":
         made.freeze()
     return made
@@ -264,7 +276,9 @@ def _load(chosen: Any, where: str, config: Any, name: str | Path, start: str) ->
     missing = [*wrong, *info["missing_keys"]]
     body = sorted(key for key in missing if (key.startswith(base) or not base) and ".pooler." not in f".{key}")
     if body:
-        raise ModelError(f"The checkpoint of '{name}' has no fitting weight '{body[0]}': it is not whole, or of another model.")
+        raise ModelError(
+            f"The checkpoint of '{name}' has no fitting weight '{body[0]}': it is not whole, or of another model."
+        )
     return model
 
 
@@ -278,7 +292,13 @@ def open_classifier(folder: str | Path, device: torch.device | str = "cpu") -> t
             weights = load_file(where / HEAD_FILE)
             encoder = opening.load_model(where, None, torch.device(device), torch.float32, [])
             made = PooledClassifier(
-                encoder, tokenizer, facts["outputs"], layer=facts["layer"], heads=facts["heads"], dropout=facts["dropout"], name=where.name
+                encoder,
+                tokenizer,
+                facts["outputs"],
+                layer=facts["layer"],
+                heads=facts["heads"],
+                dropout=facts["dropout"],
+                name=where.name,
             )
             made.load_state_dict({**made.state_dict(), **weights})
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:

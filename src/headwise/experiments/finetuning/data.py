@@ -45,7 +45,9 @@ def encode_rows(examples: Sequence[Example], targets: np.ndarray, tokenizer: Any
     if any(example.text is None for example in examples):
         encoder = Encoder(tokenizer, max_length)
         encoded = [encoder.encode(example, i) for i, example in enumerate(examples)]
-        return Rows([row.ids.tolist() for row in encoded if row], [row.types.tolist() for row in encoded if row], targets)
+        return Rows(
+            [row.ids.tolist() for row in encoded if row], [row.types.tolist() for row in encoded if row], targets
+        )
     second = [example.pair for example in examples] if examples and examples[0].pair is not None else None
     found = tokenizer(
         [example.text for example in examples],

@@ -29,7 +29,9 @@ class Lamb(torch.optim.Optimizer):
         weight_decay: float = 0.01,
         largest: float = 10.0,
     ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "largest": largest})
+        super().__init__(
+            params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "largest": largest}
+        )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -55,5 +57,7 @@ class Lamb(torch.optim.Optimizer):
         mean, spread = first / (1 - fast ** state["step"]), second / (1 - slow ** state["step"])
         step = mean / (spread.sqrt() + group["eps"]) + group["weight_decay"] * weight
         size, reach = weight.norm().clamp(max=group["largest"]), step.norm()
-        ratio = torch.where((size > 0) & (reach > 0), size / reach.clamp(min=torch.finfo(reach.dtype).tiny), torch.ones_like(reach))
+        ratio = torch.where(
+            (size > 0) & (reach > 0), size / reach.clamp(min=torch.finfo(reach.dtype).tiny), torch.ones_like(reach)
+        )
         weight.sub_(group["lr"] * ratio * step)

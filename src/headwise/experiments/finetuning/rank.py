@@ -39,7 +39,12 @@ class Ranking:
 
 
 def rank_heads(
-    model: HeadModel, task: Task, *, examples: int = EXAMPLES, seed: int = 0, report: Callable[[str, int, int], None] | None = None
+    model: HeadModel,
+    task: Task,
+    *,
+    examples: int = EXAMPLES,
+    seed: int = 0,
+    report: Callable[[str, int, int], None] | None = None,
 ) -> Ranking:
     """Rank all heads and layers of a model by a logistic (or ridge) regression on their vectors at the sentence's token.
 
@@ -50,7 +55,9 @@ def rank_heads(
     order = np.random.default_rng(seed).permutation(len(chosen))
     held_out = max(2, round(HELD_OUT * len(chosen)))
     if len(chosen) <= held_out:
-        raise InputError(f"{task.name} has {len(chosen)} training examples, too few to rank heads by; name them with --heads.")
+        raise InputError(
+            f"{task.name} has {len(chosen)} training examples, too few to rank heads by; name them with --heads."
+        )
     picked = [task.train[i] for i in chosen]
     vectors = collect_vectors(model, picked, report=report, what="vectors")
     rank_rows, fit_rows = np.sort(order[:held_out]), np.sort(order[held_out:])
@@ -59,7 +66,9 @@ def rank_heads(
     fit = fit_regressions if task.regression else fit_probes
     targets = task.targets(picked)
     layers, heads = vectors.heads.shape[:2]
-    found = fit(vectors.heads.reshape(layers * heads, *vectors.heads.shape[2:]), targets, split, settings, task.name).validation
+    found = fit(
+        vectors.heads.reshape(layers * heads, *vectors.heads.shape[2:]), targets, split, settings, task.name
+    ).validation
     by_layer = fit(vectors.layers, targets, split, settings, task.name).validation
     order = np.argsort(-found, kind="stable")
     names = [f"L{i // heads}H{i % heads}" for i in order.tolist()]
@@ -75,6 +84,12 @@ def kept_ranking(path: Path, key: dict[str, Any], make: Callable[[], Ranking]) -
     except (OSError, ValueError, KeyError, TypeError):
         pass
     ranking = make()
-    content = {"key": key, "heads": ranking.heads, "scores": ranking.scores, "layer": ranking.layer, "layer_scores": ranking.layer_scores}
+    content = {
+        "key": key,
+        "heads": ranking.heads,
+        "scores": ranking.scores,
+        "layer": ranking.layer,
+        "layer_scores": ranking.layer_scores,
+    }
     write_atomically(path, json.dumps(content, indent=1).encode())
     return ranking

@@ -49,7 +49,9 @@ class Results:
             try:
                 found = json.loads(self.path.read_text())
                 if found["format"] > FORMAT:
-                    raise OutputError(f"{self.path} was written by a later headwise; upgrade it, or choose another folder with --out.")
+                    raise OutputError(
+                        f"{self.path} was written by a later headwise; upgrade it, or choose another folder with --out."
+                    )
                 self.records = [Record(**record) for record in found["records"]]
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise OutputError(
@@ -92,7 +94,13 @@ def median_interval(values: Sequence[float], level: float = 0.95) -> dict[str, f
     while k + 1 <= (n + 1) // 2 and 1 - 2 * scipy_stats.binom.cdf(k, n, 0.5) >= level:
         k += 1
     coverage = max(0.0, float(1 - 2 * scipy_stats.binom.cdf(k - 1, n, 0.5)))
-    return {"median": float(np.median(ordered)), "low": float(ordered[k - 1]), "high": float(ordered[n - k]), "coverage": coverage, "n": n}
+    return {
+        "median": float(np.median(ordered)),
+        "low": float(ordered[k - 1]),
+        "high": float(ordered[n - k]),
+        "coverage": coverage,
+        "n": n,
+    }
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
@@ -104,7 +112,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
             row["start"],
             row["recipe"],
             ", ".join(
-                f"{name} {100 * s['median']:.1f}" + (f" ({100 * s['low']:.1f}–{100 * s['high']:.1f})" if s["n"] > 1 else "")
+                f"{name} {100 * s['median']:.1f}"
+                + (f" ({100 * s['low']:.1f}–{100 * s['high']:.1f})" if s["n"] > 1 else "")
                 for name, s in row["metrics"].items()
             ),
             str(len(row["seeds"])),

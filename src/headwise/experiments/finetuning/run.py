@@ -91,19 +91,41 @@ def finetune(
     one_of("pooling", pooling, POOLINGS)
     one_of("start", start, STARTS)
     one_of("save_models", save_models, SAVED)
-    chosen = recipe_named(recipe).changed(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, frozen_rate=learning_rate)
+    chosen = recipe_named(recipe).changed(
+        epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, frozen_rate=learning_rate
+    )
     numbers = parse_seeds(seeds)
     _check_pooling(pooling, layer, heads, top)
     source = _model_path(model)
     found = task if isinstance(task, Task) else read_task(task, data=data, train=train_file, dev=dev_file, limit=limit)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    job = _Job(source, found, Path(out), pooling, start, chosen, layer, heads, top, max_length, where, half, save_models, overwrite, report)
+    job = _Job(
+        source,
+        found,
+        Path(out),
+        pooling,
+        start,
+        chosen,
+        layer,
+        heads,
+        top,
+        max_length,
+        where,
+        half,
+        save_models,
+        overwrite,
+        report,
+    )
     job.checkpoints = checkpoints
     return [job.run(seed, first=seed == numbers[0]) for seed in numbers]
 
 
 def _check_pooling(pooling: str, layer: int | None, heads: Sequence[Any] | None, top: int | None) -> None:
-    for name, value, owner in (("layer", layer, "best_layer"), ("heads", heads, "top_heads"), ("top", top, "top_heads")):
+    for name, value, owner in (
+        ("layer", layer, "best_layer"),
+        ("heads", heads, "top_heads"),
+        ("top", top, "top_heads"),
+    ):
         if value is not None and pooling != owner:
             raise ParameterError(f"`{name}` belongs to the pooling {owner}; the pooling is {pooling}.")
     if heads is not None and top is not None:
@@ -152,8 +174,21 @@ class _Job:
         overwrite: bool,
         report: Report | None,
     ) -> None:
-        self.source, self.task, self.out, self.pooling, self.start, self.recipe = source, task, out, pooling, start, recipe
-        self.device, self.half, self.save_models, self.overwrite, self.report = device, half, save_models, overwrite, report
+        self.source, self.task, self.out, self.pooling, self.start, self.recipe = (
+            source,
+            task,
+            out,
+            pooling,
+            start,
+            recipe,
+        )
+        self.device, self.half, self.save_models, self.overwrite, self.report = (
+            device,
+            half,
+            save_models,
+            overwrite,
+            report,
+        )
         self.results = Results(out)
         self.tokenizer = opening.load_tokenizer(source)
         limits = [max_length, getattr(self.tokenizer, "model_max_length", max_length)]

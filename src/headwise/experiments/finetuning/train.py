@@ -92,9 +92,15 @@ def train(
                     report(what, step + 1, steps)
             mean = float(total) / len(rows["train"])
             if not np.isfinite(mean):
-                raise InputError(f"{task.name}: the loss became NaN or infinite in epoch {epoch}; take a smaller learning rate.")
+                raise InputError(
+                    f"{task.name}: the loss became NaN or infinite in epoch {epoch}; take a smaller learning rate."
+                )
             history.append(
-                {"epoch": epoch, "loss": mean, **score(task.metrics, rows["dev"].targets, predict(model, task, rows["dev"], half))}
+                {
+                    "epoch": epoch,
+                    "loss": mean,
+                    **score(task.metrics, rows["dev"].targets, predict(model, task, rows["dev"], half)),
+                }
             )
             if checkpoint is not None:
                 checkpoint.write(model, optimizer, history)
@@ -136,7 +142,9 @@ class Checkpoint:
 
     def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
         self.folder, self.identity = folder, json.loads(json.dumps(identity))
-        self.weights, self.state, self.note = (folder / name for name in ("checkpoint.safetensors", "checkpoint.pt", "checkpoint.json"))
+        self.weights, self.state, self.note = (
+            folder / name for name in ("checkpoint.safetensors", "checkpoint.pt", "checkpoint.json")
+        )
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> list[dict[str, float]]:
         """Put weights, optimizer and random state back; gives the history so far, empty where there is no checkpoint."""
@@ -145,7 +153,9 @@ class Checkpoint:
         try:
             note = json.loads(self.note.read_text())
             changed = sorted(
-                key for key in self.identity.keys() | note["identity"].keys() if self.identity.get(key) != note["identity"].get(key)
+                key
+                for key in self.identity.keys() | note["identity"].keys()
+                if self.identity.get(key) != note["identity"].get(key)
             )
         except (OSError, ValueError, KeyError) as error:
             raise OutputError(f"{self.note} cannot be read ({error}); give --overwrite to start anew.") from error

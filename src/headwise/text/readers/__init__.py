@@ -27,7 +27,9 @@ FORMATS: dict[str, Format] = {
         Format("conll", "OntoGUM or CoNLL-2012, told apart by the first rows", read_conll, CONLL_MEMBERS),
         Format("ontogum", "index, token, coreference brackets", read_ontogum, CONLL_MEMBERS),
         Format("conll2012", "CoNLL-2012 columns with coreference brackets", read_conll2012, CONLL_MEMBERS),
-        Format("tsv", "GLUE's TSV files, or any with a header that names sentence and label", read_tsv, (".tsv", ".txt")),
+        Format(
+            "tsv", "GLUE's TSV files, or any with a header that names sentence and label", read_tsv, (".tsv", ".txt")
+        ),
         Format("glue-tsv", "the same as tsv", read_tsv, (".tsv", ".txt")),
         Format("senteval", "part, label and sentence separated by tabs", read_senteval, (".txt",)),
         Format("framenet", "FrameNet exemplars as JSON lines or FrameNet's XML folder", read_framenet, (".jsonl",)),

@@ -104,7 +104,9 @@ def read_conll2012(files: Iterable[TextFile], notes: Notes) -> Iterator[Example]
             nested = phrases([row[5] for row in document.rows], document.places, document.sentences)
             mentions = []
             for mark in bracketed(document.marks(-1)):
-                mentions.append(Mention(mark.start, mark.end, mark.entity, phrase_head(mark.start, mark.end, nested, tags)))
+                mentions.append(
+                    Mention(mark.start, mark.end, mark.entity, phrase_head(mark.start, mark.end, nested, tags))
+                )
             known_tags = any(tag not in ("-", "_", "*", "XX") for tag in tags)
             yield Example(
                 words=words,

@@ -25,7 +25,9 @@ class Sentence:
     comments: list[str] = field(default_factory=list)
     rows: list[list[str]] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)  # of each row
-    fused: list[tuple[int, int, str, bool]] = field(default_factory=list)  # multiword tokens: first word, last word, form, space after
+    fused: list[tuple[int, int, str, bool]] = field(
+        default_factory=list
+    )  # multiword tokens: first word, last word, form, space after
 
     def comment(self, key: str) -> str | None:
         """The value of a comment `# key = value`, or "" of a bare `# key`."""
@@ -43,7 +45,9 @@ class Sentence:
         heads = []
         for head, line in zip(given, self.lines, strict=True):
             if not head.isdecimal():
-                raise InputError(f"{file.where(line)}: HEAD is '{head}' where a number from 0 to {len(given)} is needed.")
+                raise InputError(
+                    f"{file.where(line)}: HEAD is '{head}' where a number from 0 to {len(given)} is needed."
+                )
             if int(head) > len(given):
                 raise InputError(f"{file.where(line)}: HEAD is {head}, but the sentence has {len(given)} words.")
             heads.append(int(head) - 1)
@@ -119,7 +123,9 @@ def sentences_of(file: TextFile) -> Iterator[Sentence]:
             continue
         row = line.split("\t")
         if len(row) != COLUMNS:
-            raise InputError(f"{file.where(number)}: the row has {len(row)} columns separated by tabs; CoNLL-U has {COLUMNS}.")
+            raise InputError(
+                f"{file.where(number)}: the row has {len(row)} columns separated by tabs; CoNLL-U has {COLUMNS}."
+            )
         match = _ID.fullmatch(row[0])
         if match is None:
             raise InputError(f"{file.where(number)}: ID is '{row[0]}', which is no word number.")
@@ -182,19 +188,31 @@ def read_conllu(
             yield _document(held, file, marks, notes, text=text, skip_links=skip_links)
 
 
-def read_gum(files: Iterable[TextFile], notes: Notes, *, text: bool = False, skip_links: Collection[str] = ()) -> Iterator[Example]:
+def read_gum(
+    files: Iterable[TextFile], notes: Notes, *, text: bool = False, skip_links: Collection[str] = ()
+) -> Iterator[Example]:
     """GUM and other CoNLL-U files with `Entity=`: one example per document, with trees and mentions."""
     return read_conllu(files, notes, documents=True, text=text, skip_links=skip_links)
 
 
 def _document(
-    held: list[Sentence], file: TextFile, marks: EntityMarks | None, notes: Notes, *, text: bool, skip_links: Collection[str]
+    held: list[Sentence],
+    file: TextFile,
+    marks: EntityMarks | None,
+    notes: Notes,
+    *,
+    text: bool,
+    skip_links: Collection[str],
 ) -> Example:
     name = held[0].comment("newdoc id") or file.stem
     example = _example(held, file, text=text, document=name)
     if marks is None:
         return example
-    misc = [(row[MISC], file.where(line)) for sentence in held for row, line in zip(sentence.rows, sentence.lines, strict=True)]
+    misc = [
+        (row[MISC], file.where(line))
+        for sentence in held
+        for row, line in zip(sentence.rows, sentence.lines, strict=True)
+    ]
     mentions = marks.mentions(misc, example.heads, notes, skip_links)
     return replace(example, mentions=mentions)
 

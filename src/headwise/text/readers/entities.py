@@ -74,7 +74,11 @@ class EntityMarks:
         self.fields = declared.split("-")
 
     def mentions(
-        self, misc: Iterable[tuple[str, str]], heads: Sequence[int] | None, notes: Notes, skip_links: Collection[str] = ()
+        self,
+        misc: Iterable[tuple[str, str]],
+        heads: Sequence[int] | None,
+        notes: Notes,
+        skip_links: Collection[str] = (),
     ) -> tuple[Mention, ...]:
         """The mentions of a document, by their place.
 

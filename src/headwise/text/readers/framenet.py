@@ -45,7 +45,9 @@ class CoreTypes:
             frames = json.loads(on_disk(path).read())
             return cls({frame: dict(entry["fe"]) for frame, entry in frames.items()})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{path}: not a table of frames with their elements' core types ({type(error).__name__}: {error}).") from error
+            raise InputError(
+                f"{path}: not a table of frames with their elements' core types ({type(error).__name__}: {error})."
+            ) from error
 
     @classmethod
     def from_xml(cls, folder: Path) -> CoreTypes:
@@ -53,7 +55,9 @@ class CoreTypes:
         by_frame = {}
         for path in sorted(folder.glob("*.xml")):
             root = _parse(path)
-            by_frame[root.get("name", path.stem)] = {fe.get("name", ""): fe.get("coreType", "") for fe in root.iter(f"{SPACE}FE")}
+            by_frame[root.get("name", path.stem)] = {
+                fe.get("name", ""): fe.get("coreType", "") for fe in root.iter(f"{SPACE}FE")
+            }
         return cls(by_frame)
 
     def is_core(self, frame: str, element: str, notes: Notes) -> bool:
@@ -64,7 +68,9 @@ class CoreTypes:
         return kind in CORE
 
 
-def read_framenet(files: Files, notes: Notes, *, frames: str | Path | None = None, bad_spans: str = "error") -> Iterator[Example]:
+def read_framenet(
+    files: Files, notes: Notes, *, frames: str | Path | None = None, bad_spans: str = "error"
+) -> Iterator[Example]:
     """Exemplar sentences as whitespace words, with a link from each target to each of its overt elements (Kovaleva et al. 2019, §4.2).
 
     All links are read: which of them count (short sentences, core elements, distance) is the analysis's choice. A target in several parts ("ring a bell") and an
@@ -112,7 +118,9 @@ def exemplar(row: Mapping[str, Any], where: str, core: CoreTypes, notes: Notes) 
         raise InputError(f"{where}: the sentence is empty.")
     inside = [span for span in targets if _words_at(span, places, len(text)) is not None]
     if not inside:
-        raise InputError(f"{where}: the target of {frame} at characters {targets} lies outside the text of {len(text)} characters.")
+        raise InputError(
+            f"{where}: the target of {frame} at characters {targets} lies outside the text of {len(text)} characters."
+        )
     if len(inside) < len(targets):
         notes["parts of targets left out: outside the text"] += len(targets) - len(inside)
     links = []
@@ -175,7 +183,9 @@ def _xml_rows(folder: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
                 if targets:
                     yield {"frame": root.get("frame", ""), "text": text, "target": targets, "fe": elements}, where
     if not found:
-        raise InputError(f"The folder '{folder / 'lu'}' holds no .xml files; give FrameNet's data folder with lu/ and frame/.")
+        raise InputError(
+            f"The folder '{folder / 'lu'}' holds no .xml files; give FrameNet's data folder with lu/ and frame/."
+        )
 
 
 def _layers(annotation: ElementTree.Element, where: str) -> tuple[list[CharSpan], list[tuple[str, int, int]]]:

@@ -33,7 +33,9 @@ def open_hub(spec: str, *, streaming: bool = True) -> Corpus:
         except HeadwiseError:
             raise
         except Exception as error:  # the package raises errors of many kinds while it fetches and decodes
-            raise InputError(f"{spec}: the dataset cannot be read further ({type(error).__name__}: {error}).") from error
+            raise InputError(
+                f"{spec}: the dataset cannot be read further ({type(error).__name__}: {error})."
+            ) from error
 
     info = getattr(loaded, "info", None)
     described = " ".join((getattr(info, "description", "") or "").split())
@@ -53,7 +55,9 @@ def parse_hub(spec: str) -> tuple[str, str | None, str]:
         return body, None, split
     parts = body.split("/")
     if len(parts) > 3 or not all(parts):
-        raise ParameterError(f"'{spec}' is neither a folder nor a dataset; give hf:dataset/config:split, for instance hf:glue/mrpc:train.")
+        raise ParameterError(
+            f"'{spec}' is neither a folder nor a dataset; give hf:dataset/config:split, for instance hf:glue/mrpc:train."
+        )
     if len(parts) == 3:
         return "/".join(parts[:2]), parts[2], split
     return parts[0], parts[1] if len(parts) == 2 else None, split
@@ -96,7 +100,9 @@ def row_example(row: Mapping[str, Any], where: str, names: Mapping[str, list[str
     for column, labels in names.items():
         number = values.get(column)
         if isinstance(number, int):
-            values[column] = labels[number] if 0 <= number < len(labels) else None  # -1 stands for an unknown label in test splits
+            values[column] = (
+                labels[number] if 0 <= number < len(labels) else None
+            )  # -1 stands for an unknown label in test splits
     if "text" in values or "words" in values:
         return example_of_row(values, where)
     if "tokens" in values:
@@ -105,4 +111,6 @@ def row_example(row: Mapping[str, Any], where: str, names: Mapping[str, list[str
     if task is None:
         raise InputError(f"{where}: no column names a text; there are {', '.join(values)}.")
     label = values.get(task.label)
-    return example_of_row({"text": values[task.text], "pair": values.get(task.pair) if task.pair else None, "label": label}, where)
+    return example_of_row(
+        {"text": values[task.text], "pair": values.get(task.pair) if task.pair else None, "label": label}, where
+    )

@@ -47,7 +47,9 @@ def paragraph_pairs(
         budget = max_tokens - tokenizer.num_special_tokens_to_add(pair=True)
         if budget < 2:
             raise ParameterError(f"`max_tokens` must leave room for a token of each paragraph; {max_tokens} does not.")
-    pairs: Iterable[tuple[tuple[str, str], tuple[str, str]]] = pairwise(kept) if overlapping else _two_by_two(kept, notes)
+    pairs: Iterable[tuple[tuple[str, str], tuple[str, str]]] = (
+        pairwise(kept) if overlapping else _two_by_two(kept, notes)
+    )
     for (origin, first), (_, second) in pairs:
         if budget is not None:
             first, second = _cut_pair(first, second, tokenizer, budget)
@@ -125,7 +127,9 @@ def read_articles(
     """JSONL rows `{"title": ..., "paragraphs": [...]}`: pairs of consecutive paragraphs of each article."""
     for file in files:
         for line, row in json_rows(file):
-            yield from article_pairs(row, file.where(line), notes, tokenizer=tokenizer, max_tokens=max_tokens, overlapping=overlapping)
+            yield from article_pairs(
+                row, file.where(line), notes, tokenizer=tokenizer, max_tokens=max_tokens, overlapping=overlapping
+            )
 
 
 def article_pairs(row: dict[str, Any], where: str, notes: Notes, **options: Any) -> Iterator[Example]:
@@ -134,5 +138,9 @@ def article_pairs(row: dict[str, Any], where: str, notes: Notes, **options: Any)
     if not isinstance(paragraphs, list) or not all(isinstance(p, str) for p in paragraphs):
         raise InputError(f"{where}: an article needs `paragraphs`, a list of texts.")
     return paragraph_pairs(
-        ((where, p) for p in paragraphs), options["tokenizer"], options["max_tokens"], overlapping=options["overlapping"], notes=notes
+        ((where, p) for p in paragraphs),
+        options["tokenizer"],
+        options["max_tokens"],
+        overlapping=options["overlapping"],
+        notes=notes,
     )

@@ -40,11 +40,15 @@ def example_of_row(row: Mapping[str, Any], where: str) -> Example:
             values[name] = _typed(row[name], str, name, where)
     for name in WORD_LISTS:
         if row.get(name) is not None:
-            values[name] = tuple(_typed(item, str, name, where, of="a list of texts") for item in _list(row[name], name, where))
+            values[name] = tuple(
+                _typed(item, str, name, where, of="a list of texts") for item in _list(row[name], name, where)
+            )
     if row.get("heads") is not None:
         values["heads"] = heads_of(_list(row["heads"], "heads", where), where)
     if row.get("sentences") is not None:
-        values["sentences"] = tuple(_whole(item, "sentences", where) for item in _list(row["sentences"], "sentences", where))
+        values["sentences"] = tuple(
+            _whole(item, "sentences", where) for item in _list(row["sentences"], "sentences", where)
+        )
     if row.get("spans") is not None:
         values["spans"] = tuple(_span(item, "spans", where) for item in _list(row["spans"], "spans", where))
     if row.get("features") is not None:
@@ -59,7 +63,9 @@ def example_of_row(row: Mapping[str, Any], where: str) -> Example:
             raise InputError(f"{where}: `label` must be a text or a number, not {_kind(label)}.")
         values["label"] = label
     if "text" not in values and "words" not in values:
-        raise InputError(f"{where}: the row needs `text` or `words`; it has {', '.join(f'`{k}`' for k in row) or 'nothing'}.")
+        raise InputError(
+            f"{where}: the row needs `text` or `words`; it has {', '.join(f'`{k}`' for k in row) or 'nothing'}."
+        )
     if not values.get("words", values.get("text")) or not str(values.get("text", "x")).strip():
         raise InputError(f"{where}: the row's text is empty.")
     _check_spans(values, where)
@@ -87,7 +93,9 @@ def _check_spans(values: Mapping[str, Any], where: str) -> None:
     for index, (start, end) in enumerate(values["spans"]):
         text = values["text"] if index < first else values.get("pair", "")
         if not 0 <= start < end <= len(text):
-            raise InputError(f"{where}: `spans` entry {index + 1}, {start}..{end}, lies outside its text of {len(text)} characters.")
+            raise InputError(
+                f"{where}: `spans` entry {index + 1}, {start}..{end}, lies outside its text of {len(text)} characters."
+            )
 
 
 def _mention(item: Any, where: str) -> Mention:
@@ -129,7 +137,9 @@ def _features(item: Any, where: str) -> dict[str, str]:
     if isinstance(item, str):
         return features_of(item)
     if not isinstance(item, Mapping):
-        raise InputError(f"{where}: `features` must hold objects or texts like 'Number=Sing|Person=3', not {_kind(item)}.")
+        raise InputError(
+            f"{where}: `features` must hold objects or texts like 'Number=Sing|Person=3', not {_kind(item)}."
+        )
     return {str(k): str(v) for k, v in item.items() if v is not None}
 
 

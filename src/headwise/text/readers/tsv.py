@@ -79,7 +79,9 @@ def task_without_header(row: Sequence[str]) -> Task | None:
     return None
 
 
-def read_tsv(files: Iterable[TextFile], notes: Notes, *, task: str | None = None, bad_rows: str | None = None) -> Iterator[Example]:
+def read_tsv(
+    files: Iterable[TextFile], notes: Notes, *, task: str | None = None, bad_rows: str | None = None
+) -> Iterator[Example]:
     """Rows of a TSV file as text, pair and label. Quotes mean nothing and a line is a row, as in GLUE.
 
     Parameters
@@ -143,7 +145,9 @@ def _choose(row: Sequence[str], named: Task | None, where: str) -> tuple[Task, d
     if found is not None:
         missing = [name for name in (found.text, found.pair) if name is not None and name not in by_name]
         if missing:
-            raise InputError(f"{where}: the header of a {found.name} file has {', '.join(missing)}; this one has {', '.join(header)}.")
+            raise InputError(
+                f"{where}: the header of a {found.name} file has {', '.join(missing)}; this one has {', '.join(header)}."
+            )
         return found, by_name
     found = task_without_header(row)
     if found is None:

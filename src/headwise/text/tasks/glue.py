@@ -69,7 +69,9 @@ class Task:
         found = []
         for example in examples:
             if _name(example.label) not in number:
-                raise InputError(f"{example.where}: the label '{example.label}' is none of {self.name}'s: {', '.join(self.labels)}.")
+                raise InputError(
+                    f"{example.where}: the label '{example.label}' is none of {self.name}'s: {', '.join(self.labels)}."
+                )
             found.append(number[_name(example.label)])
         return np.array(found, dtype=np.int64)
 
@@ -135,7 +137,11 @@ def read_task(
         raise InputError(f"{title} has no {part} file; name it with --{part}.")
     train_part = _read(known, train, "train", title) if train is not None else ()
     dev_part = _read(known, dev, "dev", title)
-    regression = GLUE[known].kind == REGRESSION if known in GLUE else all(isinstance(e.label, float) for e in (*train_part, *dev_part))
+    regression = (
+        GLUE[known].kind == REGRESSION
+        if known in GLUE
+        else all(isinstance(e.label, float) for e in (*train_part, *dev_part))
+    )
     scoring = GLUE.get(known or "") or (Scoring(REGRESSION, ("pearson", "spearman")) if regression else _ACCURACY)
     labels = () if regression else _labels(train_part or dev_part, title)
     task = Task(title, scoring.kind, scoring.metrics, labels, train_part, dev_part)
@@ -151,7 +157,9 @@ def _files(folder: Path, known: str | None, name: str) -> tuple[Path | None, Pat
     if not any((folder / file).is_file() for files in GLUE_FILES[known] for file in files):
         below = [child for child in sorted(folder.iterdir()) if child.is_dir() and glue_name(child.name) == known]
         if not below:
-            raise InputError(f"The folder '{folder}' has none of the files of {known}: {', '.join(sum(GLUE_FILES[known], ()))}.")
+            raise InputError(
+                f"The folder '{folder}' has none of the files of {known}: {', '.join(sum(GLUE_FILES[known], ()))}."
+            )
         folder = below[0]
     first, second = (next((folder / f for f in files if (folder / f).is_file()), None) for files in GLUE_FILES[known])
     return first, second
@@ -176,7 +184,9 @@ def _labels(examples: tuple[Example, ...], title: str) -> tuple[str, ...]:
     if len(labels) < 2:
         raise InputError(f"{title} has only one class ({labels[0]}); a task needs at least two.")
     if len(labels) > max(50, len(examples) // 2):
-        raise InputError(f"{title} has {len(labels)} different labels in {len(examples)} examples; for numbers give a column `score`.")
+        raise InputError(
+            f"{title} has {len(labels)} different labels in {len(examples)} examples; for numbers give a column `score`."
+        )
     return tuple(labels)
 
 
@@ -198,4 +208,6 @@ def _check(task: Task) -> None:
         raise InputError(f"{task.name}: a label is NaN or infinite; a regression needs numbers.")
     paired = {example.has_pair for example in (*task.train, *task.dev)}
     if len(paired) > 1:
-        raise InputError(f"{task.name}: some examples have a second sentence and some have none; all or none must have one.")
+        raise InputError(
+            f"{task.name}: some examples have a second sentence and some have none; all or none must have one."
+        )

@@ -81,7 +81,9 @@ class ProbeTask:
         """Whether the examples have two segments; a mixture is refused."""
         count = sum(example.has_pair for example in self.examples)
         if 0 < count < len(self.examples):
-            raise InputError(f"{self.name}: {count} of {len(self.examples)} examples have a second sentence; all or none must have one.")
+            raise InputError(
+                f"{self.name}: {count} of {len(self.examples)} examples have a second sentence; all or none must have one."
+            )
         return count > 0
 
     def fingerprint(self) -> str:
@@ -119,12 +121,16 @@ def sample(labels: Sequence[Any], rows: np.ndarray, count: int | None, seed: int
     return np.sort(order[np.argsort((rank + 0.5) / total, kind="stable")[:count]])
 
 
-def task_from_examples(examples: Iterable[Example], name: str = "task", seed: int = 0, kind: str | None = None) -> ProbeTask:
+def task_from_examples(
+    examples: Iterable[Example], name: str = "task", seed: int = 0, kind: str | None = None
+) -> ProbeTask:
     """A task from one list of labelled examples, cut 60 / 20 / 20 by the digest of each example: the same cut in whatever order they come."""
     held = tuple(example for example in examples if example.label is not None)
     if not held:
         raise InputError(f"{name}: no example has a label; give a corpus with labels.")
-    digests = np.array([int.from_bytes(hashlib.sha256(example.fingerprint() + str(seed).encode()).digest()[:6]) for example in held])
+    digests = np.array(
+        [int.from_bytes(hashlib.sha256(example.fingerprint() + str(seed).encode()).digest()[:6]) for example in held]
+    )
     order = np.argsort(digests, kind="stable")
     first, second = round(PARTS_OF_ONE[0] * len(held)), round((PARTS_OF_ONE[0] + PARTS_OF_ONE[1]) * len(held))
     # Examples themselves go by digest too, so that the order of rows in training does not depend on the corpus's.
@@ -147,7 +153,9 @@ def senteval_task(path: str | Path, name: str | None = None) -> ProbeTask:
         except InputError as error:
             if "holds no examples" not in str(error):
                 raise
-            raise InputError(f"'{path}' has no rows of the part '{part}' ({PARTS[part]}); a probing task needs tr, va and te.") from None
+            raise InputError(
+                f"'{path}' has no rows of the part '{part}' ({PARTS[part]}); a probing task needs tr, va and te."
+            ) from None
         rows[part] = list(range(len(examples), len(examples) + len(found)))
         examples.extend(found)
     split = Split(*(np.array(rows[part]) for part in PARTS))
@@ -163,9 +171,13 @@ def glue_task(folder: str | Path, name: str | None = None, seed: int = 0) -> Pro
     name = glue_name(name or folder.name)
     if name is None:
         raise ParameterError(f"'{folder}' is no folder of a GLUE task; known: {', '.join(GLUE_FILES)}.")
-    train_file, test_file = (next((folder / f for f in files if (folder / f).is_file()), None) for files in GLUE_FILES[name])
+    train_file, test_file = (
+        next((folder / f for f in files if (folder / f).is_file()), None) for files in GLUE_FILES[name]
+    )
     if test_file is None and train_file is None:
-        raise InputError(f"The folder '{folder}' has none of the files of {name}: {', '.join(sum(GLUE_FILES[name], ()))}.")
+        raise InputError(
+            f"The folder '{folder}' has none of the files of {name}: {', '.join(sum(GLUE_FILES[name], ()))}."
+        )
     kind = "regression" if name == "STS-B" else "classification"
     metric = {"MRPC": "f1", "QQP": "f1", "CoLA": "matthews", "STS-B": "spearman"}.get(name, "")
     if train_file is None or test_file is None:
@@ -213,7 +225,9 @@ def _read_path(path: str | Path, seed: int) -> list[ProbeTask]:
     if not where.is_dir():
         corpus = open_corpus(path)
         first = where.exists() and _first_line(where)
-        return [senteval_task(where)] if first and is_senteval(first) else [task_from_examples(corpus, corpus.name, seed)]
+        return (
+            [senteval_task(where)] if first and is_senteval(first) else [task_from_examples(corpus, corpus.name, seed)]
+        )
     if glue_name(where.name) is not None:
         return [glue_task(where, seed=seed)]
     found: list[ProbeTask] = []
@@ -223,7 +237,9 @@ def _read_path(path: str | Path, seed: int) -> list[ProbeTask]:
         elif item.is_file() and ".txt" in item.suffixes and is_senteval(_first_line(item)):
             found.append(senteval_task(item))
     if not found:
-        raise InputError(f"The folder '{where}' holds neither SentEval files (part, label, sentence) nor folders of GLUE tasks.")
+        raise InputError(
+            f"The folder '{where}' holds neither SentEval files (part, label, sentence) nor folders of GLUE tasks."
+        )
     order = list(SENTEVAL)
     return sorted(found, key=lambda task: order.index(task.name) if task.name in order else len(order))
 

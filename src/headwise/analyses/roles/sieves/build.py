@@ -31,7 +31,9 @@ def sieve_matrix(sieve: Sieve, row: Encoded, start: int = 0, stop: int | None = 
             f"The sieve '{sieve.name}' gives a matrix of shape {found.shape} for {shape[0]} looking tokens and {shape[1]} tokens; it must be {shape}."
         )
     if found.dtype != bool:
-        raise ParameterError(f"The sieve '{sieve.name}' gives {found.dtype}; it must give True or False for each pair of tokens.")
+        raise ParameterError(
+            f"The sieve '{sieve.name}' gives {found.dtype}; it must give True or False for each pair of tokens."
+        )
     return np.broadcast_to(found, shape)
 
 

@@ -35,7 +35,9 @@ def same_word(i: Tokens, j: Tokens) -> np.ndarray:
     return (i.id == j.id) & (i.position != j.position) & ~i.special & ~j.special
 
 
-@sieve("same_word:other_segment", "the same token in the other segment (Kovaleva et al. 2019, §5)", requires=["segments"])
+@sieve(
+    "same_word:other_segment", "the same token in the other segment (Kovaleva et al. 2019, §5)", requires=["segments"]
+)
 def same_word_other_segment(i: Tokens, j: Tokens) -> np.ndarray:
     return (i.id == j.id) & (i.segment != j.segment) & ~i.special & ~j.special
 

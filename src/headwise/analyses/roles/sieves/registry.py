@@ -90,7 +90,9 @@ def sieve(
     `i` and `j` are `Tokens`; a result of one row stands for all rows.
     """
     if not re.fullmatch(r"[A-Za-z][\w:.\-]*", name):
-        raise ParameterError(f"A sieve's name must be a letter followed by letters, digits and `_ : . -`; it is {name!r}.")
+        raise ParameterError(
+            f"A sieve's name must be a letter followed by letters, digits and `_ : . -`; it is {name!r}."
+        )
 
     def register(function: Function) -> Function:
         before = _SIEVES.get(name)
@@ -122,7 +124,9 @@ def find_sieve(name: str) -> Sieve:
         def linked(i: Tokens, j: Tokens) -> np.ndarray:
             return i.linked(j, {wanted})
 
-        return Sieve(name, f"words linked to the token's word by {wanted}", linked, frozenset({"words", "dependencies"}))
+        return Sieve(
+            name, f"words linked to the token's word by {wanted}", linked, frozenset({"words", "dependencies"})
+        )
     raise ParameterError(unknown("sieve", name, [*known, f"{RELATION}NAME"]))
 
 
@@ -158,7 +162,9 @@ def _load_plugin(plugin: str, changed: int) -> Any:
     except ParameterError:
         raise
     except Exception as error:  # whatever the user's own code does
-        raise ParameterError(f"The sieves of '{plugin}' cannot be loaded ({type(error).__name__}: {error}); check `plugin`.") from error
+        raise ParameterError(
+            f"The sieves of '{plugin}' cannot be loaded ({type(error).__name__}: {error}); check `plugin`."
+        ) from error
 
 
 @cache

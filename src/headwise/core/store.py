@@ -1,0 +1,407 @@
+"""The one store of work under way: finished pieces, each of which knows what it is, which run it belongs to, and whether it is whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import xarray as xr
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from headwise.core.errors import OutputError
+from headwise.core.files import write_atomically
+
+Facts = Mapping[str, Any]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """A finished piece of work: arrays by name, and facts that JSON can hold."""
+
+    arrays: dict[str, np.ndarray]
+    facts: dict[str, Any]
+
+
+def digest_of(value: object) -> str:
+    """A digest of anything JSON can hold, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+class Store:
+    """A folder of finished pieces of one run. A piece that is damaged, or of another run, counts as not there: it is made again, and that is said.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the pieces lie. One run at a time may have it: a second is refused with who holds it.
+    identity : Mapping
+        What tells this run from others, as JSON can hold it. The same identity goes on with what is there, another one is refused.
+    fresh : bool, default False
+        Start anew where another run's pieces lie there, instead of refusing.
+    adopt : Mapping, optional
+        What this run takes over from the run it goes on with (the number of threads, say); see `adopted`.
+    say : callable, optional
+        Told in a sentence of every piece that could not be used.
+
+    Examples
+    --------
+    >>> import tempfile, numpy
+    >>> with Store(Path(tempfile.mkdtemp()), {"model": "a"}) as store:
+    ...     piece = store.piece("sums", lambda: ({"x": numpy.ones(3)}, {"n": 3}))
+    ...     piece.arrays["x"].sum(), piece.facts["n"]
+    (3.0, 3)
+    """
+
+    def __init__(
+        self, folder: Path, identity: Facts, *, fresh: bool = False, adopt: Facts | None = None, say: Say | None = None
+    ) -> None:
+        self.folder = folder
+        self.identity = json.loads(json.dumps(dict(identity), sort_keys=True, default=str))
+        self.run = digest_of(self.identity)
+        self.adopted: dict[str, Any] = dict(adopt or {})
+        self.say: Say = say or (lambda _: None)
+        self._lock = Lock(folder / "lock")
+        self._owner = True
+        self._open(fresh)
+
+    # --- opening and closing ----------------------------------------------------------------------------------------
+
+    def _open(self, fresh: bool) -> None:
+        self._lock.take()
+        try:
+            stored = self._stored()
+            if stored is not None and stored.get("identity") != self.identity:
+                if not fresh:
+                    raise OutputError(self._another(stored.get("identity")))
+                self._clear()
+                stored = None
+            self._sweep()
+            before = stored or next(
+                (about for _, about in self._headers()), None
+            )  # a lost note is no loss: every piece has it too
+            if before is not None and isinstance(before.get("adopted"), dict):
+                self.adopted |= {key: value for key, value in before["adopted"].items() if key in self.adopted}
+            note = {"identity": self.identity, "adopted": self.adopted}
+            write_atomically(self._note, json.dumps(note, indent=1, sort_keys=True).encode())
+        except BaseException:
+            self._lock.release()
+            raise
+
+    @property
+    def _note(self) -> Path:
+        return self.folder / "run.json"
+
+    def _stored(self) -> dict[str, Any] | None:
+        try:
+            found = json.loads(self._note.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) and isinstance(found.get("identity"), dict) else None
+
+    def _another(self, other: object) -> str:
+        known = other if isinstance(other, dict) else {}
+        changed = sorted(key for key in known.keys() | self.identity.keys() if known.get(key) != self.identity.get(key))
+        return (
+            f"{self.folder} holds an unfinished run that differs in {', '.join(changed)}; "
+            "repeat that command to finish it, or give --overwrite to start anew."
+        )
+
+    def _sweep(self) -> None:
+        """What a killed process left half-written, and what is never believed."""
+        for path in self.folder.glob(".*.tmp"):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(self.folder / "scratch", ignore_errors=True)
+
+    def close(self) -> None:
+        """Let others have the folder; the pieces stay."""
+        if self._owner:
+            self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def remove(self) -> None:
+        """Delete this run's files, and nothing else in the folder."""
+        self._clear()
+        if self._owner:
+            self._lock.release()
+            self._lock.path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.folder.rmdir()
+
+    def _clear(self) -> None:
+        for part in sorted(path for path in self.folder.glob("*.part") if path.is_dir()):
+            _remove_pieces(part)
+        _remove_pieces(self.folder)
+
+    def part(self, name: str, identity: Facts | None = None) -> Store:
+        """A store within this one, for the phases of one experiment; pieces of another `identity` there are made again."""
+        inner = object.__new__(Store)
+        inner.folder, inner.adopted, inner.say = self.folder / f"{name}.part", self.adopted, self.say
+        inner.identity = {
+            "run": self.run,
+            "part": name,
+            **json.loads(json.dumps(dict(identity or {}), sort_keys=True, default=str)),
+        }
+        inner.run = digest_of(inner.identity)
+        inner._lock, inner._owner = self._lock, False
+        if inner.folder.is_dir():
+            inner._sweep()
+        return inner
+
+    def scratch(self, name: str) -> Path:
+        """A file that is too large to be kept in memory. It is empty whenever a run starts: nothing in it is ever believed."""
+        path = self.folder / "scratch" / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(
+                f"{path.parent} cannot be made ({error.strerror or error}); choose another place with --out."
+            ) from error
+        return path
+
+    # --- pieces -----------------------------------------------------------------------------------------------------
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}.piece"
+
+    def save(self, name: str, arrays: Mapping[str, np.ndarray], facts: Facts | None = None) -> None:
+        """Write a piece, whole or not at all."""
+        kept = {key: np.ascontiguousarray(array) for key, array in arrays.items()}
+        told = json.dumps(dict(facts or {}), sort_keys=True)
+        about = {
+            "piece": name,
+            "run": self.run,
+            "facts": told,
+            "digest": _content_digest(name, self.run, kept, told),
+            "adopted": json.dumps(self.adopted, sort_keys=True),
+        }
+        write_atomically(self._path(name), save(kept, metadata=about))
+
+    def load(self, name: str) -> Piece | None:
+        """A piece, or None where it is not there, is damaged or belongs to another run."""
+        path = self._path(name)
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise OutputError(f"{path} cannot be read ({error.strerror or error}).") from error
+        try:
+            about = _metadata(content)
+            arrays = load(content)
+            whole = about["digest"] == _content_digest(name, about["run"], arrays, about["facts"])
+            if whole and about["piece"] == name and about["run"] == self.run:
+                return Piece(arrays, json.loads(about["facts"]))
+            why = "belongs to another run or another place" if whole else "is damaged"
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError, SafetensorError):
+            why = "is damaged"
+        self.say(f"{path.name} {why}: it is made again.")
+        return None
+
+    def has(self, name: str) -> bool:
+        """Whether a piece is there and whole."""
+        return self.load(name) is not None
+
+    def piece(self, name: str, make: Callable[[], tuple[Mapping[str, np.ndarray], Facts]]) -> Piece:
+        """A piece, made now where it is not there."""
+        found = self.load(name)
+        if found is None:
+            self.save(name, *make())
+            found = self.load(name)
+            if found is None:
+                raise OutputError(
+                    f"{self._path(name)} was changed while it was written; see what else writes to {self.folder}."
+                )
+        return found
+
+    def dataset(self, name: str, make: Callable[[], xr.Dataset]) -> xr.Dataset:
+        """Labelled arrays as a piece, made now where they are not there; made or found, what is returned has been on disk."""
+
+        def packed() -> tuple[Mapping[str, np.ndarray], Facts]:
+            return pack_dataset(make())
+
+        piece = self.piece(name, packed)
+        return unpack_dataset(piece.arrays, piece.facts)
+
+    def drop(self, name: str) -> None:
+        """Forget a piece."""
+        self._path(name).unlink(missing_ok=True)
+
+    def names(self) -> list[str]:
+        """The pieces that are there, whole or not, sorted."""
+        return sorted(path.stem for path in self.folder.glob("*.piece"))
+
+    def _headers(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        for name in self.names():
+            with suppress(OSError, ValueError, KeyError, SafetensorError, RecursionError):
+                about = _metadata(self._path(name).read_bytes())
+                if about["run"] == self.run:
+                    yield name, {"adopted": json.loads(about["adopted"])}
+
+
+def _remove_pieces(folder: Path) -> None:
+    for path in (*folder.glob("*.piece"), *folder.glob(".*.tmp"), folder / "run.json"):
+        path.unlink(missing_ok=True)
+    shutil.rmtree(folder / "scratch", ignore_errors=True)
+    if folder.suffix == ".part":
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def _metadata(content: bytes) -> dict[str, str]:
+    length = int.from_bytes(content[:8], "little")
+    if length > len(content) - 8:
+        raise ValueError("the header is cut")
+    found = json.loads(content[8 : 8 + length])["__metadata__"]
+    if not isinstance(found, dict):
+        raise TypeError("no metadata")
+    return found
+
+
+def _content_digest(name: str, run: str, arrays: Mapping[str, np.ndarray], facts: str) -> str:
+    digest = hashlib.sha256(f"{name}\0{run}\0{facts}\0".encode())
+    for key in sorted(arrays):
+        array = arrays[key]
+        digest.update(f"{key}\0{array.dtype.str}\0{array.shape}\0".encode())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+# --- labelled arrays as arrays and facts ------------------------------------------------------------------------------
+
+
+def pack_dataset(dataset: xr.Dataset) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """A dataset as numeric arrays and JSON: texts go into the JSON."""
+    arrays: dict[str, np.ndarray] = {}
+    variables = {}
+    for key, variable in dataset.variables.items():
+        values = np.asarray(variable.values)
+        about: dict[str, Any] = {
+            "dims": list(map(str, variable.dims)),
+            "attrs": _plain(variable.attrs),
+            "coord": key in dataset.coords,
+        }
+        if values.dtype.kind in "OUST":
+            about |= {"text": [str(text) for text in values.ravel().tolist()], "shape": list(values.shape)}
+        else:
+            arrays[str(key)] = values
+        variables[str(key)] = about
+    return arrays, {"variables": variables, "attrs": _plain(dataset.attrs), "order": list(variables)}
+
+
+def unpack_dataset(arrays: Mapping[str, np.ndarray], facts: Facts) -> xr.Dataset:
+    """The dataset that `pack_dataset` took apart."""
+    data: dict[str, xr.Variable] = {}
+    coords: dict[str, xr.Variable] = {}
+    for key in facts["order"]:
+        about = facts["variables"][key]
+        values = np.array(about["text"], dtype=object).reshape(about["shape"]) if "text" in about else arrays[key]
+        values = values.astype(str) if "text" in about else values
+        (coords if about["coord"] else data)[key] = xr.Variable(about["dims"], values, _lively(about["attrs"]))
+    return xr.Dataset(data, coords, _lively(facts["attrs"]))
+
+
+def _plain(attrs: Mapping[Any, Any]) -> dict[str, Any]:
+    """Attributes as JSON: numbers of numpy as numbers, arrays with their type."""
+    found: dict[str, Any] = {}
+    for key, value in attrs.items():
+        if isinstance(value, np.ndarray):
+            found[str(key)] = {"array": value.tolist(), "dtype": value.dtype.str}
+        else:
+            found[str(key)] = value.item() if isinstance(value, np.generic) else value
+    return found
+
+
+def _lively(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: np.array(value["array"], dtype=value["dtype"]) if isinstance(value, dict) and "dtype" in value else value
+        for key, value in attrs.items()
+    }
+
+
+# --- one run at a time -------------------------------------------------------------------------------------------------
+
+
+class Lock:
+    """A folder for one process at a time. The system lets go of it when the process ends, however it ends, so no lock is ever stale."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._handle: int | None = None
+
+    def take(self) -> None:
+        """Take it, or say who has it."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            while self._handle is None:
+                handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+                if not _lock(handle):
+                    held = os.read(handle, 4096)
+                    os.close(handle)
+                    raise OutputError(
+                        f"{self.path.parent} is in use by {_holder(held)}; wait for it to end, or choose another --out."
+                    )
+                if self.path.exists() and os.stat(self.path).st_ino == os.fstat(handle).st_ino:
+                    self._handle = handle
+                else:
+                    os.close(handle)  # whoever had it removed the file meanwhile: there is a new one
+            about = {
+                "host": socket.gethostname(),
+                "process": os.getpid(),
+                "since": datetime.now(UTC).isoformat(timespec="seconds"),
+            }
+            os.ftruncate(self._handle, 0)
+            os.pwrite(self._handle, json.dumps(about).encode(), 0)
+        except OSError as error:
+            raise OutputError(
+                f"{self.path} cannot be written ({error.strerror or error}); choose another place with --out."
+            ) from error
+
+    def release(self) -> None:
+        """Let others have it."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
+def _lock(handle: int) -> bool:
+    if sys.platform == "win32":
+        import msvcrt
+
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _holder(held: bytes) -> str:
+    try:
+        about = json.loads(held)
+        return f"process {about['process']} on {about['host']} since {about['since']}"
+    except (ValueError, KeyError, TypeError):
+        return "another process"

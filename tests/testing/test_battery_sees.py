@@ -10,7 +10,15 @@ import pytest
 import torch
 import xarray as xr
 
-from headwise.analyses.contract import REGISTRY, Analysis, Paper, known_analyses, layer_head_coords, mean_variables
+from headwise.analyses.contract import (
+    REGISTRY,
+    Analysis,
+    Observer,
+    Paper,
+    known_analyses,
+    layer_head_coords,
+    mean_variables,
+)
 from headwise.stats.accumulators import Moments, State
 from headwise.testing import permute_heads, random_model
 from headwise.testing.battery import CHECKS, Bed, assert_same, check_analysis, permuted
@@ -28,7 +36,7 @@ def registry():
 
 def make_sound() -> type[Analysis]:
     @dataclass(frozen=True)
-    class Sound(Analysis):
+    class Sound(Observer):
         power: float = 2.0
 
         name: ClassVar[str] = "sound"

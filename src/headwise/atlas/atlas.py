@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -15,16 +14,10 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from headwise.analyses.contract import tidy
 from headwise.core.errors import AtlasError, OutputError, ParameterError, unknown
+from headwise.core.labels import head_name, parse_head, tidy
 
 FORMAT = 1
-HEAD_NAME = re.compile(r"^L(\d+)H(\d+)$")
-
-
-def head_name(layer: int, head: int) -> str:
-    """`L7H9`: layer 7, head 9, both counted from 0."""
-    return f"L{layer}H{head}"
 
 
 def dataset_digest(datasets: Mapping[str, xr.Dataset]) -> str:
@@ -148,10 +141,7 @@ class Atlas(Mapping[str, xr.Dataset]):
     def head(self, layer: int | str, head: int | None = None) -> HeadCard:
         """Everything known of one head: `atlas.head(7, 9)` or `atlas.head("L7H9")`."""
         if isinstance(layer, str):
-            found = HEAD_NAME.match(layer)
-            if not found:
-                raise ParameterError(f"A head is named like 'L7H9' (layer 7, head 9, counted from 0); it is '{layer}'.")
-            layer, head = int(found[1]), int(found[2])
+            layer, head = parse_head(layer)
         if head is None or not (0 <= layer < self.layers and 0 <= head < self.heads):
             raise ParameterError(
                 f"There is no head L{layer}H{head}: this model has {self.layers} layers of {self.heads} heads, counted from 0."

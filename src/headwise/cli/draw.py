@@ -53,6 +53,7 @@ def draw(
       headwise draw --relation coreference --out antecedents.svg
     """
     from headwise.models import HeadModel
+    from headwise.core.labels import parse_head
     from headwise.page.sample import draw_all_maps, draw_heads, sample_of
     from headwise.plots import save_figure
     from headwise.plots.save import FORMATS
@@ -61,7 +62,7 @@ def draw(
     ending = out_file.suffix.removeprefix(".")
     if ending not in FORMATS:
         raise ParameterError(f"--out must end in {', '.join('.' + f for f in FORMATS)}; it is '{out_file}'.")
-    chosen = [] if heads == ["all"] else [_head(name) for name in heads or []]
+    chosen = [] if heads == ["all"] else [parse_head(name) for name in heads or []]
     if not heads and not relation:
         raise ParameterError("Name heads like L7H9, `all`, or a relation with --relation.")
     if relation and heads and len(chosen) != 1:
@@ -84,15 +85,6 @@ def draw(
     for target, figure in zip(targets, figures, strict=False):  # there may be fewer sentences than asked for
         save_figure(figure, target.parent, target.stem, [ending])
         out.print(f"Drawn: {target}")
-
-
-def _head(name: str) -> tuple[int, int]:
-    from headwise.atlas import HEAD_NAME
-
-    found = HEAD_NAME.match(name)
-    if not found:
-        raise ParameterError(f"A head is named like 'L7H9' (layer 7, head 9, counted from 0); it is '{name}'.")
-    return int(found[1]), int(found[2])
 
 
 def _relation_figures(

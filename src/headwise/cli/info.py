@@ -24,7 +24,7 @@ def list_analyses() -> None:
             name,
             cls.title,
             f"{paper.short} {cls.paper.section}",
-            ", ".join(sorted(cls.requires)) or "any text",
+            ", ".join(sorted(cls().requires)) or "any text",
             parameters,
         )
     out.print(table)

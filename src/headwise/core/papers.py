@@ -8,6 +8,14 @@ from headwise.core.errors import ParameterError, unknown
 
 
 @dataclass(frozen=True, slots=True)
+class Paper:
+    """Where a method comes from."""
+
+    key: str  # "clark2019"
+    section: str  # "§3.1-3.3, Fig 2, 4"
+
+
+@dataclass(frozen=True, slots=True)
 class Reference:
     """One paper."""
 

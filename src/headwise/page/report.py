@@ -10,9 +10,10 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from headwise.atlas import Atlas, head_name, measures
+from headwise.atlas import Atlas, measures
 from headwise.atlas.describe import KINDS, OTHER, SHORT
 from headwise.core.errors import OutputError
+from headwise.core.labels import head_name
 from headwise.page.sample import Sample, draw_all_maps, draw_heads, telling_heads
 from headwise.page.write import HeadGrid, PageFigure, PageHead, PageTable, Section, write_page
 from headwise.plots import figures_for, save_figure

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
-from headwise.atlas import Atlas, head_name
+from headwise.atlas import Atlas
 from headwise.core.errors import ParameterError
+from headwise.core.labels import head_name
 from headwise.plots import all_maps, draw_head
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 
+from headwise.core.labels import head_name
 from headwise.plots import data, style
 
 
@@ -64,9 +65,8 @@ def scatter_by_layer(ax: Axes, series: Sequence[Series], *, mean_line: bool = Tr
     for index, one in enumerate(series):
         layers, heads = one.values.shape
         x = head_positions(layers, heads, index, len(series))
-        size = float(
-            np.clip(1100 / (layers * heads * len(series)) ** 0.85 * ax.get_figure().get_figwidth() / 7, 1.2, 9.0)
-        )  # type: ignore[union-attr]
+        width = ax.get_figure().get_figwidth()  # type: ignore[union-attr]
+        size = float(np.clip(1100 / (layers * heads * len(series)) ** 0.85 * width / 7, 1.2, 9.0))
         if one.bounds is not None:
             low, high = one.bounds
             seen = np.isfinite(low) & np.isfinite(high)
@@ -105,7 +105,7 @@ def _name_best(ax: Axes, one: Series, x: np.ndarray, named: Sequence[tuple[float
     crowded = any(abs(place[0] - a) < 0.3 * one.values.shape[0] and abs(place[1] - b) < 0.07 for a, b in named)
     left = layer >= one.values.shape[0] / 2  # keep the text inside the axes
     ax.annotate(
-        style.head_name(int(layer), int(head)),
+        head_name(int(layer), int(head)),
         place,
         xytext=(-3 if left else 3, -3 if crowded else 2),
         textcoords="offset points",

@@ -142,11 +142,6 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def head_name(layer: int, head: int) -> str:
-    """A head's name, 0-based: `L7H9`."""
-    return f"L{layer}H{head}"
-
-
 def layer_colours(layers: int) -> np.ndarray:
     """One colour per layer, dark to light, `[layer, rgba]`; the palest end is left out."""
     return mpl.colormaps[SEQUENTIAL](np.linspace(0.0, 0.9, max(layers, 1)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from headwise.analyses.contract import Analysis
+from headwise.analyses.contract import Observer
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import State
 from headwise.text.encode import Batch
@@ -24,13 +24,14 @@ MAPS_BYTES = 2**30  # all maps of one micro-batch, for analyses that look at who
 class Observation:
     """Watches one batch for several analyses: adds up what each `reduce` gives over blocks of rows, hands the sums to `observe` once a layer is done."""
 
-    def __init__(self, analyses: Sequence[Analysis], states: Mapping[str, State], batch: Batch) -> None:
+    def __init__(self, analyses: Sequence[Observer], states: Mapping[str, State], batch: Batch) -> None:
         self.analyses = analyses
         self.states = states
         self.batch = batch
         self.needs = frozenset().union(*(a.taps for a in analyses)) - {"attention_gradient"}
         self._sums: dict[str, dict[str, Tensor]] = {}
-        self._maps: list[Tensor] = []
+        self._maps: list[Tensor] = []  # of each layer, `[example, head, query, key]`
+        self._visible: list[Tensor] = []
         self._whole = any(a.scope == "example" for a in analyses)
 
     def rows(self, rows: Rows) -> None:
@@ -39,22 +40,24 @@ class Observation:
                 self._add(analysis.name, analysis.reduce(rows, self.batch))
         if self._whole:
             self._maps.append(rows.weights)
+            self._visible.append(rows.visible)
 
     def layer(self, layer: Layer) -> None:
         for analysis in self.analyses:
             if analysis.scope == "layer":
                 analysis.observe(self.states[analysis.name], self._sums.pop(analysis.name, {}), layer, self.batch)
         if self._whole:
-            blocks = self._maps[layer.layer :]
-            self._maps[layer.layer :] = [torch.cat(blocks, dim=2) if len(blocks) > 1 else blocks[0]]
+            for kept in (self._maps, self._visible):
+                blocks = kept[layer.layer :]
+                kept[layer.layer :] = [torch.cat(blocks, dim=2) if len(blocks) > 1 else blocks[0]]
 
     def close(self) -> None:
         """Hand all maps of the batch to the analyses that want them together."""
         if self._whole:
-            maps = torch.stack(self._maps, dim=1)
+            maps, visible = torch.stack(self._maps, dim=1), torch.stack(self._visible, dim=1)
             for analysis in self.analyses:
                 if analysis.scope == "example":
-                    analysis.observe_example(self.states[analysis.name], maps, self.batch)
+                    analysis.observe_example(self.states[analysis.name], maps, visible, self.batch)
 
     def _add(self, name: str, parts: Mapping[str, Tensor]) -> None:
         totals = self._sums.setdefault(name, {})
@@ -65,7 +68,7 @@ class Observation:
 def observe_batch(
     model: HeadModel,
     batch: Batch,
-    analyses: Sequence[Analysis],
+    analyses: Sequence[Observer],
     states: Mapping[str, State],
     block_rows: int | None = None,
 ) -> None:
@@ -81,7 +84,7 @@ def observe_batch(
             observe_gradients(model, batch, analysis, states[analysis.name], block_rows)
 
 
-def _parts(model: HeadModel, batch: Batch, analyses: Sequence[Analysis]) -> list[Batch]:
+def _parts(model: HeadModel, batch: Batch, analyses: Sequence[Observer]) -> list[Batch]:
     """The batch, or pieces of it where all maps of all its examples together would take too much memory."""
     if all(a.scope == "layer" for a in analyses):
         return [batch]
@@ -94,7 +97,7 @@ def _parts(model: HeadModel, batch: Batch, analyses: Sequence[Analysis]) -> list
 
 
 def observe_gradients(
-    model: HeadModel, batch: Batch, analysis: Analysis, state: State, block_rows: int | None = None
+    model: HeadModel, batch: Batch, analysis: Observer, state: State, block_rows: int | None = None
 ) -> None:
     """Run a batch with its loss and hand the gradients to one analysis, a few examples at a time: all layers and all scores over the vocabulary are held at once."""
     at_once = max(1, GRADIENT_TOKENS // batch.ids.shape[1])
@@ -115,7 +118,7 @@ def observe_gradients(
 def observe_batches(
     model: HeadModel,
     batches: Iterable[Batch],
-    analyses: Sequence[Analysis],
+    analyses: Sequence[Observer],
     states: Mapping[str, State] | None = None,
     block_rows: int | None = None,
 ) -> dict[str, State]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headwise.analyses.contract import Analysis, Experiment, Shape
+from headwise.analyses.contract import Analysis, Experiment, Observer, Shape
 from headwise.core.errors import InputError, MissingAnnotationError
 from headwise.text.encode import Encoder
 
@@ -92,8 +92,8 @@ class Plan:
     shard_size: int
 
     @property
-    def streaming(self) -> tuple[Analysis, ...]:
-        return tuple(a for a in self.analyses if not isinstance(a, Experiment))
+    def streaming(self) -> tuple[Observer, ...]:
+        return tuple(a for a in self.analyses if isinstance(a, Observer))
 
     @property
     def experiments(self) -> tuple[Experiment, ...]:
@@ -103,7 +103,7 @@ class Plan:
     def shards(self) -> int:
         return -(-(self.scan.examples + self.scan.skipped) // self.shard_size)
 
-    def active(self, shard: int) -> list[Analysis]:
+    def active(self, shard: int) -> list[Observer]:
         """The streaming analyses that see this shard (a budget is rounded up to whole shards)."""
         first = shard * self.shard_size
         return [a for a in self.streaming if (limit := self.limits[a.name]) is None or first < limit]
@@ -171,7 +171,7 @@ def make_plan(
     if not kept:
         reasons = "; ".join(f"{name}: {items['']}" for name, items in dropped.items())
         raise MissingAnnotationError(f"None of the analyses can run on '{corpus.name}' ({reasons}).")
-    taps: frozenset[str] = frozenset().union(*(a.taps for a in kept))
+    taps: frozenset[str] = frozenset().union(*(a.taps for a in kept if isinstance(a, Observer)))
     limits = {a.name: None if full else a.budget for a in kept}
     return Plan(tuple(kept), taps, shape, found, dropped, limits, shard_size)
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import xarray as xr
 
-from headwise.analyses.contract import Analysis, Experiment, Shape
+from headwise.analyses.contract import Analysis, Experiment, Observer, Shape
 from headwise.atlas import Atlas
 from headwise.core.errors import HeadwiseError, MissingAnnotationError, ModelError
 from headwise.core.papers import reference
+from headwise.core.store import Store
 from headwise.core.version import __version__
 from headwise.run.engine import observe_batch
 from headwise.run.plan import Plan, describe, make_plan
@@ -59,6 +60,7 @@ class LocalBench:
     corpus: Any
     shape: Shape
     folder: Path
+    store: Store
     limit: int | None
     report: Report
 
@@ -124,7 +126,7 @@ def _views(model: HeadModel, corpus: Corpus, plan: Plan, options: RunOptions) ->
 
 
 def _run_apart(
-    analysis: Analysis, model: HeadModel, view: Corpus, run_folder: RunFolder, options: RunOptions, report: Report
+    analysis: Observer, model: HeadModel, view: Corpus, run_folder: RunFolder, options: RunOptions, report: Report
 ) -> xr.Dataset:
     """Give an analysis a pass of its own over its form of the corpus; a finished one is kept on disk until the atlas is written."""
     path = run_folder.finished(analysis.name)
@@ -255,8 +257,10 @@ def _perform(
     if path.exists():
         return Atlas.load(path)[experiment.name]
     limits = [limit for limit in (plan.limits[experiment.name], options.limit) if limit is not None]
-    bench = LocalBench(model, corpus, plan.shape, run_folder.work(experiment.name), min(limits, default=None), report)
-    result = experiment.perform(bench)
+    work = run_folder.work(experiment.name)
+    with Store(work, {"experiment": experiment.name, "parameters": describe(experiment.parameters)}) as store:
+        bench = LocalBench(model, corpus, plan.shape, work, store, min(limits, default=None), report)
+        result = experiment.perform(bench)
     Atlas({experiment.name: result}, {}).save(path)
     return result
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from headwise.analyses.contract import Analysis, Experiment, Shape, make_analysis
+from headwise.analyses.contract import Analysis, Observer, Shape, make_analysis
 from headwise.core.errors import ParameterError
 from headwise.models import HeadModel
 from headwise.run.engine import observe_batches
@@ -78,20 +78,25 @@ class Bed:
         return f"the corpus has no {', '.join(lacking)}" if lacking else self.analysis.refusal(self.shape)
 
     @property
+    def observer(self) -> Observer:
+        assert isinstance(self.analysis, Observer)
+        return self.analysis
+
+    @property
     def streams(self) -> bool:
-        return not isinstance(self.analysis, Experiment)
+        return isinstance(self.analysis, Observer)
 
     def batches(self, rows: Sequence[Encoded] | None = None, max_tokens: int = MAX_TOKENS) -> list[Batch]:
         return batches(self.rows if rows is None else rows, max_tokens, self.model.pad_id, self.model.device)
 
     def observe(self, given: Iterable[Batch], block_rows: int | None = None, model: HeadModel | None = None) -> State:
-        states = {self.analysis.name: self.analysis.start(self.shape)}
-        return observe_batches(model or self.model, given, [self.analysis], states, block_rows=block_rows)[
+        states = {self.analysis.name: self.observer.start(self.shape)}
+        return observe_batches(model or self.model, given, [self.observer], states, block_rows=block_rows)[
             self.analysis.name
         ]
 
     def result(self, state: State) -> xr.Dataset:
-        return self.analysis.result(state, self.shape)
+        return self.observer.result(state, self.shape)
 
     def run(self, model: HeadModel | None = None, **options: Any) -> xr.Dataset:
         """The whole way: plan, shards, merge, labels."""
@@ -169,17 +174,17 @@ def check_merge(bed: Bed) -> None:
     assert_same(bed.result(merged(state(0), state(1), state(2))), bed.reference, "(a + b) + c")
     assert_same(bed.result(merged(state(0), merged(state(1), state(2)))), bed.reference, "a + (b + c)")
     assert_same(bed.result(merged(state(2), state(0), state(1))), bed.reference, "c + a + b")
-    empty = bed.analysis.start(bed.shape)
+    empty = bed.observer.start(bed.shape)
     assert_same(bed.result(merged(empty, bed.observe(bed.batches()))), bed.reference, "nothing + a")
     assert_same(
-        bed.result(merged(bed.observe(bed.batches()), bed.analysis.start(bed.shape))), bed.reference, "a + nothing"
+        bed.result(merged(bed.observe(bed.batches()), bed.observer.start(bed.shape))), bed.reference, "a + nothing"
     )
 
 
 def check_saving(bed: Bed) -> None:
     """A state saved and loaded is the same state, to the last bit: alone, and when more is merged into it."""
     first, second = (bed.observe(bed.batches(part)) for part in (bed.rows[:4], bed.rows[4:]))
-    loaded = bed.analysis.start(bed.shape)
+    loaded = bed.observer.start(bed.shape)
     saved = {name: np.array(array) for name, array in first.arrays().items()}
     loaded.load(saved)
     again = loaded.arrays()
@@ -197,7 +202,7 @@ def check_saving(bed: Bed) -> None:
 
 def check_empty(bed: Bed) -> None:
     """A state that has seen nothing gives NaN, no crash."""
-    empty = bed.result(bed.analysis.start(bed.shape))
+    empty = bed.result(bed.observer.start(bed.shape))
     assert empty.sizes == bed.reference.sizes or set(empty.dims) <= set(bed.reference.dims)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from headwise.text.example import Example
 NO_WORD = -1
 NO_SEGMENT = -1
 OVERLONG = ("truncate", "skip")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -256,9 +257,17 @@ class Batch:
     cls: Tensor  # bool [example, token]
     sep: Tensor  # bool [example, token]
     punct: Tensor  # bool [example, token]
+    _memo: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def remember(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What `make` gives, made once for this batch: what is the same in every layer. It dies with the batch."""
+        if key not in self._memo:
+            self._memo[key] = make()
+        made: Made = self._memo[key]
+        return made
 
     @property
     def index(self) -> list[int]:
@@ -279,7 +288,7 @@ class Batch:
         """Only these examples, with the same padding."""
         chosen = torch.as_tensor(list(keep), device=self.device)
         tensors = {name: getattr(self, name)[chosen] for name in _TENSORS}
-        return replace(self, rows=tuple(self.rows[i] for i in keep), **tensors)
+        return replace(self, rows=tuple(self.rows[i] for i in keep), _memo={}, **tensors)
 
 
 _TENSORS = ("ids", "types", "real", "lengths", "word", "segment", "special", "cls", "sep", "punct")

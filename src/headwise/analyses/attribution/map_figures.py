@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from headwise.core.errors import ParameterError
+from headwise.core.labels import head_name
 from headwise.plots import data, style
 from headwise.plots.maps import token_listing
 from headwise.plots.registry import figure
@@ -69,7 +70,7 @@ def five_patterns(dataset: xr.Dataset) -> Figure:
             ax.set_xticks([])
             ax.set_yticks([])
         axes[0, column].set_title(
-            f"{pattern}\n{style.head_name(*place)}, p = {probability:.2f}", loc="center", fontsize=style.SMALL
+            f"{pattern}\n{head_name(*place)}, p = {probability:.2f}", loc="center", fontsize=style.SMALL
         )
     axes[0, 0].set_ylabel("attention")
     axes[1, 0].set_ylabel("contribution of the input")

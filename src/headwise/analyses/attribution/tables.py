@@ -7,7 +7,8 @@ import pandas as pd
 import xarray as xr
 
 from headwise.core.errors import ParameterError, unknown
-from headwise.plots import data, style
+from headwise.core.labels import head_name
+from headwise.plots import data
 from headwise.plots.tables import table_of
 
 SHOWN = ("attention", "previous_layer", "input")
@@ -34,7 +35,7 @@ def special_table(dataset: xr.Dataset, token_type: str = "sep", top: int = 12) -
         one = share.isel(layer=layer, head=head)
         rows.append(
             {
-                "head": style.head_name(layers[layer], heads[head]),
+                "head": head_name(layers[layer], heads[head]),
                 f"attention on {token_type}": float(looked[layer, head]),
                 f"from {token_type}, previous layer": float(one.sel(source="previous_layer", token_type=token_type)),
                 f"from {token_type}, input": float(one.sel(source="input", token_type=token_type)),

@@ -12,7 +12,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.contract import Analysis, Paper, Shape, at_least, layer_head_coords, one_of
+from headwise.analyses.contract import Observer, Paper, Shape, at_least, layer_head_coords, one_of
 from headwise.analyses.coreference.baselines import BASELINES, baseline_choices, candidates_of
 from headwise.analyses.coreference.mentions import MENTION_TYPES, expressions_of
 from headwise.analyses.coreference.windows import Window, windows
@@ -34,7 +34,7 @@ DIMS = ("layer", "head", "mention_type")
 
 
 @dataclass(frozen=True)
-class Coreference(Analysis):
+class Coreference(Observer):
     """Single heads as antecedent selectors, §4.3 and Table 2.
 
     For the head word m of a mention, the prediction is the candidate c that m attends to most, `argmax_c A[m, c]` on word-level maps (to a word: sum over its pieces;

@@ -7,6 +7,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from headwise.core.labels import head_name
 from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap_panels
 from headwise.plots.registry import figure
@@ -56,7 +57,7 @@ def antecedents(dataset: xr.Dataset) -> Figure:
     overall = dataset.sel(mention_type="all")
     layer, head = int(overall["best_layer"]), int(overall["best_head"])
     one = dataset.sel(mention_type=types).isel(layer=layer, head=head)
-    name = style.head_name(layer, head)
+    name = head_name(layer, head)
     _bars(
         ax,
         len(baselines),
@@ -82,7 +83,7 @@ def antecedents(dataset: xr.Dataset) -> Figure:
         own = dataset.sel(mention_type=kind)
         x = place + (len(baselines) + 1.5) * width - 0.4
         ax.annotate(
-            style.head_name(int(own["best_layer"]), int(own["best_head"])),
+            head_name(int(own["best_layer"]), int(own["best_head"])),
             (x, float(own["best_accuracy_high"])),
             xytext=(0, 2),
             textcoords="offset points",

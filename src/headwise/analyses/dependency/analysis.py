@@ -12,7 +12,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.contract import Analysis, Paper, Shape, at_least, layer_head_coords, one_of
+from headwise.analyses.contract import Observer, Paper, Shape, at_least, layer_head_coords, one_of
 from headwise.analyses.dependency import noop
 from headwise.analyses.dependency.pairs import ALL, SUBTYPES, UPOS, Pairs, Settings, gather_pairs, labels_of
 from headwise.core.errors import ParameterError, unknown
@@ -44,7 +44,7 @@ class PairCounts(SparseSums):
 
 
 @dataclass(frozen=True)
-class Dependency(Analysis):
+class Dependency(Observer):
     """Single heads as parsers, §4.2 and Table 1.
 
     On word-level maps A (to a word: sum over pieces; from a word: mean; special tokens left out) the predicted head of a word d is

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from headwise.core.errors import ParameterError, unknown
+from headwise.core.labels import head_name
 from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap, heatmap_panels
 from headwise.plots.registry import figure
@@ -45,7 +46,7 @@ def dependency_table(dataset: xr.Dataset, fewest: int = 30) -> pd.DataFrame:
             {
                 "relation": str(at["relation"].values),
                 "pairs": int(at["best_accuracy_n"]),
-                "head": style.head_name(layer, head),
+                "head": head_name(layer, head),
                 "head_in_paper": f"{layer + 1}-{head + 1}",
                 "direction": str(at["best_direction"].values),
                 "accuracy": float(at["best_accuracy"]),

@@ -11,7 +11,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.contract import Analysis, Paper, Shape, at_least
+from headwise.analyses.contract import Observer, Paper, Shape, at_least
 from headwise.analyses.distance.behaviours import with_behaviours
 from headwise.core.errors import ParameterError
 from headwise.stats.accumulators import State, Sums
@@ -26,7 +26,7 @@ SINK = 1e-3  # a row that lacks more than this has a learned sink, no rounding
 
 
 @dataclass(frozen=True)
-class Distance(Analysis):
+class Distance(Observer):
     """Distances between heads, §6 and Fig 6.
 
     `js[head_a, head_b] = (1 / tokens) Σ_i JS(A_a[i, :], A_b[i, :])` in nats over all tokens of the corpus, with `JS = H(m) − (H(p) + H(q)) / 2`: 0 for heads that
@@ -76,7 +76,7 @@ class Distance(Analysis):
         heads = shape.layers * shape.heads
         return State(js=Sums(heads, heads), tokens=Sums(1), examples=Sums(1))
 
-    def observe_example(self, state: State, maps: Tensor, batch: Batch) -> None:
+    def observe_example(self, state: State, maps: Tensor, visible: Tensor, batch: Batch) -> None:
         for flat in self._groups(maps, batch):
             state.sums("js").add(pairwise_js(flat))
         state.sums("tokens").add(batch.lengths.sum())

@@ -12,7 +12,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.contract import Analysis, Paper, Shape, layer_head_coords, mean_variables
+from headwise.analyses.contract import Observer, Paper, Shape, layer_head_coords, mean_variables
 from headwise.analyses.features.predicates import Feature, known_features, parse_features
 from headwise.core.errors import ParameterError, unknown
 from headwise.models.view import Layer, Rows
@@ -21,7 +21,7 @@ from headwise.text.encode import Batch
 
 
 @dataclass(frozen=True)
-class Features(Analysis):
+class Features(Observer):
     """Attention that tokens of a feature receive.
 
     For a token t of the feature (every piece is a token), `a(t) = Σ_i A[i, t] / n`; of an input with several such tokens the largest; inputs without any are left out; the mean

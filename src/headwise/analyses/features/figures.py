@@ -9,6 +9,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from headwise.core.errors import ParameterError
+from headwise.core.labels import head_name
 from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap_panels, short
 from headwise.plots.registry import figure
@@ -243,7 +244,7 @@ def pair_excess(dataset: xr.Dataset) -> Figure:
     for place, name in enumerate(labels):
         if np.isfinite(excess[..., place]).any():
             layer, head = np.unravel_index(np.nanargmax(excess[..., place]), excess.shape[:2])
-            where = style.head_name(data.numbers(dataset, "layer")[layer], data.numbers(dataset, "head")[head])
+            where = head_name(data.numbers(dataset, "layer")[layer], data.numbers(dataset, "head")[head])
             best.append(
                 f"{name}: {where} +{excess[layer, head, place]:.2f}"
                 + (" (p < 0.05 corrected)" if p[layer, head, place] < 0.05 else "")

@@ -12,7 +12,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.contract import Analysis, Paper, Shape, at_least, layer_head_coords, mean_variables
+from headwise.analyses.contract import Observer, Paper, Shape, at_least, layer_head_coords, mean_variables
 from headwise.analyses.frames.links import LinkRecords, Links, Settings, gather_links
 from headwise.core.errors import ParameterError
 from headwise.models.picks import group_max, pick
@@ -33,7 +33,7 @@ COUNTS = (
 
 
 @dataclass(frozen=True)
-class Frames(Analysis):
+class Frames(Observer):
     """Weights between a frame's target and its elements.
 
     Of each sentence the links (target, core element) that pass the filters; every pair of their pieces (i of the target, j of the element) counts.

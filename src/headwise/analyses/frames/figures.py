@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from headwise.core.errors import ParameterError
+from headwise.core.labels import head_name
 from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap_panels
 from headwise.plots.registry import figure
@@ -44,7 +45,7 @@ def frame_scores(dataset: xr.Dataset) -> Figure:
         named.append(
             (
                 score[layer, head],
-                f"{style.head_name(coords['layer'][layer], coords['head'][head])} {score[layer, head]:.3f}{p}",
+                f"{head_name(coords['layer'][layer], coords['head'][head])} {score[layer, head]:.3f}{p}",
             )
         )
     best = "; ".join(text for _, text in sorted(named, reverse=True))
@@ -171,7 +172,7 @@ def frame_heads(
             low.bar(range(len(tokens)), plane[list(target)].max(0), color=colours)
             low.set_xticks(range(len(tokens)), tokens, rotation=60, ha="right", rotation_mode="anchor")
             low.set_ylabel("weight")
-            top.set_title(f"{style.head_name(layer, head)} (score {score[layer, head]:.3f})")
+            top.set_title(f"{head_name(layer, head)} (score {score[layer, head]:.3f})")
         style.annotate_figure(
             fig,
             "The heads that link targets to elements most",

@@ -11,18 +11,10 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.contract import (
-    WEIGHTINGS,
-    Analysis,
-    Paper,
-    Shape,
-    layer_head_coords,
-    mean_variables,
-    one_of,
-    tidy,
-)
+from headwise.analyses.contract import WEIGHTINGS, Observer, Paper, Shape, layer_head_coords, mean_variables, one_of
 from headwise.analyses.surface.analysis import TOKEN_TYPES
 from headwise.core.errors import ParameterError
+from headwise.core.labels import tidy
 from headwise.models.session import at_least_single
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import State, means
@@ -33,7 +25,7 @@ PAPER_OTHER = ("cls", "other")  # the paper's "other" is everything but separato
 
 
 @dataclass(frozen=True)
-class Gradient(Analysis):
+class Gradient(Observer):
     """Gradient-based importance of attention, Fig 3: `|d loss / d A[l, h, i, j]|`.
 
     The loss of an example is the mean over its predicted tokens; its gradient is taken with respect to the very weights that multiply the values.

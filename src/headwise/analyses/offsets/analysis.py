@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headwise.analyses.contract import (
     WEIGHTINGS,
-    Analysis,
+    Observer,
     Paper,
     Shape,
     at_least,
@@ -29,7 +29,7 @@ DEFAULT_REACH = 511
 
 
 @dataclass(frozen=True)
-class Offsets(Analysis):
+class Offsets(Observer):
     """How much a head looks at each relative position.
 
     With offset o = source position − receiving position and N(o) the number of pairs (i, i+o) in the corpus that the model can see:

@@ -13,7 +13,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.contract import Analysis, Paper, Shape, at_least, layer_head_coords, mean_variables
+from headwise.analyses.contract import Observer, Paper, Shape, at_least, layer_head_coords, mean_variables
 from headwise.analyses.patterns.correct import corrected_shares, corrected_with_interval, said_given_true
 from headwise.analyses.patterns.maps import images, shrink, shrink_visible
 from headwise.analyses.patterns.network import PATTERNS, PatternClassifier, load_classifier, shipped_classifier
@@ -27,7 +27,7 @@ AT_ONCE = 256
 
 
 @dataclass(frozen=True)
-class Patterns(Analysis):
+class Patterns(Observer):
     """The share of each head's maps that a trained classifier calls vertical, diagonal, vertical+diagonal, block, or heterogeneous.
 
     Every map `A[l, h]` of every example is brought to one size (`headwise.analyses.patterns.maps`) and classified by a network of eight convolutions; its class is the most

@@ -12,7 +12,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.contract import Analysis, Paper, Shape, at_least, layer_head_coords, mean_variables, one_of
+from headwise.analyses.contract import Observer, Paper, Shape, at_least, layer_head_coords, mean_variables, one_of
 from headwise.analyses.roles import tests as role_tests
 from headwise.analyses.roles.sieves import Sieve, find_sieve, known_sieves, load_sieves, sieve_matrices
 from headwise.core.errors import ParameterError
@@ -26,7 +26,7 @@ DIMS = (*HEADS, "role")
 
 
 @dataclass(frozen=True)
-class Roles(Analysis):
+class Roles(Observer):
     """Sieve bias of every head for every role, tested.
 
     For a token t whose sieve S(t) ∩ V(t) is not empty, `β(t) = (mean of A[t, j] over the sieve) / (mean of A[t, j] over V(t))`: 1 for uniform attention. The score of an input

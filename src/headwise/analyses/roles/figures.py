@@ -11,6 +11,7 @@ from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
+from headwise.core.labels import head_name
 from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap_panels
 from headwise.plots.registry import figure
@@ -117,7 +118,7 @@ def score_distributions(dataset: xr.Dataset) -> Figure:
     )
     _score_axis(right, dataset)
     right.set_ylabel("inputs")
-    name = style.head_name(data.numbers(dataset, "layer")[layer], data.numbers(dataset, "head")[head])
+    name = head_name(data.numbers(dataset, "layer")[layer], data.numbers(dataset, "head")[head])
     style.panel_labels(
         [left, middle, right],
         ["scores of all heads", "tests", f"{name}, {roles[place]}: p = {p[layer, head, place]:.2f}"],

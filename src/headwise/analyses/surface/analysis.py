@@ -11,16 +11,8 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.contract import (
-    WEIGHTINGS,
-    Analysis,
-    Paper,
-    Shape,
-    layer_head_coords,
-    mean_variables,
-    one_of,
-    tidy,
-)
+from headwise.analyses.contract import WEIGHTINGS, Observer, Paper, Shape, layer_head_coords, mean_variables, one_of
+from headwise.core.labels import tidy
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import State, means
 from headwise.text.encode import Batch
@@ -31,7 +23,7 @@ ORIGINS = ("token_type", "token_type_from_sep", "token_type_from_other")
 
 
 @dataclass(frozen=True)
-class Surface(Analysis):
+class Surface(Observer):
     """Mean attention by relative position and token type, entropy and largest weight of each head.
 
     For a row i with weights `A[i, :]` over its visible keys V(i), averaged over the rows of an example, then over examples (or, with `weighting="tokens"`, over all rows alike):

@@ -12,7 +12,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.contract import Analysis, Paper, Shape, layer_head_coords, mean_variables, one_of
+from headwise.analyses.contract import Observer, Paper, Shape, layer_head_coords, mean_variables, one_of
 from headwise.analyses.features.predicates import known_features
 from headwise.analyses.offsets.analysis import sum_by_offset
 from headwise.analyses.token_pairs.pairs import Pair, known_pairs, parse_pairs
@@ -30,7 +30,7 @@ ROUNDING = 1e-6  # a difference of weights below this is rounding
 
 
 @dataclass(frozen=True)
-class TokenPairAttention(Analysis):
+class TokenPairAttention(Observer):
     """Weights between two kinds of words of a sentence.
 
     Over all pairs of pieces (i, j) of an input that are of the kind and that the head may see:

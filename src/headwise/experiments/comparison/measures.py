@@ -10,7 +10,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.contract import Analysis, Shape
+from headwise.analyses.contract import Observer, Shape
 from headwise.models import HeadModel
 from headwise.run.engine import observe_batch
 from headwise.stats.accumulators import Moments, State
@@ -54,7 +54,7 @@ class Measured:
 class Measuring:
     """Several analyses watching one model."""
 
-    def __init__(self, model: HeadModel, analyses: Sequence[Analysis], shape: Shape, examples: int) -> None:
+    def __init__(self, model: HeadModel, analyses: Sequence[Observer], shape: Shape, examples: int) -> None:
         self.model, self.analyses, self.shape = model, analyses, shape
         self._current = _Current()
         self.states = {analysis.name: self._keeping(analysis.start(shape), examples) for analysis in analyses}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from headwise.analyses.contract import Analysis, Experiment, make_analysis, one_of
+from headwise.analyses.contract import Analysis, Observer, make_analysis, one_of
 from headwise.atlas import Atlas
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.version import __version__
@@ -73,14 +73,14 @@ def compare(
     called = _names(opened, names)
     text = open_corpus(corpus, tokenizer=opened[0].tokenizer, limit=limit)
     rows = _rows(opened, called, text)
-    chosen = [make_analysis(item) if isinstance(item, str) else item for item in analyses]
-    chosen = [a for a in chosen if not isinstance(a, Experiment) and "attention_gradient" not in a.taps]
+    given = [make_analysis(item) if isinstance(item, str) else item for item in analyses]
+    chosen = [a for a in given if isinstance(a, Observer) and "attention_gradient" not in a.taps]
     left_out: dict[str, Any] = {}
     measuring: list[Measuring] = []
     if chosen:
         plans = [make_plan(model, text, chosen, limit=limit, shard_size=64) for model in opened]
         left_out = {name: items for plan in plans for name, items in plan.dropped.items()}
-        usable = [a for a in plans[0].analyses if all(any(b.name == a.name for b in plan.analyses) for plan in plans)]
+        usable = [a for a in plans[0].streaming if all(any(b.name == a.name for b in plan.analyses) for plan in plans)]
         if usable:
             measuring = [
                 Measuring(model, usable, plan.shape, len(rows)) for model, plan in zip(opened, plans, strict=True)

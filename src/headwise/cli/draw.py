@@ -52,8 +52,8 @@ def draw(
 
       headwise draw --relation coreference --out antecedents.svg
     """
-    from headwise.models import HeadModel
     from headwise.core.labels import parse_head
+    from headwise.models import HeadModel
     from headwise.page.sample import draw_all_maps, draw_heads, sample_of
     from headwise.plots import save_figure
     from headwise.plots.save import FORMATS

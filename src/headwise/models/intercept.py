@@ -72,8 +72,9 @@ class Interception(TorchFunctionMode):
         assert self.open is not None
         formed, seen = weights, self.open
         if weights.ndim == 3:
-            heads = int(self.module.num_heads)  # type: ignore[arg-type]
-            shape = self.weights.shape if self.weights.ndim == 4 else (-1, heads, *weights.shape[1:])
+            shape = self.weights.shape
+            if self.weights.ndim != 4:
+                shape = torch.Size((-1, int(self.module.num_heads), *weights.shape[1:]))  # type: ignore[arg-type]
             formed, seen = weights.view(shape), seen.view(shape)
             value = value.view(*formed.shape[:2], *value.shape[1:])
         output = self._attend(formed, value, seen)

@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 OUT ?= atlas
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: atlas test setup setup-test lint benchmarks clean
+.PHONY: atlas test test-minimal setup setup-test lint benchmarks clean
 
 setup: $(VENV)/.installed
 
@@ -31,6 +31,12 @@ lint: setup-test
 
 test: setup-test lint
 	$(BIN)/pytest -n 2 --dist loadfile
+
+# Without any extra: what a plain `pip install headwise` gives must import and run.
+test-minimal: setup
+	$(PIP) pytest
+	$(BIN)/pytest tests/test_minimal.py
+	$(BIN)/headwise atlas --analyses surface,offsets --limit 20 --out $(OUT)-minimal --overwrite
 
 benchmarks: setup-test
 	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done

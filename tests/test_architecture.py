@@ -1,4 +1,4 @@
-"""The house keeps its plan: who may import whom is the table of docs/architecture.md, read from there and held against every module's imports."""
+"""The house keeps its plan: who may import whom is the table of docs/architecture.md, held against every module."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def imports(source: str) -> list[tuple[int, str, str]]:
 
 
 def room_of(module: str, name: str = "") -> str:
-    """The room of `headwise.stats.tests`: `stats`; of `from headwise import stats`: `stats`; of the top level's own names: nothing."""
+    """`stats` for `headwise.stats.tests` and for `from headwise import stats`; nothing for the top level's own names."""
     parts = [*module.split("."), name]
     return parts[1] if len(parts) > 1 and parts[1] in plan() else ""
 

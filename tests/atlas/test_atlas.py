@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from headwise.analyses.contract import tidy
 from headwise.atlas import Atlas, dataset_digest
 from headwise.core.errors import AtlasError, OutputError, ParameterError
+from headwise.core.labels import tidy
 
 
 def small_atlas() -> Atlas:

@@ -17,7 +17,7 @@ import xarray as xr
 import slow_sieves
 from headwise import Corpus, HeadModel, make_atlas
 from headwise.analyses.contract import make_analysis
-from headwise.analyses.roles import tests as role_tests
+from headwise.analyses.roles import significance
 from headwise.analyses.roles.sieves import known_sieves, sieve
 from headwise.analyses.roles.sieves.registry import forget_sieve
 from headwise.core.errors import MissingAnnotationError, ParameterError
@@ -216,9 +216,9 @@ def simulate(rng: np.random.Generator, inputs: int, true: np.ndarray, skew: floa
 def decide(scores: np.ndarray, tau: float, bootstrap: int = 0) -> dict[str, np.ndarray]:
     moments = Moments(*scores.shape[1:])
     moments.add(torch.from_numpy(scores))
-    roles = list(role_tests.COARSE)[: scores.shape[-1]]
+    roles = list(significance.COARSE)[: scores.shape[-1]]
     settings = SimpleNamespace(tau=tau, alpha=0.05, correction="holm", bootstrap=bootstrap, seed=1)
-    return {name: variable.values for name, variable in role_tests.tested(moments, scores, roles, settings)[0].items()}
+    return {name: variable.values for name, variable in significance.tested(moments, scores, roles, settings)[0].items()}
 
 
 @pytest.mark.parametrize("skew", [0.1, 0.6])
@@ -367,7 +367,7 @@ def test_counts_shares_and_correlations() -> None:
     assert found["per_layer"].tolist() == found["has_role"].sum(1).tolist()
     assert found["coarse_skills"].tolist() == found["has_role"].sum(-1).tolist()
     assert found["skills"].tolist() == found["has_role"][..., 2].tolist()  # of the nine only block is here
-    assert found["sweep"][list(role_tests.THRESHOLDS).index(3.0)].tolist() == has.sum(0).tolist()
+    assert found["sweep"][list(significance.THRESHOLDS).index(3.0)].tolist() == has.sum(0).tolist()
     assert (np.diff(found["sweep"], axis=0) <= 0).all()
     assert found["histogram"].sum(-1).tolist() == np.full((3, 4, 4), 100).tolist()
     scores = simulate(np.random.default_rng(10), 100, true, 0.3)
@@ -375,10 +375,10 @@ def test_counts_shares_and_correlations() -> None:
     expected = scipy.stats.spearmanr(scores.mean(0)[..., 0].ravel(), scores.mean(0)[..., 1].ravel())
     assert again["spearman"][0, 1] == pytest.approx(expected.statistic)
     assert again["spearman_p_value"][0, 1] == pytest.approx(expected.pvalue)
-    low = role_tests.EDGES[:-1]
+    low = significance.EDGES[:-1]
     column = scores[:, 1, 2, 3]
     assert again["histogram"][1, 2, 3].tolist() == [
-        int(((column >= a) & (column < b)).sum()) for a, b in zip(low, role_tests.EDGES[1:], strict=True)
+        int(((column >= a) & (column < b)).sum()) for a, b in zip(low, significance.EDGES[1:], strict=True)
     ]
 
 

@@ -13,7 +13,7 @@ import xarray as xr
 from torch import Tensor
 
 from headwise.analyses.contract import Observer, Paper, Shape, at_least, layer_head_coords, mean_variables, one_of
-from headwise.analyses.roles import tests as role_tests
+from headwise.analyses.roles import significance
 from headwise.analyses.roles.sieves import Sieve, find_sieve, known_sieves, load_sieves, sieve_matrices
 from headwise.core.errors import ParameterError
 from headwise.models.view import Layer, Rows
@@ -93,9 +93,9 @@ class Roles(Observer):
         at_least("bootstrap", self.bootstrap, 0)
         load_sieves(self.plugin)
         names = [sieve.name for sieve in self._chosen()]
-        if self.tau is None and not set(names) & set(role_tests.COARSE):
+        if self.tau is None and not set(names) & set(significance.COARSE):
             raise ParameterError(
-                f"`tau` must be given where none of {', '.join(role_tests.COARSE)}, whose scores it comes from, is among the sieves."
+                f"`tau` must be given where none of {', '.join(significance.COARSE)}, whose scores it comes from, is among the sieves."
             )
 
     def _chosen(self) -> tuple[Sieve, ...]:
@@ -161,9 +161,9 @@ class Roles(Observer):
         )
         for name, part in (("tokens", "tokens"), ("tokens_empty", "empty"), ("inputs_left_out", "left_out")):
             variables[name] = xr.Variable(("layer", "role"), state.sums(part).total.numpy().astype(np.int64))
-        tests, attrs = role_tests.tested(moments, state.records("scores").values, roles, self)
+        tests, attrs = significance.tested(moments, state.records("scores").values, roles, self)
         variables |= tests
-        coords: dict[str, Any] = layer_head_coords(shape) | role_tests.coordinates(roles)
+        coords: dict[str, Any] = layer_head_coords(shape) | significance.coordinates(roles)
         coords["about"] = ("role", np.array([sieve.about for sieve in self._chosen()]))
         attrs["roles_not_computed"] = ", ".join(sorted(absent))
         seen = moments.count.numpy().reshape(-1, len(roles)).max(0)
@@ -185,7 +185,7 @@ class Roles(Observer):
             f"τ = {attrs['tau']:g} ({origin}); {attrs['inputs']:,} inputs, {heads} heads",
             f"Heads with the role, p < {self.alpha:g}: {found or 'none'}; {sum(counts.values())} in all, {corrected} after correction ({self.correction})",
         ]
-        known = [role for role in role_tests.COARSE if role in counts and dataset["bias_n"].sel(role=role).any()]
+        known = [role for role in significance.COARSE if role in counts and dataset["bias_n"].sel(role=role).any()]
         if known:
             lines.append(f"With none of {', '.join(known)}: {round(attrs['unskilled'] * heads)} heads")
         return lines
@@ -200,7 +200,7 @@ class Roles(Observer):
 
 def _ordered(names: Mapping[str, Any]) -> list[str]:
     """The paper's roles first, then all others as registered."""
-    first = [name for name in dict.fromkeys((*role_tests.COARSE, *role_tests.FINE)) if name in names]
+    first = [name for name in dict.fromkeys((*significance.COARSE, *significance.FINE)) if name in names]
     return [*first, *(name for name in names if name not in first)]
 
 

@@ -169,5 +169,5 @@ def _load_plugin(plugin: str, changed: int) -> Any:
 
 @cache
 def _load_own() -> None:
-    for module in ("positions", "syntax", "kinds"):
+    for module in ("positions", "syntax", "builtin"):
         importlib.import_module(f"headwise.analyses.roles.sieves.{module}")

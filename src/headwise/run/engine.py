@@ -79,6 +79,7 @@ def observe_batch(
             observation = Observation(streaming, states, part)
             model.forward(part, observation, block_rows=block_rows)
             observation.close()
+            part.forget()
     for analysis in analyses:
         if "attention_gradient" in analysis.taps:
             observe_gradients(model, batch, analysis, states[analysis.name], block_rows)
@@ -113,6 +114,7 @@ def observe_gradients(
                 totals[key] = totals[key] + value if key in totals else value
         for layer, totals in sums.items():
             analysis.observe(state, totals, Layer(layer), inputs)
+        inputs.forget()
 
 
 def observe_batches(

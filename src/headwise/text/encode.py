@@ -269,6 +269,10 @@ class Batch:
         made: Made = self._memo[key]
         return made
 
+    def forget(self) -> None:
+        """Drop what was remembered, once the batch has been seen: a list of batches must not keep it all."""
+        self._memo.clear()
+
     @property
     def index(self) -> list[int]:
         """The positions of these examples in the corpus."""

@@ -218,7 +218,9 @@ def decide(scores: np.ndarray, tau: float, bootstrap: int = 0) -> dict[str, np.n
     moments.add(torch.from_numpy(scores))
     roles = list(significance.COARSE)[: scores.shape[-1]]
     settings = SimpleNamespace(tau=tau, alpha=0.05, correction="holm", bootstrap=bootstrap, seed=1)
-    return {name: variable.values for name, variable in significance.tested(moments, scores, roles, settings)[0].items()}
+    return {
+        name: variable.values for name, variable in significance.tested(moments, scores, roles, settings)[0].items()
+    }
 
 
 @pytest.mark.parametrize("skew", [0.1, 0.6])

@@ -159,7 +159,7 @@ def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
 def test_a_hub_name_out_of_reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from headwise.models import opening
 
-    monkeypatch.setattr(opening, "_offline", lambda where: True)
+    monkeypatch.setattr(opening, "offline", lambda where: True)
     refused(
         "nobody-here/no-such-model",
         "'nobody-here/no-such-model' is neither a folder here nor a model that can be fetched from the hub now",
@@ -242,6 +242,30 @@ def test_too_long_an_input() -> None:
         opened.forward(ids_batch((39,)))
     with pytest.raises(InputError, match="at least one example"):
         opened.batch([])
+
+
+def test_inputs_are_limited_without_a_change_to_the_model() -> None:
+    def opened(**limits: Any) -> HeadModel:
+        return HeadModel.open(build(*SERVED["bert"]), tokenizer=word_tokenizer(), **limits)
+
+    text = " ".join(f"w{i}" for i in range(20))
+    whole, cut, skipping = opened(), opened(max_length=6), opened(max_length=6, overlong="skip")
+    assert len(whole.encode(text)) == 22
+    assert (len(cut.encode(text)), cut.max_length, cut.encoder.max_length) == (6, whole.max_length, 6)
+    with pytest.raises(InputError, match="longer than 6 tokens"):
+        skipping.encode(text)
+    longer = opened(max_length=1000)
+    assert longer.encoder.max_length == whole.max_length
+    assert longer.notes == [f"Inputs of 1000 tokens were asked for; the model takes at most {whole.max_length}."]
+    shorter = whole.encoder.limited(4, "skip")
+    assert (shorter.max_length, shorter.overlong, shorter.limited(9).max_length) == (4, "skip", 4)
+    assert (whole.encoder.max_length, whole.encoder.overlong) == (whole.max_length, "truncate")
+    copied = cut.in_precision(torch.float64)
+    assert copied.encoder.max_length == 6
+    with pytest.raises(ParameterError, match="`max_length` must be at least 2; it is 1"):
+        opened(max_length=1)
+    with pytest.raises(ParameterError, match="`overlong` must be one of truncate, skip"):
+        opened(overlong="drop")
 
 
 # --- words ----------------------------------------------------------------------------------------------------------

@@ -122,19 +122,13 @@ class Source(NamedTuple):
 
     def open(self) -> tuple[Any, Any]:
         """The model and the corpus."""
-        from headwise.analyses.contract import one_of
         from headwise.models import HeadModel
         from headwise.text import annotate, open_corpus
-        from headwise.text.encode import OVERLONG
 
-        one_of("overlong", self.overlong, OVERLONG)
-        model = HeadModel.open(self.model, device=self.device, stack=self.stack)
+        limits: dict[str, Any] = {"max_length": self.max_length, "overlong": self.overlong}
+        model = HeadModel.open(self.model, device=self.device, stack=self.stack, **limits)
         for note in model.notes:
             err.print(f"[dim]{note}[/dim]")
-        model.encoder.max_length, model.encoder.overlong = (
-            min(self.max_length or model.max_length, model.max_length),
-            self.overlong,
-        )
         # The limit comes before the parser: what is not used need not be parsed.
         corpus = open_corpus(self.corpus, tokenizer=model.tokenizer, limit=self.limit)
         return model, annotate(corpus, self.parser) if self.parser else corpus

@@ -14,18 +14,20 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from headwise.core.checks import at_least, one_of
 from headwise.core.errors import InputError, ModelError, ParameterError, unknown
 from headwise.models import opening
 from headwise.models.calling import call_part, evaluating
 from headwise.models.fallbacks import lead_to_tap
 from headwise.models.interventions import Intervention, plan_interventions
+from headwise.models.measure import measure
 from headwise.models.session import BLOCK_BYTES, Session, at_least_single
-from headwise.models.sites import KINDS, Sites, find_sites
+from headwise.models.sites import KINDS
 from headwise.models.sizes import head_of, input_limit, padding_id
 from headwise.models.tap import NAME
 from headwise.models.trace import Trace, TraceWatcher
 from headwise.models.view import TAPS, Rows, Watcher
-from headwise.text.encode import Batch, Encoded, Encoder, collate
+from headwise.text.encode import OVERLONG, Batch, Encoded, Encoder, collate
 from headwise.text.example import Example
 
 Interventions = Mapping[Any, Intervention]
@@ -46,18 +48,30 @@ class HeadModel:
     causal, stack
         Whether tokens see only what is before them; `encoder`, `decoder` (self-attention) or `cross`.
     max_length, pad_id
-        The longest input in tokens; the id that fills batches.
+        The longest input in tokens that the model takes (`encoder` may be limited to less); the id that fills batches.
     lm_kind
         `masked`, `causal` or None where there is no language-model head.
     notes
         What was decided at opening that a user should know.
     sites, encoder_part
-        The attention modules of the stack; the encoder of an encoder-decoder. With `run`, `evaluating` and `in_precision` they are for code that makes passes of its own.
+        The attention modules of the stack; the encoder of an encoder-decoder. With `run`, `evaluating` and
+        `in_precision` they are for code that makes passes of its own.
     """
 
-    def __init__(self, module: PreTrainedModel, tokenizer: Any, name: str, stack: str | None, notes: list[str]) -> None:
+    def __init__(
+        self,
+        module: PreTrainedModel,
+        tokenizer: Any,
+        name: str,
+        stack: str | None,
+        notes: list[str],
+        max_length: int | None = None,
+        overlong: str = "truncate",
+    ) -> None:
         if stack is not None and stack not in KINDS:
             raise ParameterError(unknown("stack", stack, KINDS))
+        one_of("overlong", overlong, OVERLONG)
+        at_least("max_length", max_length or 2, 2)
         self.module, self.tokenizer, self.name, self.notes = module, tokenizer, name, notes
         self.config = module.config
         self.device: torch.device = next(module.parameters()).device
@@ -67,17 +81,21 @@ class HeadModel:
             opening.check_tokenizer(module, tokenizer, name)
         self.pad_id = padding_id(module, tokenizer)
         self.max_length = input_limit(module, tokenizer, notes)
-        self._encoder = None if tokenizer is None else Encoder(tokenizer, self.max_length)
+        if max_length is not None and max_length > self.max_length:
+            notes.append(f"Inputs of {max_length} tokens were asked for; the model takes at most {self.max_length}.")
+        limit = min(max_length or self.max_length, self.max_length)
+        self._encoder = None if tokenizer is None else Encoder(tokenizer, limit, overlong)
         self.encoder_part: nn.Module | None = module.get_encoder() if self.config.is_encoder_decoder else None
         self._undo: list[Callable[[], object]] = []
         self._select_tap()
         try:
-            self.sites, self.stack = self._probe(stack)
+            found = measure(module, self.encoder_part, self.pad_id, stack)
         except BaseException:
             self.close()
             raise
+        self.sites, self.stack, self.hidden = found.sites, found.stack, found.hidden
         self.has_lm_head, self.lm_kind = head_of(module, self.stack)
-        self._measure()
+        self._count()
 
     # --- opening and closing ----------------------------------------------------------------------------------------
 
@@ -91,23 +109,29 @@ class HeadModel:
         dtype: torch.dtype | None = None,
         stack: str | None = None,
         task: str | None = None,
+        max_length: int | None = None,
+        overlong: str = "truncate",
     ) -> HeadModel:
         """Open a model and select the tap on it.
 
         Parameters
         ----------
-        model
+        model : str, Path or Module, optional
             A folder, a hub name, a module of transformers, or None for the built-in demo model.
-        tokenizer
+        tokenizer : optional
             A fast tokenizer, or a folder or name to load it from; by default the one beside the model.
-        device
+        device : torch.device or str, optional
             Where to run; a GPU where there is one. A given module stays where it is.
-        dtype
+        dtype : torch.dtype, optional
             Precision of the weights; by default the checkpoint's own on a GPU, at least float32 on a CPU.
-        stack
+        stack : str, optional
             For encoder-decoders: `encoder` (default), `decoder` (self-attention) or `cross`.
-        task
+        task : str, optional
             `lm` (masked or causal, whichever the model is) or `classification`; by default the head that the checkpoint has.
+        max_length : int, optional
+            The longest input in tokens, special ones included; by default, and at most, what the model takes.
+        overlong : str, default "truncate"
+            What happens to longer inputs: `truncate` or `skip`.
         """
         notes: list[str] = []
         if isinstance(model, nn.Module):
@@ -117,11 +141,7 @@ class HeadModel:
             if dtype is not None:
                 module = module.to(dtype)  # type: ignore[arg-type]
         else:
-            demo = model is None
-            if model is None:
-                from headwise.models.demo import demo_model_path
-
-                model = demo_model_path()
+            demo, model = model is None, opening.model_path(model)
             where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
             module = opening.load_model(model, task, where, dtype, notes)
             name = Path(model).expanduser().resolve().name if Path(model).expanduser().is_dir() else str(model)
@@ -129,7 +149,7 @@ class HeadModel:
             tokenizer = model if tokenizer is None else tokenizer
         if isinstance(tokenizer, str | Path):
             tokenizer = opening.load_tokenizer(tokenizer)
-        return cls(module, tokenizer, name, stack, notes)
+        return cls(module, tokenizer, name, stack, notes, max_length, overlong)
 
     def _select_tap(self) -> None:
         """Choose the registered function on every config in the model, so that submodels are tapped too, and lead the few others there."""
@@ -157,39 +177,7 @@ class HeadModel:
 
     # --- what the model is ------------------------------------------------------------------------------------------
 
-    def _probe(self, stack: str | None) -> tuple[Sites, str]:
-        """Run a few tokens through the model to see which modules compute attention and in which shapes."""
-        vocabulary = getattr(self.module.get_input_embeddings(), "num_embeddings", 100)
-        ids = torch.arange(12, device=self.device).view(2, 6) * 7 % max(vocabulary - 1, 1)
-        ids = torch.where(ids >= self.pad_id, ids + 1, ids).clamp(max=vocabulary - 1)
-        real = torch.tensor([[True] * 6, [True] * 4 + [False] * 2], device=self.device)
-        ids = torch.where(real, ids, self.pad_id)
-
-        def run(decoder_tokens: int = 5) -> Any:
-            # The decoder gets one token less than the encoder, so that cross-attention is told by its shape.
-            part = "decoder" if self.encoder_part is not None and stack in ("decoder", "cross") else "encoder"
-            return call_part(
-                self.module, self.encoder_part, part, ids, real, torch.zeros_like(ids), decoder_tokens=decoder_tokens
-            )
-
-        try:
-            with self.evaluating(), torch.no_grad():
-                sites, found = find_sites(self.module, run, real, stack, self.encoder_part)
-                with Session(sites, real, TraceWatcher(frozenset({"hidden"}))).running() as session:
-                    output = run(decoder_tokens=6)
-        except ModelError:
-            raise
-        except Exception as error:
-            text = " ".join(str(error).split())
-            raise ModelError(
-                f"{type(self.module).__name__} does not run on plain text with the tap ({type(error).__name__}: {text[:200]}); it is not served."
-            ) from error
-        shape = tuple((output.last_hidden_state if session.final is None else session.final).shape)
-        self.hidden = shape[-1] if len(shape) == 3 else 0
-        sites.tokens_first = shape[:2] == (6, 2)
-        return sites, found
-
-    def _measure(self) -> None:
+    def _count(self) -> None:
         sites = self.sites
         self.layers, self.heads, self.kv_heads, self.causal = sites.layers, sites.heads, sites.kv_heads, sites.causal
         self.d_head = sites.d_heads[0]
@@ -245,7 +233,7 @@ class HeadModel:
         """One example (or plain text) as a row of tokens."""
         row = self.encoder.encode(Example(text=example) if isinstance(example, str) else example, index)
         if row is None:
-            raise InputError(f"The example is longer than the {self.max_length} tokens the model takes.")
+            raise InputError(f"The example is longer than {self.encoder.max_length} tokens.")
         return row
 
     def batch(self, examples: Example | str | Encoded | Sequence[Example | str | Encoded]) -> Batch:
@@ -402,8 +390,7 @@ class HeadModel:
             raise ModelError(
                 f"The weights of {self.name} cannot be turned into {name} ({error}); give an unquantised model."
             ) from error
-        copied = HeadModel.open(module, tokenizer=self.tokenizer, stack=self.stack)
-        copied.name = self.name
-        if self.tokenizer is not None:
-            copied.encoder.max_length, copied.encoder.overlong = self.encoder.max_length, self.encoder.overlong
-        return copied
+        limit, overlong = (
+            (None, "truncate") if self._encoder is None else (self.encoder.max_length, self.encoder.overlong)
+        )
+        return HeadModel(module, self.tokenizer, self.name, self.stack, [], limit, overlong)

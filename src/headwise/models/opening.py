@@ -41,14 +41,13 @@ def load_model(
     if task is not None and task not in TASKS:
         raise ParameterError(f"`task` must be one of {', '.join(TASKS)}; it is {task!r}.")
     where = located(name)
-    with _spoken(name, "config.json"):
-        config = AutoConfig.from_pretrained(where, trust_remote_code=False, local_files_only=_offline(where))
+    config = load_config(name)
     chosen = _class_for(config, task, name)
     said = getattr(config, "dtype", None)
     # A config may say float16 of weights that are stored in float32: asking for float32 at once loses nothing on the way.
     asked = dtype or (torch.float32 if device.type == "cpu" and said in HALF else "auto")
     model, missing = _load(chosen, where, config, name, asked)
-    base = _base_prefix(model)
+    base = base_prefix(model)
     heads = [key for key in missing if base and not key.startswith(base)]
     body = [key for key in missing if key not in heads and ".pooler." not in f".{key}"]
     if body:
@@ -90,7 +89,23 @@ def located(name: str | Path) -> str:
     return text
 
 
-def _offline(where: str) -> bool:
+def model_path(model: str | Path | None) -> str:
+    """What a user named as a model, as a folder or a hub name: the demo model's folder for None."""
+    if model is None:
+        from headwise.models.demo import demo_model_path
+
+        return str(demo_model_path())
+    return located(model)
+
+
+def load_config(name: str | Path) -> Any:
+    """The config of a model in a folder or on the hub."""
+    where = located(name)
+    with spoken(name, "config.json"):
+        return AutoConfig.from_pretrained(where, trust_remote_code=False, local_files_only=offline(where))
+
+
+def offline(where: str) -> bool:
     """Whether the hub is out of reach: then only what is already cached is looked for, at once instead of after many tries."""
     if Path(where).is_dir():
         return True
@@ -131,7 +146,7 @@ def _class_for(config: Any, task: str | None, name: str | Path) -> Any:
 
 
 def _load(chosen: Any, where: str, config: Any, name: str | Path, dtype: Any) -> tuple[PreTrainedModel, list[str]]:
-    with _spoken(name, "weights"):
+    with spoken(name, "weights"):
         model, info = chosen.from_pretrained(
             where,
             config=copy.deepcopy(config),
@@ -139,7 +154,7 @@ def _load(chosen: Any, where: str, config: Any, name: str | Path, dtype: Any) ->
             dtype=dtype,
             trust_remote_code=False,
             output_loading_info=True,
-            local_files_only=_offline(where),
+            local_files_only=offline(where),
         )
     wrong = sorted(str(key[0] if isinstance(key, tuple) else key) for key in info.get("mismatched_keys", ()))
     if wrong:
@@ -147,16 +162,16 @@ def _load(chosen: Any, where: str, config: Any, name: str | Path, dtype: Any) ->
     return model, sorted(info["missing_keys"])
 
 
-def _base_prefix(model: PreTrainedModel) -> str:
+def base_prefix(model: PreTrainedModel) -> str:
     prefix = model.base_model_prefix
     return f"{prefix}." if prefix and hasattr(model, prefix) else ""
 
 
 @contextmanager
-def _spoken(name: str | Path, what: str) -> Iterator[None]:
+def spoken(name: str | Path, what: str) -> Iterator[None]:
     """Turn what transformers raises while loading into one sentence."""
     try:
-        with _quiet():
+        with quiet():
             yield
     except (ModelError, KeyboardInterrupt, MemoryError):
         raise
@@ -174,7 +189,7 @@ def _spoken(name: str | Path, what: str) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep the load report and progress bars of transformers off the screen: what matters of them is said in notes and errors."""
     logger = logging.getLogger("transformers")
     level, bars = logger.level, transformers.utils.logging.is_progress_bar_enabled()
@@ -208,9 +223,9 @@ def load_tokenizer(name: str | Path) -> Any:
         )
     ):
         raise ModelError(f"The folder '{name}' has no tokenizer; put tokenizer.json there, or pass `tokenizer`.")
-    with _spoken(name, "tokenizer"):
+    with spoken(name, "tokenizer"):
         return AutoTokenizer.from_pretrained(
-            where, use_fast=True, trust_remote_code=False, local_files_only=_offline(where)
+            where, use_fast=True, trust_remote_code=False, local_files_only=offline(where)
         )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headwise.models.opening import _quiet
+from headwise.models.opening import quiet
 from headwise.testing.models import random_model
 from headwise.text.example import Example
 from headwise.text.tasks import Task
@@ -45,7 +45,7 @@ def toy_folder(
     model, tokenizer = random_model(
         causal=causal, layers=layers, heads=heads, d_head=d_head, words=WORDS, max_length=32, seed=seed
     )
-    with _quiet():
+    with quiet():
         model.save_pretrained(path)  # type: ignore[operator]
     tokenizer.save_pretrained(path)
     return Path(path)

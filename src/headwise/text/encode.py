@@ -80,6 +80,18 @@ class Encoder:
         self.max_length = max_length
         self.overlong = overlong
 
+    def limited(self, max_length: int, overlong: str | None = None) -> Encoder:
+        """An encoder with the same tokenizer and another limit (never above this one's); this one stays as it is.
+
+        Parameters
+        ----------
+        max_length : int
+            The longest row it gives.
+        overlong : str, optional
+            What it does with longer ones; by default what this one does.
+        """
+        return Encoder(self.tokenizer, min(max_length, self.max_length), overlong or self.overlong)
+
     @cached_property
     def cls_id(self) -> int | None:
         """The id of the token that opens an input: cls, or beginning of sequence."""

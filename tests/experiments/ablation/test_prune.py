@@ -20,7 +20,7 @@ from headwise.core.errors import ModelError, OutputError, ParameterError
 from headwise.experiments.ablation import TaskSubject, evaluate, prune
 from headwise.experiments.finetuning import finetune
 from headwise.models import HeadModel
-from headwise.models.opening import _quiet
+from headwise.models.opening import quiet
 from headwise.testing.models import random_model
 from headwise.testing.toy import WORDS, toy_folder, toy_task
 
@@ -44,7 +44,7 @@ def decoder(folder: Path, kind: str = "llama", groups: int = 4) -> Path:
         model = Qwen3ForCausalLM(Qwen3Config(**common, num_key_value_heads=groups, head_dim=8))
     else:
         model = GPTNeoXForCausalLM(GPTNeoXConfig(**common))
-    with _quiet():
+    with quiet():
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -52,7 +52,7 @@ def decoder(folder: Path, kind: str = "llama", groups: int = 4) -> Path:
 
 def plain_logits(folder: Path) -> torch.Tensor:
     ids = torch.tensor([[3, 5, 7, 9, 4, 6]])
-    with torch.no_grad(), _quiet():
+    with torch.no_grad(), quiet():
         return AutoModelForCausalLM.from_pretrained(folder).eval()(ids).logits
 
 

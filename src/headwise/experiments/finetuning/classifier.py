@@ -228,8 +228,8 @@ def make_classifier(
     """A model with a head for a task, by pooling and start; new weights come from torch's current random state."""
     where = opening.located(model)
     notes = [] if notes is None else notes
-    with opening._spoken(model, "config.json"):
-        config = AutoConfig.from_pretrained(where, trust_remote_code=False, local_files_only=opening._offline(where))
+    with opening.spoken(model, "config.json"):
+        config = AutoConfig.from_pretrained(where, trust_remote_code=False, local_files_only=opening.offline(where))
     if pooling == "last_layer":
         config.num_labels = task.outputs
         config.problem_type = "regression" if task.regression else "single_label_classification"
@@ -259,7 +259,7 @@ def make_classifier(
 
 
 def _load(chosen: Any, where: str, config: Any, name: str | Path, start: str) -> PreTrainedModel:
-    with opening._spoken(name, "weights"):
+    with opening.spoken(name, "weights"):
         if start == "random":
             return chosen.from_config(config, dtype=torch.float32)
         model, info = chosen.from_pretrained(
@@ -269,9 +269,9 @@ def _load(chosen: Any, where: str, config: Any, name: str | Path, start: str) ->
             trust_remote_code=False,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # a classifier of another task is drawn anew; anything else is refused below
-            local_files_only=opening._offline(where),
+            local_files_only=opening.offline(where),
         )
-    base = opening._base_prefix(model)
+    base = opening.base_prefix(model)
     wrong = [str(key[0] if isinstance(key, tuple) else key) for key in info.get("mismatched_keys", ())]
     missing = [*wrong, *info["missing_keys"]]
     body = sorted(key for key in missing if (key.startswith(base) or not base) and ".pooler." not in f".{key}")
@@ -333,7 +333,7 @@ def _save_folder(model: PreTrainedModel, tokenizer: Any, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         config._attn_implementation_internal = None
-        with opening._quiet():
+        with opening.quiet():
             model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     except OSError as error:

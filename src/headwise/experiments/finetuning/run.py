@@ -226,9 +226,9 @@ class _Job:
     def _config(self) -> Any:
         from transformers import AutoConfig
 
-        with opening._spoken(self.source, "config.json"):
+        with opening.spoken(self.source, "config.json"):
             return AutoConfig.from_pretrained(
-                self.source, trust_remote_code=False, local_files_only=opening._offline(self.source)
+                self.source, trust_remote_code=False, local_files_only=opening.offline(self.source)
             ).get_text_config()
 
     def ranking(self) -> Ranking:

@@ -1,0 +1,69 @@
+"""What a model is, seen by running a few tokens through it: its attention modules, its stack, the width of its hidden states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from headwise.core.errors import ModelError
+from headwise.models.calling import call_part, evaluating
+from headwise.models.session import Session
+from headwise.models.sites import Sites, find_sites
+from headwise.models.trace import TraceWatcher
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measures:
+    """The attention modules of a stack, the name of the stack, and the width of its hidden states (0: of no usual shape)."""
+
+    sites: Sites
+    stack: str
+    hidden: int
+
+
+def measure(module: PreTrainedModel, encoder: nn.Module | None, pad_id: int, stack: str | None) -> Measures:
+    """Run two short made-up inputs through a model on which the tap is selected.
+
+    Parameters
+    ----------
+    module : PreTrainedModel
+        The model.
+    encoder : Module, optional
+        The encoder of an encoder-decoder.
+    pad_id : int
+        The id that fills batches.
+    stack : str, optional
+        The stack asked for; by default the encoder where there is one.
+    """
+    vocabulary = getattr(module.get_input_embeddings(), "num_embeddings", 100)
+    device = next(module.parameters()).device
+    ids = torch.arange(12, device=device).view(2, 6) * 7 % max(vocabulary - 1, 1)
+    ids = torch.where(ids >= pad_id, ids + 1, ids).clamp(max=vocabulary - 1)
+    real = torch.tensor([[True] * 6, [True] * 4 + [False] * 2], device=device)
+    ids = torch.where(real, ids, pad_id)
+    part = "decoder" if encoder is not None and stack in ("decoder", "cross") else "encoder"
+
+    def run(decoder_tokens: int = 5) -> Any:
+        # The decoder gets one token less than the encoder, so that cross-attention is told by its shape.
+        return call_part(module, encoder, part, ids, real, torch.zeros_like(ids), decoder_tokens=decoder_tokens)
+
+    try:
+        with evaluating(module), torch.no_grad():
+            sites, found = find_sites(module, run, real, stack, encoder)
+            with Session(sites, real, TraceWatcher(frozenset({"hidden"}))).running() as session:
+                output = run(decoder_tokens=6)
+    except ModelError:
+        raise
+    except Exception as error:  # whatever an architecture that expects other inputs may raise
+        text = " ".join(str(error).split())
+        raise ModelError(
+            f"{type(module).__name__} does not run on plain text with the tap "
+            f"({type(error).__name__}: {text[:200]}); it is not served."
+        ) from error
+    shape = tuple((output.last_hidden_state if session.final is None else session.final).shape)
+    sites.tokens_first = shape[:2] == (6, 2)
+    return Measures(sites, found, shape[-1] if len(shape) == 3 else 0)

@@ -10,20 +10,12 @@ import pytest
 
 from headwise.core.errors import InputError, MissingExtraError, ParameterError
 from headwise.text import Corpus, Encoder, Example, annotate
-from headwise.text.annotate import cache_folder
 
 
 def test_without_spacy(monkeypatch):
     monkeypatch.setitem(sys.modules, "spacy", None)
     with pytest.raises(MissingExtraError, match=r"headwise\[parse\]"):
         annotate(Corpus.from_texts(["a"]), "en_core_web_sm")
-
-
-def test_cache_folder(monkeypatch, tmp_path):
-    monkeypatch.setenv("HEADWISE_CACHE", str(tmp_path))
-    assert cache_folder() == tmp_path
-    monkeypatch.delenv("HEADWISE_CACHE")
-    assert cache_folder().name in ("headwise", "Cache")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The demo corpus: true trees, sound agreement, every phenomenon, and the same examples everywhere."""
+"""The demo grammar: true trees, sound agreement, every phenomenon, the same examples everywhere, and the shipped file made again."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from demo_corpus.entities import Dice
+from demo_corpus.examples import demo_examples
+from demo_corpus.grammar import KINDS, Grammar, read_off
+from demo_corpus.lexicon import lexicon
+from demo_corpus.tasks import TASKS, demo_probing, main_tense
+from demo_corpus.write import SHIPPED, main, packed
 from headwise.core.errors import ParameterError
-from headwise.text.demo import demo_corpus, demo_examples, demo_prose, prose_paragraphs
-from headwise.text.demo_tasks import TASKS, demo_probing, main_tense
-from headwise.text.entities import Dice
+from headwise.text import open_corpus
 from headwise.text.example import ROOT, Example
-from headwise.text.grammar import KINDS, Grammar, read_off
-from headwise.text.lexicon import lexicon
 
 SIZE = 400
 # Relations every prefix of a few hundred examples must hold, for each analysis to have something to find.
@@ -420,21 +424,28 @@ def test_same_everywhere(examples: list[Example]) -> None:
     assert demo_examples(100) == examples[:100]
     assert demo_examples(20, seed=1) != examples[:20]
     assert len({e.all_words for e in examples}) == SIZE, "an example comes twice"
-    code = "from headwise.text.demo import demo_corpus as c; print(c(30).survey().fingerprint)"
-    environment = {
-        "PYTHONHASHSEED": "1",
-        "PYTHONPATH": ":".join(sys.path),
-    }  # another order of sets and dicts than in this process
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert other.stdout.strip() == demo_corpus(30).survey().fingerprint
-
-
-def test_corpus_has_every_annotation() -> None:
-    corpus = demo_corpus(20)
-    assert corpus.annotations == {"words", "dependencies", "pos", "coreference", "frames", "segments", "label"}
-    assert corpus.licence == "Apache-2.0"
     with pytest.raises(ParameterError, match="size"):
         demo_examples(0)
+
+
+def test_the_shipped_file_is_made_again_to_the_byte(tmp_path: Path) -> None:
+    """In another process, with another order of sets: whoever changes the grammar runs `python tools/demo_corpus` and commits the file."""
+    out = tmp_path / "again.jsonl.bz2"
+    environment = {"PYTHONHASHSEED": "1", "PYTHONPATH": ":".join(sys.path)}
+    tool = SHIPPED.parents[4] / "tools" / "demo_corpus"
+    subprocess.run([sys.executable, tool, "--out", out], check=True, env=environment, capture_output=True)
+    assert out.read_bytes() == SHIPPED.read_bytes()
+    assert SHIPPED.stat().st_size < 100_000
+
+
+def test_what_is_written_is_read_back(examples: list[Example], tmp_path: Path) -> None:
+    assert list(open_corpus(SHIPPED)) == [replace(e, origin=f"{SHIPPED}:{i + 1}") for i, e in enumerate(examples)]
+    main(["--task", "bigram_shift", "--size", "6", "--seed", "2", "--out", str(tmp_path / "task.jsonl.bz2")])
+    read = list(open_corpus(tmp_path / "task.jsonl.bz2"))
+    assert [(e.words, e.label) for e in read] == [(e.words, e.label) for e in demo_probing("bigram_shift", 6, 2)]
+    assert packed(examples[:5]) == packed(list(examples[:5]))
+    with pytest.raises(SystemExit):
+        main(["--size", "10"])  # the shipped file would no longer be what it is
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -465,17 +476,6 @@ def test_lexicon_is_large_and_multi_piece() -> None:
             assert slot is None or slot.classes <= known, f"{verb.lemma}: {slot.classes - known}"
     for adjective in words.adjectives:
         assert adjective.classes <= known, adjective
-
-
-def test_prose() -> None:
-    paragraphs = prose_paragraphs()
-    count = sum(len(p.split()) for p in paragraphs)
-    assert 1500 <= count <= 2500
-    assert not any(p.startswith("==") or "\n" in p for p in paragraphs)
-    pairs = demo_prose()
-    assert len(pairs) >= 10
-    for example in pairs:
-        assert paragraphs.index(example.pair) == paragraphs.index(example.text) + 1
 
 
 # Probing tasks, each answer told anew from the words alone where that can be done

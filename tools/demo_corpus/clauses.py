@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from headwise.text.entities import Cast, Dice, Entity
-from headwise.text.lexicon import Slot, Verb
-from headwise.text.syntax import Node, chain
+from demo_corpus.entities import Cast, Dice, Entity
+from demo_corpus.lexicon import Slot, Verb
+from demo_corpus.trees import Node, chain
 
 Filler = Entity | Node | None
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from headwise.text.lexicon import Adjective, Noun, indefinite_article, lexicon
-from headwise.text.syntax import Node
+from demo_corpus.lexicon import Adjective, Noun, indefinite_article, lexicon
+from demo_corpus.trees import Node
 
 T = TypeVar("T")
 

@@ -1,17 +1,12 @@
-"""The built-in demo corpus: annotated examples made by the demo grammar, and a few pages of prose written for it."""
+"""The examples of the demo corpus: sentences, pairs and passages in a fixed mixture, each from its number and the seed alone."""
 
 from __future__ import annotations
 
-from functools import cache
-from importlib import resources
-
-from headwise.core.errors import ParameterError
-from headwise.text.corpus import Corpus
+from demo_corpus.grammar import KINDS, Grammar
+from demo_corpus.trees import Node, Words
+from headwise.core.checks import at_least
 from headwise.text.example import Example
-from headwise.text.grammar import KINDS, Grammar
-from headwise.text.syntax import Node, Words
 
-LICENCE = "Apache-2.0"
 SHAPES = (
     "pair",
     "single",
@@ -24,17 +19,6 @@ SHAPES = (
     "pair",
     "single",
 )  # repeated: any prefix is a fair mix
-TITLE = "== "  # opens the title line of a piece of prose
-
-
-def demo_corpus(size: int = 400, seed: int = 0) -> Corpus:
-    """The demo corpus: `size` examples of the demo grammar, see `demo_examples`."""
-    return Corpus.from_examples(
-        demo_examples(size, seed),
-        name="demo" if seed == 0 else f"demo-seed{seed}",
-        licence=LICENCE,
-        description="English sentences, pairs and short passages made by the headwise demo grammar, with true trees, coreference and frames.",
-    )
 
 
 def demo_examples(size: int = 400, seed: int = 0) -> list[Example]:
@@ -54,8 +38,7 @@ def demo_examples(size: int = 400, seed: int = 0) -> list[Example]:
     seed
         Another seed gives other sentences.
     """
-    if size < 1:
-        raise ParameterError(f"`size` must be at least 1; it is {size}.")
+    at_least("size", size, 1)
     return [_example(number, seed) for number in range(size)]
 
 
@@ -92,32 +75,3 @@ def _hangs_together(words: Words) -> bool:
             return False
         seen |= here
     return True
-
-
-def prose_paragraphs() -> list[str]:
-    """The paragraphs of the demo prose, in order, without titles."""
-    return [paragraph for piece in _pieces() for paragraph in piece]
-
-
-def demo_prose() -> list[Example]:
-    """Pairs of consecutive paragraphs of one piece, as plain text without annotations: paragraphs 1 and 2, 3 and 4, and so on."""
-    examples = []
-    for number, piece in enumerate(_pieces()):
-        for start in range(0, len(piece) - 1, 2):
-            examples.append(
-                Example(text=piece[start], pair=piece[start + 1], origin=f"demo-prose:{number + 1}:{start + 1}")
-            )
-    return examples
-
-
-@cache
-def _pieces() -> tuple[tuple[str, ...], ...]:
-    text = (resources.files("headwise.text") / "demo_prose.txt").read_text(encoding="utf-8")
-    pieces: list[list[str]] = []
-    for block in text.split("\n\n"):
-        paragraph = " ".join(block.split())
-        if paragraph.startswith(TITLE):
-            pieces.append([])
-        elif paragraph:
-            pieces[-1].append(paragraph)
-    return tuple(tuple(piece) for piece in pieces)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from headwise.text.clauses import Plan, Request, adverb, renegate, with_case
-from headwise.text.entities import Entity, article
-from headwise.text.lexicon import Verb, lexicon
-from headwise.text.sentences import ACCIDENTS, PERSON, SimpleSentences
-from headwise.text.syntax import Node, Words
+from demo_corpus.clauses import Plan, Request, adverb, renegate, with_case
+from demo_corpus.entities import Entity, article
+from demo_corpus.lexicon import Verb, lexicon
+from demo_corpus.sentences import ACCIDENTS, PERSON, SimpleSentences
+from demo_corpus.trees import Node, Words
 
 QUESTION_WORD = {"PronType": "Int"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,8 @@ def indefinite_article(next_word: str) -> str:
 
 @cache
 def lexicon() -> Lexicon:
-    """The shipped lexicon, read once."""
-    sections = _sections((resources.files("headwise.text") / "lexicon.txt").read_text(encoding="utf-8"))
+    """The words of `lexicon.txt`, read once."""
+    sections = _sections(Path(__file__).with_name("lexicon.txt").read_text(encoding="utf-8"))
     names = {gender: tuple(" ".join(sections[f"names {gender}"]).split()) for gender in ("Fem", "Masc")}
     return Lexicon(
         nouns=tuple(map(_noun, sections["nouns"])),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from headwise.text.clauses import Clauses, Plan, Request, adverb
-from headwise.text.entities import Cast, Dice, Entity, article
-from headwise.text.lexicon import Noun, Verb, lexicon
-from headwise.text.syntax import Node
+from demo_corpus.clauses import Clauses, Plan, Request, adverb
+from demo_corpus.entities import Cast, Dice, Entity, article
+from demo_corpus.lexicon import Noun, Verb, lexicon
+from demo_corpus.trees import Node
 
 PERSON = frozenset({"person"})
 RELATIVE_PRONOUN = {"PronType": "Rel"}

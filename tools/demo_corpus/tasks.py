@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from demo_corpus.entities import Dice
+from demo_corpus.grammar import KINDS, Grammar, read_off
+from headwise.core.checks import at_least
 from headwise.core.errors import ParameterError, unknown
-from headwise.text.entities import Dice
 from headwise.text.example import ROOT, Example
-from headwise.text.grammar import KINDS, Grammar, read_off
 
 ATTEMPTS = 5000  # draws for one example of a wanted label; the rarest label comes about once in fifteen
 DEPTHS = ("1", "2", "3", "4+")
@@ -33,8 +34,7 @@ def demo_probing(task: str, size: int = 1000, seed: int = 0) -> list[Example]:
     """
     if task not in TASKS:
         raise ParameterError(unknown("demo probing task", task, TASKS))
-    if size < 1:
-        raise ParameterError(f"`size` must be at least 1; it is {size}.")
+    at_least("size", size, 1)
     return [_draw(task, number, seed) for number in range(size)]
 
 

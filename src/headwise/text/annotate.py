@@ -6,18 +6,18 @@ import gzip
 import hashlib
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
+from headwise.core.cache import cache_dir
 from headwise.core.errors import InputError, MissingExtraError, ParameterError
 from headwise.text.corpus import Corpus, Notes
 from headwise.text.example import ROOT, Example
 from headwise.text.readers.files import on_disk
-from headwise.text.readers.rows import example_of_row, json_rows
+from headwise.text.readers.rows import example_of_row, json_rows, row_of_example
 
 CACHE_VERSION = "1"  # to be raised when what is stored for the same text changes
 STANFORD = {"dobj", "pobj"}  # relations that only Stanford-like label sets have
@@ -43,7 +43,7 @@ def annotate(
         The cache folder; by default `HEADWISE_CACHE`, or the platform's cache folder for headwise.
     """
     nlp = load_pipeline(pipeline)
-    folder = (Path(cache) if cache is not None else cache_folder()) / "annotations"
+    folder = (Path(cache) if cache is not None else cache_dir()) / "annotations"
     scheme = "stanford" if _labels(nlp) >= STANFORD else "ud"
 
     def stream(notes: Notes) -> Iterator[Example]:
@@ -54,25 +54,13 @@ def annotate(
             return
         with _AtomicGzip(path) as out:
             for example in _parsed(corpus.walk(notes), nlp, scheme, batch_size, notes):
-                out.write(json.dumps(_row(example), ensure_ascii=False) + "\n")
+                out.write(json.dumps(row_of_example(example), ensure_ascii=False) + "\n")
                 yield example
             out.complete = True
 
     annotated = corpus.derive(stream)
     annotated.description = f"{corpus.description} (parsed by {_name(nlp)})".strip()
     return annotated
-
-
-def cache_folder() -> Path:
-    """Where headwise keeps what can be made again."""
-    given = os.environ.get("HEADWISE_CACHE")
-    if given:
-        return Path(given)
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "headwise" / "Cache"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "headwise"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwise"
 
 
 def load_pipeline(pipeline: str | Path | Any) -> Any:
@@ -237,21 +225,6 @@ def _head(token: Any, place: dict[int, int]) -> int:
 
 
 # --- the cache --------------------------------------------------------------------------------------------------------
-
-
-def _row(example: Example) -> dict[str, Any]:
-    """An example as a row that `example_of_row` reads back to the same example."""
-    row: dict[str, Any] = {}
-    for entry in fields(example):
-        value = getattr(example, entry.name)
-        if value is None:
-            continue
-        if entry.name in ("mentions", "frames"):
-            value = [{f.name: getattr(item, f.name) for f in fields(item)} for item in value]
-        elif entry.name == "features":
-            value = [dict(item) for item in value]
-        row[entry.name] = value
-    return row
 
 
 def _from_cache(path: Path, corpus: Corpus, notes: Notes) -> Iterator[Example]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from headwise.core.errors import InputError, ParameterError, unknown
 from headwise.text.corpus import Corpus, Notes
+from headwise.text.demo import demo_corpus
 from headwise.text.example import Example
 from headwise.text.readers import BY_ENDING, FORMATS, Format
 from headwise.text.readers.files import Files, TextFile, endings, peek_lines, plain_name
@@ -47,14 +48,11 @@ def open_corpus(
 
     The first example is read at once, so that a file that cannot be read fails here.
     """
-    if isinstance(spec, Corpus):
+    if spec is None or isinstance(spec, Corpus):
         if options:
-            raise ParameterError(f"A corpus that is open already takes no reader options; given: {', '.join(options)}.")
-        return spec.limit(limit)
-    if spec is None:
-        from headwise.text.demo import demo_corpus
-
-        return demo_corpus(**options).limit(limit)
+            what = "The demo corpus" if spec is None else "A corpus that is open already"
+            raise ParameterError(f"{what} takes no reader options; given: {', '.join(options)}.")
+        return (demo_corpus() if spec is None else spec).limit(limit)
     from_hub = isinstance(spec, str) and spec.startswith("hf:")
     common = {"tokenizer": tokenizer, "max_tokens": max_tokens}
     corpus = open_hub(str(spec), **options) if from_hub else _open_path(spec, common, options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
 from headwise.core.errors import InputError
@@ -70,6 +71,15 @@ def example_of_row(row: Mapping[str, Any], where: str) -> Example:
         raise InputError(f"{where}: the row's text is empty.")
     _check_spans(values, where)
     return Example(**values)
+
+
+def row_of_example(example: Example) -> dict[str, Any]:
+    """An example as a row that `example_of_row` reads back to an equal one, but for its `origin`, which is where it is read from."""
+    values = {entry.name: getattr(example, entry.name) for entry in fields(example) if entry.name != "origin"}
+    for name in ("mentions", "frames"):
+        values[name] = values[name] and [{f.name: getattr(item, f.name) for f in fields(item)} for item in values[name]]
+    values["features"] = example.features and [dict(item) for item in example.features]
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def heads_of(given: list[Any], where: str) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from headwise.analyses.coreference.baselines import candidates_of
 from headwise.analyses.coreference.mentions import expressions_of
-from headwise.analyses.dependency.pairs import label_of
+from headwise.analyses.dependency.arcs import label_of
 from headwise.core.errors import InputError, ParameterError, unknown
 from headwise.core.labels import head_name
 from headwise.page.sample import Sample, sample_of

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headwise.analyses.contract import Observer, Paper, Shape, at_least, layer_head_coords, one_of
 from headwise.analyses.dependency import noop
-from headwise.analyses.dependency.pairs import ALL, SUBTYPES, UPOS, Pairs, Settings, gather_pairs, labels_of
+from headwise.analyses.dependency.arcs import ALL, SUBTYPES, UPOS, Pairs, Settings, gather_pairs, labels_of
 from headwise.core.errors import ParameterError, unknown
 from headwise.models.view import Layer, Rows
 from headwise.models.words import word_index, word_maps, word_visibility

@@ -11,7 +11,7 @@ import xarray as xr
 from torch import Tensor
 
 from headwise.analyses.contract import Shape, mean_variables
-from headwise.analyses.dependency.pairs import UPOS, Settings, relation_members, upos_members
+from headwise.analyses.dependency.arcs import UPOS, Settings, relation_members, upos_members
 from headwise.models.words import word_index
 from headwise.stats.accumulators import Moments, State
 from headwise.stats.sparse import SparseSums

@@ -12,7 +12,7 @@ from matplotlib.text import Text
 from headwise import plots
 from headwise.analyses.dependency.analysis import accuracy_dataset
 from headwise.analyses.dependency.figures import dependency_table, relation_heatmap
-from headwise.analyses.dependency.pairs import Settings
+from headwise.analyses.dependency.arcs import Settings
 from headwise.analyses.distance.analysis import Distance, distance_dataset
 from headwise.core.errors import ParameterError
 from headwise.plots import style

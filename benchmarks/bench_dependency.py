@@ -17,10 +17,9 @@ import torch
 from common import best_time, report_ratio
 from headwise import HeadModel
 from headwise.analyses.contract import Shape
-from headwise.analyses.dependency.analysis import DIRECTIONS, Dependency, gathered
+from headwise.analyses.dependency.analysis import DIRECTIONS, Dependency
 from headwise.models.demo import demo_model_path
 from headwise.models.view import Layer, Rows
-from headwise.models.words import word_index
 from headwise.stats.accumulators import State
 from headwise.testing import eager_maps
 from headwise.text import open_corpus
@@ -90,10 +89,9 @@ def padded(maps: list[np.ndarray], rows: list[Encoded], max_tokens: int) -> list
 
 
 def ours(cut: list[tuple[Batch, torch.Tensor]], shape: Shape) -> State:
-    word_index.cache_clear()  # every repeat gathers its words and pairs anew
-    gathered.cache_clear()
     state = ANALYSIS.start(shape)
     for batch, weights in cut:
+        batch.forget()  # every repeat gathers its words and pairs anew
         visible = (batch.real[:, :, None] & batch.real[:, None, :])[:, None]
         for layer, block in enumerate(weights):
             ANALYSIS.observe(

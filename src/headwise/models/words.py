@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -16,8 +15,9 @@ from headwise.text.encode import Batch
 class WordIndex:
     """Which tokens of a batch make up which words; examples whose words do not align have none.
 
-    `member[example, token, word]` is 1 for the pieces of a word, `pieces[example, word]` their number (0: no such word in this example).
-    `spans` are stretches of examples of similar length: (first, last, tokens, words) with the longest's tokens and words.
+    `member[example, token, word]` is 1 for the pieces of a word, `pieces[example, word]` their number (0: no such word
+    in this example). `spans` are stretches of examples of similar length: (first, last, tokens, words) with the
+    longest's tokens and words.
     """
 
     member: Tensor
@@ -35,22 +35,22 @@ class WordIndex:
         return self.pieces > 0
 
 
-@lru_cache(maxsize=4)
 def word_index(batch: Batch) -> WordIndex:
-    """The index of a batch, kept for as long as its layers are looked at."""
+    """The index of a batch, made once for all its layers."""
+    return batch.remember("word_index", lambda: _make_index(batch))
+
+
+def _make_index(batch: Batch) -> WordIndex:
     aligned = torch.tensor([row.aligned for row in batch.rows], device=batch.device)
     word = torch.where(aligned[:, None], batch.word, -1)
     count = int(word.max().item()) + 1 if word.numel() else 0
     member = (word[:, :, None] == torch.arange(count, device=batch.device)).float()
-    return WordIndex(
-        member,
-        member.sum(1),
-        _spans([len(row) for row in batch.rows], (word.amax(1) + 1).tolist() if word.numel() else []),
-    )
+    words = (word.amax(1) + 1).tolist() if word.numel() else []
+    return WordIndex(member, member.sum(1), _spans([len(row) for row in batch.rows], words))
 
 
 def _spans(tokens: list[int], words: list[int]) -> tuple[tuple[int, int, int, int], ...]:
-    """Cut a batch (sorted by length, as a rule) where examples get much longer: the work on a map goes with the square of its length."""
+    """Cut a batch (sorted by length, as a rule) where examples get much longer: work goes with the square of length."""
     out = []
     first = 0
     for last in range(1, len(tokens) + 1):
@@ -65,25 +65,27 @@ def word_maps(rows: Rows, index: WordIndex, extra: Tensor | None = None) -> Tens
 
     Parameters
     ----------
-    rows
+    rows : Rows
         A block of query rows of one layer.
-    index
+    index : WordIndex
         Of the same batch.
-    extra
-        Sets of tokens `[example, token, set]` (bool or float) that become further columns behind the words: mass on special tokens, for instance.
+    extra : Tensor, optional
+        Sets of tokens `[example, token, set]` (bool or float) that become further columns behind the words: mass on
+        special tokens, for instance.
     """
     return fold(rows.weights, index, rows.start, extra)
 
 
 def word_visibility(rows: Rows, index: WordIndex) -> Tensor:
-    """For a block of rows `[example, 1 or head, from word, to word]`: greater than zero where some piece of the one may see some piece of the other."""
+    """`[example, 1 or head, from word, to word]` of a block of rows: above zero where a piece of the one may see a piece
+    of the other."""
     return fold(rows.visible.to(index.member), index, rows.start)
 
 
 def fold(weights: Tensor, index: WordIndex, start: int = 0, extra: Tensor | None = None) -> Tensor:
-    """`F A T`: columns of `[example, head, row, key]` summed by words (and the sets `extra`), rows averaged by words, in batched products.
+    """`F A T`: columns of `[example, head, row, key]` summed by words (and the sets `extra`), rows averaged by words.
 
-    Examples of similar length go together and padding is left out. `start` is the first of the rows.
+    Batched products: examples of similar length go together and padding is left out. `start` is the first of the rows.
     """
     examples, heads, rows, _ = weights.shape
     more = 0 if extra is None else extra.shape[-1]
@@ -101,12 +103,62 @@ def fold(weights: Tensor, index: WordIndex, start: int = 0, extra: Tensor | None
         part = index.member[own, start : start + height, :words] / index.pieces[own, None, :words].clamp(min=1)
         # One product for all heads of an example: [word, row] x [row, head · column].
         side = columns.transpose(1, 2).reshape(last - first, height, heads * (words + more))
-        made = (
-            torch.bmm(part.to(weights.dtype).transpose(1, 2), side)
-            .view(last - first, words, heads, words + more)
-            .transpose(1, 2)
-        )
+        made = torch.bmm(part.to(weights.dtype).transpose(1, 2), side)
+        made = made.view(last - first, words, heads, words + more).transpose(1, 2)
         out[own, :, :words, :words] = made[..., :words]
         if more:
             out[own, :, :words, index.count :] = made[..., words:]
+    return out
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WordQuestions:
+    """Which of its candidates does a word attend to most? Right is any of those wanted."""
+
+    example: Tensor  # int64 [question]
+    word: Tensor  # int64 [question]: the word that looks
+    candidate: Tensor  # bool [question, word]
+    wanted: Tensor  # bool [question, word]
+
+
+def find_words(maps: Tensor, visible: Tensor, questions: WordQuestions) -> tuple[Tensor, Tensor]:
+    """Whether each head finds a word that is wanted, and whether it could: bool `[question, head]`.
+
+    Parameters
+    ----------
+    maps : Tensor
+        `[example, head, from word, to word]`; of equally attended words the first is taken.
+    visible : Tensor
+        Bool `[example, 1 or head, from word, to word]`.
+    questions : WordQuestions
+        Of the same batch.
+    """
+    weights = maps[questions.example, :, questions.word]  # question, head, word
+    seen = visible[questions.example, :, questions.word]
+    chosen = weights.masked_fill(~(questions.candidate[:, None] & seen), -1.0).argmax(-1, keepdim=True)
+    shown = (questions.wanted[:, None] & seen).expand(-1, maps.shape[1], -1)
+    return shown.gather(-1, chosen)[..., 0], shown.any(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one head says to one question: `weight` is the most that a word that is wanted gets."""
+
+    word: int
+    wanted: tuple[int, ...]
+    found: bool
+    weight: float
+
+
+def answers(rows: Rows, batch: Batch, questions: WordQuestions) -> list[Answer]:
+    """What the one head of `rows` says to questions on a batch of one example, where it could find the answer."""
+    index = word_index(batch)
+    maps, visible = word_maps(rows, index), word_visibility(rows, index) > 0
+    found, possible = find_words(maps, visible, questions)
+    out = []
+    for number in possible[:, 0].nonzero()[:, 0].tolist():
+        word = int(questions.word[number])
+        wanted = (questions.wanted[number] & visible[0, 0, word]).nonzero()[:, 0]
+        weight = float(maps[0, 0, word, wanted].max())
+        out.append(Answer(word, tuple(wanted.tolist()), bool(found[number, 0]), weight))
     return out

@@ -11,8 +11,8 @@ from matplotlib.text import Text
 
 from headwise import plots
 from headwise.analyses.dependency.analysis import accuracy_dataset
+from headwise.analyses.dependency.arcs import PairRules
 from headwise.analyses.dependency.figures import dependency_table, relation_heatmap
-from headwise.analyses.dependency.arcs import Settings
 from headwise.analyses.distance.analysis import Distance, distance_dataset
 from headwise.core.errors import ParameterError
 from headwise.plots import style
@@ -29,10 +29,10 @@ SHAPES = [
 
 def made_dependency(layers: int, heads: int, causal: bool = False) -> xr.Dataset:
     """From made-up counts: `obj` is what the last head of the last layer does, `rare` has few pairs, `vocative` none."""
-    settings = Settings(LABELS, "fold", False, False, False, reach=3)
+    rules = PairRules(LABELS, reach=3)
     generator = np.random.default_rng(0)
-    pairs = generator.integers(20, 60, size=(len(LABELS), settings.bins)).astype(float)
-    pairs[LABELS.index("rare")] = np.eye(settings.bins)[1]
+    pairs = generator.integers(20, 60, size=(len(LABELS), rules.bins)).astype(float)
+    pairs[LABELS.index("rare")] = np.eye(rules.bins)[1]
     pairs[LABELS.index("vocative")] = 0
     possible = np.broadcast_to(pairs, (2, layers, heads, *pairs.shape)).copy()
     if causal:
@@ -40,7 +40,7 @@ def made_dependency(layers: int, heads: int, causal: bool = False) -> xr.Dataset
         possible[1, ..., :3] = 0
     found = np.floor(possible * generator.uniform(0, 0.5, size=possible.shape))
     found[0, -1, -1, LABELS.index("obj")] = np.floor(possible[0, -1, -1, LABELS.index("obj")] * 0.9)
-    dataset = accuracy_dataset(found, possible, pairs, settings, "holm").assign_coords(
+    dataset = accuracy_dataset(found, possible, pairs, rules, "holm").assign_coords(
         layer=np.arange(layers), head=np.arange(heads)
     )
     for group in ("with", "without"):

@@ -89,7 +89,7 @@ def test_missing_mass_counts_as_one_more_key() -> None:
     maps[0, 0, 0] = torch.eye(n)
     maps[0, 0, 1] = 0.5 * torch.eye(n)  # half of this head's attention rests on a sink
     state = analysis.start(shape)
-    analysis.observe_example(state, maps, collate([row]))
+    analysis.observe_example(state, maps, torch.ones(1, 1, 1, n, n, dtype=torch.bool), collate([row]))
     m = 0.75
     expected = -m * math.log(m) - 0.25 * math.log(0.25) - math.log(2) / 2
     assert float(analysis.result(state, shape)["js"][0, 1]) == pytest.approx(expected, rel=1e-5)
@@ -106,9 +106,10 @@ def test_windowed_layers_are_smoothed_over_their_window_only() -> None:
     window = causal & (place[:, None] - place[None] < 2)
     masks = torch.stack([causal, window])[None, :, None]
     maps = scores.masked_fill(~masks, -torch.inf).softmax(-1)
+    maps[0, 1, 0] = torch.eye(n)  # it sees the key before and gives it nothing: zeros do not tell what is visible
     analysis = Distance(smoothing=0.1)
     state = analysis.start(shape)
-    analysis.observe_example(state, maps, collate([row]))
+    analysis.observe_example(state, maps, masks, collate([row]))
     smoothed = torch.where(masks, 0.9 * maps + 0.1 / masks.sum(-1, keepdim=True), 0.0)
     np.testing.assert_allclose(
         analysis.result(state, shape)["js"], slow_js([smoothed[0].numpy()], causal=True), atol=1e-6

@@ -1,10 +1,12 @@
-"""Heads that follow syntax: how often a head's most attended word is a word's syntactic head, for each relation (Clark et al. 2019, §4.2)."""
+"""Heads that follow syntax: how often a head's most attended word is a word's syntactic head, for each relation.
+
+Clark et al. 2019, §4.2.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,9 +14,10 @@ import torch
 import xarray as xr
 from torch import Tensor
 
+from headwise.analyses.accuracy import accuracy_variables, best_places, share
 from headwise.analyses.contract import Observer, Paper, Shape, at_least, layer_head_coords, one_of
 from headwise.analyses.dependency import noop
-from headwise.analyses.dependency.arcs import ALL, SUBTYPES, UPOS, Pairs, Settings, gather_pairs, labels_of
+from headwise.analyses.dependency.arcs import ALL, SUBTYPES, UPOS, PairRules, Pairs, gather_pairs, labels_of
 from headwise.core.errors import ParameterError, unknown
 from headwise.models.view import Layer, Rows
 from headwise.models.words import word_index, word_maps, word_visibility
@@ -31,15 +34,15 @@ DIMS = ("direction", "layer", "head", "relation")
 
 
 class PairCounts(SparseSums):
-    """Sums over word pairs that know which labels and settings they are counted by."""
+    """Sums over word pairs that know which labels and rules they are counted by."""
 
-    def __init__(self, settings: Settings, *shape: int) -> None:
+    def __init__(self, rules: PairRules, *shape: int) -> None:
         super().__init__(*shape)
-        self.settings = settings
+        self.rules = rules
 
     def merge(self, other: Sums) -> None:
-        if isinstance(other, PairCounts) and other.settings != self.settings:
-            raise ValueError("counts of different relations or settings cannot merge")
+        if isinstance(other, PairCounts) and other.rules != self.rules:
+            raise ValueError("counts of different relations or rules cannot merge")
         super().merge(other)
 
 
@@ -47,45 +50,53 @@ class PairCounts(SparseSums):
 class Dependency(Observer):
     """Single heads as parsers, §4.2 and Table 1.
 
-    On word-level maps A (to a word: sum over pieces; from a word: mean; special tokens left out) the predicted head of a word d is
+    On word-level maps A (to a word: sum over pieces; from a word: mean; special tokens left out) the predicted head of
+    a word d is
 
     - `dependent_to_head`: the other word that d attends to most, `argmax_{h ≠ d} A[d, h]`;
     - `head_to_dependent`: the other word that attends to d most, `argmax_{h ≠ d} A[h, d]`; ties go to the first word.
 
-    `accuracy[direction, layer, head, relation]` is the share of pairs whose head is found, with `accuracy_n` and Wilson's 95 % interval `accuracy_low`, `accuracy_high`;
-    relation `all` is the head's UAS over everything but roots and punctuation. Only pairs that a head could find count: a decoder's words see what stands before them, so
-    `dependent_to_head` is scored on pairs whose head comes first, `head_to_dependent` on those whose dependent does; `possible[direction, relation]` says how many
-    that leaves of `count[relation]`, and where it leaves none the accuracy is NaN.
+    `accuracy[direction, layer, head, relation]` is the share of pairs whose head is found, with `accuracy_n` and
+    Wilson's 95 % interval `accuracy_low`, `accuracy_high`; relation `all` is the head's UAS over everything but roots
+    and punctuation. Only pairs that a head could find count: a decoder's words see what stands before them, so
+    `dependent_to_head` is scored on pairs whose head comes first, `head_to_dependent` on those whose dependent does;
+    `possible[direction, relation]` says how many that leaves of `count[relation]`, and where it leaves none the
+    accuracy is NaN.
 
-    `baseline[relation]` is the best fixed offset over all pairs, `baseline_offset` that offset (head − dependent; 0 where there is no pair);
-    `baseline_possible[direction, relation]` and `baseline_possible_offset` the same over the pairs possible in that direction: the same number for an encoder.
+    `baseline[relation]` is the best fixed offset over all pairs, `baseline_offset` that offset (head − dependent; 0
+    where there is no pair); `baseline_possible[direction, relation]` and `baseline_possible_offset` the same over the
+    pairs possible in that direction: the same number for an encoder.
 
-    `p_value[direction, layer, head, relation]`: McNemar's exact one-tailed test that the head finds more than the best offset does. A fixed offset o is right just where
-    the true offset is o, so counting found pairs by their true offset gives the pairs that only one of the two finds, with no record of single pairs.
-    `p_adjusted` is corrected over all heads, directions and relations, since the best of them is picked. `best_direction`, `best_layer`, `best_head`, `best_accuracy`,
-    `best_baseline`, `best_margin`, `best_p_value`, `best_p_adjusted[relation]`: the head with the highest accuracy (of those with 30 pairs, where there are any);
-    `few[relation]`: under 30 pairs.
+    `p_value[direction, layer, head, relation]`: McNemar's exact one-tailed test that the head finds more than the best
+    offset does. A fixed offset o is right just where the true offset is o, so counting found pairs by their true offset
+    gives the pairs that only one of the two finds, with no record of single pairs. `p_adjusted` is corrected over all
+    heads, directions and relations, since the best of them is picked. `best_direction`, `best_layer`, `best_head`,
+    `best_accuracy`, `best_baseline`, `best_margin`, `best_p_value`, `best_p_adjusted[relation]`: the head with the
+    highest accuracy (of those with 30 pairs, where there are any); `few[relation]`: under 30 pairs.
 
-    The no-op reading (§3.2): `noop_with`, `noop_without[direction, layer, head, relation]` are mean attention to `[SEP]` (a decoder's first token) from words that have the
-    relation (as dependents; for `head_to_dependent` as heads) and from those that do not, `noop_upos[layer, head, upos]` by part of speech, and
-    `best_noop_with`, `best_noop_without[relation]`, `best_noop_upos[relation, group, upos]` those of each relation's best head.
+    The no-op reading (§3.2): `noop_with`, `noop_without[direction, layer, head, relation]` are mean attention to
+    `[SEP]` (a decoder's first token) from words that have the relation (as dependents; for `head_to_dependent` as
+    heads) and from those that do not, `noop_upos[layer, head, upos]` by part of speech, and `best_noop_with`,
+    `best_noop_without[relation]`, `best_noop_upos[relation, group, upos]` those of each relation's best head.
 
     Parameters
     ----------
-    relations
+    relations : tuple of str or str, optional
         Only these (a sequence, or names with commas between); all that occur by default.
-    subtypes
+    subtypes : {"fold", "keep"}, default "fold"
         `fold` counts `nmod:poss` as `nmod`, `keep` apart.
-    reach
+    reach : int, default 10
         Offsets −reach..reach are tried for the baseline.
-    with_root, with_punct
+    with_root, with_punct : bool, default False
         Whether `all` counts roots (never found) and punctuation, as the authors' notebook does.
-    poss_rule
-        For possessors followed by `'s`, that mark's prediction counts in place of the word's own, as in the authors' notebook.
-    correction
-        `holm`, `benjamini_hochberg` or `none`.
-    noop
-        The type of token that heads with nothing to do look at: `sep` or `cls`; `auto` is `sep`, for a decoder `cls` (its first token); `off` leaves the reading out.
+    poss_rule : bool, default False
+        For possessors followed by `'s`, that mark's prediction counts in place of the word's own, as in the authors'
+        notebook.
+    correction : {"holm", "benjamini_hochberg", "none"}, default "holm"
+        For the number of tests.
+    noop : {"auto", "sep", "cls", "off"}, default "auto"
+        The type of token that heads with nothing to do look at; `auto` is `sep`, for a decoder `cls` (its first token);
+        `off` leaves the reading out.
     """
 
     relations: tuple[str, ...] | str = ()
@@ -105,19 +116,8 @@ class Dependency(Observer):
     order_dependent: ClassVar[frozenset[str]] = frozenset(
         f"best_{name}"
         for name in (
-            *(
-                "direction",
-                "layer",
-                "head",
-                "accuracy_n",
-                "accuracy_low",
-                "accuracy_high",
-                "baseline",
-                "margin",
-                "p_value",
-                "p_adjusted",
-            ),
-            *("noop_with", "noop_without", "noop_upos"),
+            *("direction", "layer", "head", "accuracy_n", "accuracy_low", "accuracy_high", "baseline", "margin"),
+            *("p_value", "p_adjusted", "noop_with", "noop_without", "noop_upos"),
         )
     )
 
@@ -128,44 +128,33 @@ class Dependency(Observer):
         one_of("noop", self.noop, noop.TARGETS)
 
     def missing(self, shape: Shape) -> dict[str, str]:
-        self._settings(shape)  # refuses relations that do not occur, before any work
+        self._rules(shape)  # refuses relations that do not occur, before any work
         reason = noop.missing(self.noop, shape)
         return {"noop": reason} if reason else {}
 
-    def _settings(self, shape: Shape) -> Settings:
+    def _rules(self, shape: Shape) -> PairRules:
         known = labels_of(shape.relations, self.subtypes)
-        given = (
-            [name.strip() for name in self.relations.split(",")]
-            if isinstance(self.relations, str)
-            else list(self.relations)
-        )
-        wanted = [name for name in given if name and name != ALL] if self.relations else known
+        given = self.relations.split(",") if isinstance(self.relations, str) else self.relations
+        wanted = [name.strip() for name in given if name.strip() not in ("", ALL)] if self.relations else known
         for name in wanted:
             if name not in known:
                 raise ParameterError(unknown("relation in this corpus", name, known))
-        return Settings(
-            (ALL, *wanted),
-            self.subtypes,
-            self.with_root,
-            self.with_punct,
-            self.poss_rule,
-            self.reach,
-            noop.resolve(self.noop, shape),
-        )
+        flags = (self.with_root, self.with_punct, self.poss_rule)
+        return PairRules((ALL, *wanted), self.subtypes, *flags, self.reach, noop.resolve(self.noop, shape))
 
     # --- the pass ---------------------------------------------------------------------------------------------------
 
     def start(self, shape: Shape) -> State:
-        settings = self._settings(shape)
-        full = (len(DIRECTIONS), shape.layers, shape.heads, len(settings.labels), settings.bins)
+        rules = self._rules(shape)
+        full = (len(DIRECTIONS), shape.layers, shape.heads, len(rules.labels), rules.bins)
         state = State(
-            correct=PairCounts(settings, *full),
-            possible=PairCounts(settings, *full),
-            pairs=PairCounts(settings, len(settings.labels), settings.bins),
+            correct=PairCounts(rules, *full),
+            possible=PairCounts(rules, *full),
+            pairs=PairCounts(rules, len(rules.labels), rules.bins),
             examples=Sums(4),  # counted, not aligned, without a tree; words cut off
         )
         if self.noop != "off" and not noop.missing(self.noop, shape):
-            state |= noop.start(shape, len(settings.labels))
+            state |= noop.start(shape, len(rules.labels))
         return state
 
     def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
@@ -176,52 +165,39 @@ class Dependency(Observer):
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
         counts = state["correct"]
         assert isinstance(counts, PairCounts)
-        settings = counts.settings
-        pairs = gathered(batch, settings)
+        rules = counts.rules
+        pairs = gather_pairs(batch, rules)
         if layer.layer == 0:
             state.sums("examples").add(torch.tensor([pairs.used, pairs.unaligned, pairs.bare, pairs.cut]))
-            state.sums("pairs").add(_count(torch.ones(len(pairs.word), 1, device=batch.device), pairs, settings)[0])
-        maps, resting = sums["maps"].split([sums["maps"].shape[-1] - len(noop.TYPES), len(noop.TYPES)], -1)
+            state.sums("pairs").add(_count(torch.ones(len(pairs.word), 1, device=batch.device), pairs, rules)[0])
+        maps, resting = sums["maps"][..., : -len(noop.TYPES)], sums["maps"][..., -len(noop.TYPES) :]
         if not maps.shape[-1]:
             return
         for direction, (found, possible) in enumerate(score(maps, sums["visible"] > 0, pairs)):
             here = (direction, layer.layer)
-            counts.add(_count(found, pairs, settings), here)
-            state.sums("possible").add(_count(possible, pairs, settings).expand(maps.shape[1], -1, -1), here)
+            counts.add(_count(found, pairs, rules), here)
+            state.sums("possible").add(_count(possible, pairs, rules).expand(maps.shape[1], -1, -1), here)
         if "noop_with" in state:
-            noop.observe(state, resting[..., noop.TYPES.index(settings.noop)], layer.layer, batch, settings)
+            noop.observe(state, resting[..., noop.TYPES.index(rules.noop)], layer.layer, batch, rules)
 
     # --- what comes of it -------------------------------------------------------------------------------------------
 
     def result(self, state: State, shape: Shape) -> xr.Dataset:
-        settings = self._settings(shape)
-        correct_by_offset = state.sums("correct").total.numpy()
-        possible_by_offset = state.sums("possible").total.numpy()
-        pairs = state.sums("pairs").total.numpy()
-        dataset = accuracy_dataset(correct_by_offset, possible_by_offset, pairs, settings, self.correction)
+        rules = self._rules(shape)
+        found, possible, pairs = (state.sums(name).total.numpy() for name in ("correct", "possible", "pairs"))
+        dataset = accuracy_dataset(found, possible, pairs, rules, self.correction)
         dataset = dataset.assign_coords(layer_head_coords(shape))
         if "noop_with" in state:
             dataset = dataset.merge(noop.dataset(state, dataset)).assign_coords(upos=list(UPOS))
-        used, unaligned, bare, cut = (int(x) for x in state.sums("examples").total)
-        attrs: dict[str, Any] = {
-            "examples": used,
-            "examples_unaligned": unaligned,
-            "examples_without_tree": bare,
-            "words_cut": cut,
-        }
-        attrs["noop_target"] = settings.noop
+        names = ("examples", "examples_unaligned", "examples_without_tree", "words_cut")
+        attrs: dict[str, Any] = {n: int(x) for n, x in zip(names, state.sums("examples").total, strict=True)}
+        attrs["noop_target"] = rules.noop
         if shape.causal:
             attrs["note"] = (
-                "A decoder's words see only what stands before them: dependent_to_head is scored on pairs whose head comes first, "
-                "head_to_dependent on pairs whose dependent comes first."
+                "A decoder's words see only what stands before them: dependent_to_head is scored on pairs whose head "
+                "comes first, head_to_dependent on pairs whose dependent comes first."
             )
         return dataset.assign_attrs(attrs)
-
-
-@lru_cache(maxsize=4)
-def gathered(batch: Batch, settings: Settings) -> Pairs:
-    """The pairs of a batch, kept for as long as its layers are looked at."""
-    return gather_pairs(batch, settings)
 
 
 def score(maps: Tensor, visible: Tensor, pairs: Pairs) -> list[tuple[Tensor, Tensor]]:
@@ -229,10 +205,12 @@ def score(maps: Tensor, visible: Tensor, pairs: Pairs) -> list[tuple[Tensor, Ten
 
     Parameters
     ----------
-    maps
+    maps : Tensor
         `[example, head, from word, to word]`
-    visible
+    visible : Tensor
         Bool `[example, 1 or head, from word, to word]`
+    pairs : Pairs
+        Of the same batch.
     """
     size = maps.shape[-1]
     rooted = pairs.head == ROOT
@@ -253,119 +231,97 @@ def score(maps: Tensor, visible: Tensor, pairs: Pairs) -> list[tuple[Tensor, Ten
     return out
 
 
-def _count(values: Tensor, pairs: Pairs, settings: Settings) -> Tensor:
+def _count(values: Tensor, pairs: Pairs, rules: PairRules) -> Tensor:
     """Sums of `values[pair, head]` by label and offset: `[head, label, bin]`."""
-    out = torch.zeros(len(settings.labels) * settings.bins, values.shape[1], device=values.device)
-    out.index_add_(0, pairs.label * settings.bins + pairs.bin, values.float())
-    return out.T.reshape(-1, len(settings.labels), settings.bins)
+    out = torch.zeros(len(rules.labels) * rules.bins, values.shape[1], device=values.device)
+    out.index_add_(0, pairs.label * rules.bins + pairs.bin, values.float())
+    return out.T.reshape(-1, len(rules.labels), rules.bins)
 
 
 def accuracy_dataset(
-    found: np.ndarray, possible: np.ndarray, pairs: np.ndarray, settings: Settings, correction: str
+    found: np.ndarray, possible: np.ndarray, pairs: np.ndarray, rules: PairRules, correction: str
 ) -> xr.Dataset:
     """Accuracies, baselines, tests and best heads from counts by true offset.
 
     Parameters
     ----------
-    found, possible
-        `[direction, layer, head, relation, bin]`: pairs found and pairs that could be; the bins are offsets −reach..reach and one for all beyond.
-    pairs
+    found, possible : ndarray
+        `[direction, layer, head, relation, bin]`: pairs found and pairs that could be; the bins are offsets
+        −reach..reach and one for all beyond.
+    pairs : ndarray
         `[relation, bin]`: all pairs.
+    rules : PairRules
+        By which they were counted.
+    correction : str
+        Of the p-values.
     """
-    offsets = np.arange(-settings.reach, settings.reach + 1)
-    hits, tries = found.sum(-1), possible.sum(-1)
-    total = pairs.sum(-1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        accuracy = np.where(tries > 0, hits / tries, np.nan)
-    low, high = wilson_interval(hits, tries)
+    hits, tries, total = found.sum(-1), possible.sum(-1), pairs.sum(-1)
     baseline, place = _best_offset(pairs)
-    # In a windowed layer fewer pairs are possible than in others; what "possible" means for a direction is the most any head can see.
-    roomiest = tries.reshape(len(DIRECTIONS), -1, len(settings.labels)).argmax(1)
-    by_direction = np.take_along_axis(
-        possible.reshape(len(DIRECTIONS), -1, *pairs.shape), roomiest[:, None, :, None], axis=1
-    )[:, 0]
+    baseline_low, baseline_high = wilson_interval(_at(pairs, place), total)
+    # In a windowed layer fewer pairs are possible than in others; what "possible" means for a direction is the most any
+    # head can see.
+    roomiest = tries.reshape(len(DIRECTIONS), -1, len(rules.labels)).argmax(1)
+    by_head = possible.reshape(len(DIRECTIONS), -1, *pairs.shape)
+    by_direction = np.take_along_axis(by_head, roomiest[:, None, :, None], axis=1)[:, 0]
+    in_all = by_direction.sum(-1)
     baseline_possible, place_possible = _best_offset(by_direction)
     # Every head is tested against the best offset on the very pairs it could find.
     head_baseline, own_place = _best_offset(possible)
-    both = np.take_along_axis(found, own_place[..., None], axis=-1)[..., 0]
-    only_baseline = np.take_along_axis(possible, own_place[..., None], axis=-1)[..., 0] - both
-    p_value = np.where(tries > 0, mcnemar_exact(hits - both, only_baseline), np.nan)
-    p_adjusted = correct(p_value, correction)
-    share = {"units": "share of pairs"}
+    both = _at(found, own_place)
+    p_value = np.where(tries > 0, mcnemar_exact(hits - both, _at(possible, own_place) - both), np.nan)
+    offsets = np.arange(-rules.reach, rules.reach + 1)
+    directed = ("direction", "relation")
+    units, words = {"units": "share of pairs"}, {"long_name": "head − dependent", "units": "words"}
+    corrected = f"p_value corrected over heads, directions and relations ({correction})"
     variables: dict[str, Any] = {
-        "accuracy": (DIMS, accuracy.astype(np.float32), share),
-        "accuracy_n": (DIMS, tries.astype(np.int64), {"long_name": "pairs behind accuracy"}),
-        "accuracy_low": (DIMS, low.astype(np.float32), {"long_name": "lower end of Wilson's 95 % interval"}),
-        "accuracy_high": (DIMS, high.astype(np.float32), {"long_name": "upper end of Wilson's 95 % interval"}),
+        **accuracy_variables(DIMS, hits, tries, "pairs"),
         "count": ("relation", total.astype(np.int64), {"long_name": "word pairs"}),
-        "possible": (
-            ("direction", "relation"),
-            by_direction.sum(-1).astype(np.int64),
-            {"long_name": "word pairs a head could find"},
-        ),
+        "possible": (directed, in_all.astype(np.int64), {"long_name": "word pairs a head could find"}),
         "few": ("relation", total < FEW, {"long_name": f"fewer than {FEW} pairs"}),
-        "baseline": ("relation", baseline, share | {"long_name": "best fixed offset over all pairs"}),
-        "baseline_offset": (
-            "relation",
-            np.where(total > 0, offsets[place], 0),
-            {"long_name": "head − dependent", "units": "words"},
-        ),
+        "baseline": ("relation", baseline, units | {"long_name": "best fixed offset over all pairs"}),
+        "baseline_low": ("relation", baseline_low),
+        "baseline_high": ("relation", baseline_high),
+        "baseline_offset": ("relation", np.where(total > 0, offsets[place], 0), words),
         "baseline_possible": (
-            ("direction", "relation"),
+            directed,
             baseline_possible,
-            share | {"long_name": "best fixed offset over possible pairs"},
+            units | {"long_name": "best fixed offset over possible pairs"},
         ),
-        "baseline_possible_offset": (
-            ("direction", "relation"),
-            np.where(by_direction.sum(-1) > 0, offsets[place_possible], 0),
-            {"long_name": "head − dependent", "units": "words"},
-        ),
+        "baseline_possible_offset": (directed, np.where(in_all > 0, offsets[place_possible], 0), words),
         "p_value": (DIMS, p_value, {"long_name": "finds more than the best offset: McNemar, exact, one-tailed"}),
-        "p_adjusted": (
-            DIMS,
-            p_adjusted,
-            {"long_name": f"p_value corrected over heads, directions and relations ({correction})"},
-        ),
+        "p_adjusted": (DIMS, correct(p_value, correction), {"long_name": corrected}),
     }
-    baseline_low, baseline_high = wilson_interval(np.take_along_axis(pairs, place[:, None], axis=-1)[:, 0], total)
-    variables |= {"baseline_low": ("relation", baseline_low), "baseline_high": ("relation", baseline_high)}
-    dataset = xr.Dataset(variables, coords={"direction": list(DIRECTIONS), "relation": list(settings.labels)})
+    dataset = xr.Dataset(variables, coords={"direction": list(DIRECTIONS), "relation": list(rules.labels)})
     return dataset.assign(best_heads(dataset, head_baseline))
 
 
 def _best_offset(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The share of the commonest offset and its place, over the last axis (whose last entry, all that is further away, is no offset)."""
-    total = counts.sum(-1)
-    place = counts[..., :-1].argmax(-1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(total > 0, counts[..., :-1].max(-1) / total, np.nan), place
+    """The share of the commonest offset and its place, over the last axis, whose last entry (all beyond) is none."""
+    return share(counts[..., :-1].max(-1), counts.sum(-1)), counts[..., :-1].argmax(-1)
+
+
+def _at(counts: np.ndarray, place: np.ndarray) -> np.ndarray:
+    return np.take_along_axis(counts, place[..., None], axis=-1)[..., 0]
 
 
 def best_heads(dataset: xr.Dataset, head_baseline: np.ndarray) -> dict[str, xr.Variable]:
-    """For each relation the direction, layer and head with the highest accuracy (the first of equals); −1, `""` and NaN where nothing could be scored.
+    """For each relation the direction, layer and head with the highest accuracy; −1, `""` and NaN where there is none.
 
-    A decoder may see one pair in one direction and five hundred in the other: heads with fewer than 30 pairs are best heads only where no head has more.
+    A decoder may see one pair in one direction and five hundred in the other: heads with fewer than 30 pairs are best
+    heads only where no head has more.
     """
-    accuracy, tries = dataset["accuracy"].values, dataset["accuracy_n"].values
-    directions, layers, heads, relations = accuracy.shape
-    enough = tries >= np.minimum(tries.reshape(-1, relations).max(0, initial=0), FEW)
-    flat = np.where(np.isnan(accuracy) | ~enough, -1.0, accuracy).reshape(-1, relations)
-    best = flat.argmax(0)
-    scored = flat.max(0, initial=-1.0) >= 0
-    direction, layer, head = np.unravel_index(best, (directions, layers, heads))
-    place = (direction, layer, head, np.arange(relations))
-
-    def at(values: np.ndarray) -> np.ndarray:
-        return np.where(scored, values[place], np.nan)
-
-    out: dict[str, Any] = {
+    tries = dataset["accuracy_n"].values
+    enough = tries >= np.minimum(tries.reshape(-1, tries.shape[-1]).max(0, initial=0), FEW)
+    place, scored = best_places(dataset["accuracy"].values, enough)
+    direction, layer, head, _ = place
+    names = ("accuracy", "accuracy_low", "accuracy_high", "p_value", "p_adjusted")
+    values = {name: dataset[name].values for name in names} | {"baseline": head_baseline}
+    out = {f"best_{name}": np.where(scored, array[place], np.nan) for name, array in values.items()}
+    out |= {
         "best_direction": np.where(scored, np.array(DIRECTIONS)[direction], ""),
         "best_layer": np.where(scored, layer, -1),
         "best_head": np.where(scored, head, -1),
-        "best_baseline": at(head_baseline),
+        "best_accuracy_n": np.where(scored, tries[place], 0),
+        "best_margin": out["best_accuracy"] - out["best_baseline"],
     }
-    names = ("accuracy", "accuracy_low", "accuracy_high", "p_value", "p_adjusted")
-    out |= {f"best_{name}": at(dataset[name].values) for name in names}
-    out["best_accuracy_n"] = np.where(scored, dataset["accuracy_n"].values[place], 0)
-    out["best_margin"] = out["best_accuracy"] - out["best_baseline"]
-    return {name: xr.Variable(("relation",), values) for name, values in out.items()}
+    return {name: xr.Variable(("relation",), array) for name, array in out.items()}

@@ -1,8 +1,10 @@
-"""The no-op reading of heads: attention to `[SEP]` from words to which a head's relation applies, and from words to which it does not (Clark et al. 2019, §3.2)."""
+"""The no-op reading of heads: attention to `[SEP]` from words that have a head's relation, and from words that do not.
+
+Clark et al. 2019, §3.2.
+"""
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,9 @@ import torch
 import xarray as xr
 from torch import Tensor
 
+from headwise.analyses.accuracy import share
 from headwise.analyses.contract import Shape, mean_variables
-from headwise.analyses.dependency.arcs import UPOS, Settings, relation_members, upos_members
+from headwise.analyses.dependency.arcs import UPOS, PairRules, has_tree, relation_members, upos_members
 from headwise.models.words import word_index
 from headwise.stats.accumulators import Moments, State
 from headwise.stats.sparse import SparseSums
@@ -38,10 +41,11 @@ def missing(target: str, shape: Shape) -> str | None:
 
 
 def start(shape: Shape, labels: int) -> State:
-    """Means over examples for each group of words, and sums by part of speech from which the best heads' means are taken at the end.
+    """Means over examples for each group of words, and sums by part of speech, of which the best heads' means are made.
 
-    Words without a relation are nearly all words of a part of speech: what is summed for them is only by how much their mean differs from
-    that of all its words, in the few examples where it does (`cross_without`); likewise for the number of examples.
+    Words without a relation are nearly all words of a part of speech: what is summed for them is only by how much their
+    mean differs from that of all its words, in the few examples where it does (`cross_without`); likewise for the
+    number of examples.
     """
     heads = (shape.layers, shape.heads)
     state = State({f"noop_{group}": Moments(2, *heads, labels) for group in GROUPS})
@@ -52,19 +56,17 @@ def start(shape: Shape, labels: int) -> State:
     return state
 
 
-@lru_cache(maxsize=4)
-def _members(batch: Batch, settings: Settings) -> tuple[Tensor, Tensor, Tensor]:
-    """Words by relation `[direction, example, word, label]`, by part of speech `[example, word, upos]`, and all words `[example, word]` of trees."""
-    has_tree = [
-        row.aligned and row.example.heads is not None and row.example.relations is not None for row in batch.rows
-    ]
-    words = word_index(batch).present & torch.tensor(has_tree, device=batch.device)[:, None]
-    return relation_members(batch, settings), upos_members(batch) * words[..., None], words.float()
+def _members(batch: Batch, rules: PairRules) -> tuple[Tensor, Tensor, Tensor]:
+    """Of trees: words by relation `[direction, example, word, label]`, by part of speech `[example, word, upos]`, and
+    all words `[example, word]`."""
+    used = torch.tensor([row.aligned and has_tree(row) for row in batch.rows], device=batch.device)
+    words = word_index(batch).present & used[:, None]
+    return relation_members(batch, rules), upos_members(batch) * words[..., None], words.float()
 
 
-def observe(state: State, mass: Tensor, layer: int, batch: Batch, settings: Settings) -> None:
+def observe(state: State, mass: Tensor, layer: int, batch: Batch, rules: PairRules) -> None:
     """Take in the mass `[example, head, word]` that words put on the target."""
-    relation, upos, words = _members(batch, settings)
+    relation, upos, words = batch.remember(("noop", rules), lambda: _members(batch, rules))
     by_upos = torch.einsum("bhw,bwu->bhu", mass, upos)
     upos_count = upos.sum(1)
     state.moments("noop_upos").add(_mean(by_upos, upos_count[:, None]), (layer,))
@@ -90,7 +92,8 @@ def observe(state: State, mass: Tensor, layer: int, batch: Batch, settings: Sett
 
 
 def _mean(total: Tensor, count: Tensor) -> Tensor:
-    """Means within examples; NaN, and so left out, where an example has no such word. Differences of sums may be a hair below zero."""
+    """Means within examples; NaN, and so left out, where an example has no such word."""
+    # Differences of sums may be a hair below zero.
     return torch.where(count > 0, (total / count.clamp(min=1)).clamp(min=0.0), torch.nan)
 
 
@@ -101,29 +104,27 @@ def dataset(state: State, scores: xr.Dataset) -> xr.Dataset:
     for group in GROUPS:
         variables |= mean_variables(f"noop_{group}", DIMS, state.moments(f"noop_{group}"), **units)
     variables |= mean_variables("noop_upos", ("layer", "head", "upos"), state.moments("noop_upos"), **units)
-    direction = {str(name): place for place, name in enumerate(scores["direction"].values)}
     relations = scores.sizes["relation"]
-    chosen = np.array([direction.get(str(name), 0) for name in scores["best_direction"].values])
-    layer, head = np.maximum(scores["best_layer"].values, 0), np.maximum(scores["best_head"].values, 0)
     scored = scores["best_layer"].values >= 0
+    chosen = (scores["best_direction"].values == scores["direction"].values[1]).astype(int)
+    layer, head = np.maximum(scores["best_layer"].values, 0), np.maximum(scores["best_head"].values, 0)
     place = (chosen, layer, head, np.arange(relations))
-    upos = np.full((relations, len(GROUPS), len(UPOS)), np.nan)
-    upos_n = np.zeros(upos.shape, dtype=np.int64)
-    for number, group in enumerate(GROUPS):
+    everyone = state.moments("noop_upos")
+    everyone_n = everyone.count.numpy()[layer, head]
+    means, counts = [], []
+    for group in GROUPS:
         for suffix in ("", "_n", "_low", "_high"):
             values = variables[f"noop_{group}{suffix}"].values[place]
             best = np.where(scored, values, 0 if suffix == "_n" else np.nan)
             variables[f"best_noop_{group}{suffix}"] = xr.Variable(("relation",), best, units if not suffix else {})
-        counts = state.sums(f"cross_{group}_n").total.numpy()[chosen, np.arange(relations)]
-        sums = state.sums(f"cross_{group}").total.numpy()[place]
+        count = state.sums(f"cross_{group}_n").total.numpy()[chosen, np.arange(relations)]
+        total = state.sums(f"cross_{group}").total.numpy()[place]
         if group == "without":
-            everyone = state.moments("noop_upos")
-            everyone_n = everyone.count.numpy()[layer, head]
-            counts = counts + everyone_n
-            sums = sums + everyone.mean.numpy()[layer, head] * everyone_n
-        upos_n[:, number] = np.where(scored[:, None], counts, 0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            upos[:, number] = np.where(scored[:, None] & (counts > 0), sums / counts, np.nan)
+            count = count + everyone_n
+            total = total + everyone.mean.numpy()[layer, head] * everyone_n
+        counts.append(np.where(scored[:, None], count, 0))
+        means.append(share(total, counts[-1]))
+    upos, upos_n = np.stack(means, 1), np.stack(counts, 1).astype(np.int64)
     dims = ("relation", "group", "upos")
     variables["best_noop_upos"] = xr.Variable(dims, upos.astype(np.float32), units)
     variables["best_noop_upos_n"] = xr.Variable(dims, upos_n)

@@ -57,7 +57,7 @@ class Distance(Observer):
     axes: int = 2
     clusters: int = 0
     permutations: int = 1999
-    seed: int = 0
+    seed: int | None = None
 
     name: ClassVar[str] = "distance"
     title: ClassVar[str] = "Families of heads: distances between all pairs"
@@ -77,24 +77,22 @@ class Distance(Observer):
         return State(js=Sums(heads, heads), tokens=Sums(1), examples=Sums(1))
 
     def observe_example(self, state: State, maps: Tensor, visible: Tensor, batch: Batch) -> None:
-        for flat in self._groups(maps, batch):
+        for flat in self._groups(maps, visible, batch):
             state.sums("js").add(pairwise_js(flat))
         state.sums("tokens").add(batch.lengths.sum())
         state.sums("examples").add(torch.tensor(len(batch)))
 
-    def _groups(self, maps: Tensor, batch: Batch) -> Iterator[Tensor]:
-        """The real parts of the maps as `[head, entries]`, several short examples together: divergences add up over all rows of all examples."""
+    def _groups(self, maps: Tensor, visible: Tensor, batch: Batch) -> Iterator[Tensor]:
+        """The real parts of the maps as `[head, entries]`, several short examples together: divergences add up."""
         waiting: list[Tensor] = []
         for example, length in enumerate(batch.lengths.tolist()):
             own = maps[example, :, :, :length, :length].float()
-            visible = visible_keys(own) if self.smoothing else None
+            seen = visible[example, :, :, :length, :length]
             lacking = 1 - own.sum(-1, keepdim=True)
             if bool((lacking > SINK).any()):
                 own = torch.cat([own, lacking.clamp(min=0)], -1)
-                visible = visible if visible is None else torch.nn.functional.pad(visible, (0, 1), value=True)
-            if visible is not None:
-                own = smooth(own, visible, self.smoothing)
-            waiting.append(own.reshape(own.shape[0] * own.shape[1], -1))
+                seen = torch.nn.functional.pad(seen, (0, 1), value=True)
+            waiting.append(smooth(own, seen, self.smoothing).flatten(0, 1).flatten(1))
             if sum(part.shape[1] for part in waiting) >= GROUP:
                 yield torch.cat(waiting, 1)
                 waiting = []
@@ -126,7 +124,7 @@ def distance_dataset(js: np.ndarray, layers: int, heads: int, settings: Distance
     labels = cut(tree, count, settings.clusters) if settings.clusters else best_cut(metric, tree)
     leaf = np.empty(count, dtype=np.int64)
     leaf[leaf_order(tree, count)] = np.arange(count)
-    test = group_distance_test(safe, layer_of, settings.permutations, settings.seed)
+    test = group_distance_test(safe, layer_of, settings.permutations, settings.seed or 0)
     nats = {"units": "nats"}
     variables: dict[str, Any] = {
         "js": (("head_a", "head_b"), js, nats | {"long_name": "mean Jensen-Shannon divergence per token"}),
@@ -149,9 +147,9 @@ def distance_dataset(js: np.ndarray, layers: int, heads: int, settings: Distance
         "leaf": ("head_a", leaf, {"long_name": "place among the leaves of the tree"}),
         "linkage": (("merge", "part"), tree, {"long_name": "tree of merges"}),
     }
-    dataset = xr.Dataset(
-        variables, coords=pair_coords(layers, heads) | {"part": ["first", "second", "distance", "size"]}
-    )
+    parts = {"merge": np.arange(len(tree)), "part": ["first", "second", "distance", "size"]}
+    coords = pair_coords(layers, heads) | parts | {"axis": np.arange(settings.axes)}
+    dataset = xr.Dataset(variables, coords=coords)
     if not known:
         floats = [name for name, array in dataset.data_vars.items() if array.dtype.kind == "f"]
         dataset = dataset.assign({name: dataset[name] * np.nan for name in floats})
@@ -180,17 +178,3 @@ def layer_means(js: np.ndarray, layer_of: np.ndarray) -> np.ndarray:
     pairs = np.outer(sizes, sizes) - np.diag(sizes)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(pairs > 0, sums / pairs, np.nan)
-
-
-def visible_keys(maps: Tensor) -> Tensor:
-    """V(i) of each layer `[layer, 1, query, key]`, told from the maps `[layer, head, query, key]` of one example.
-
-    What a row may not see has a weight of exactly zero, and whether it may depends on the offset alone (keys behind, keys outside a window): an offset
-    at which no row of no head of a layer has any weight is one that this layer does not see.
-    """
-    length = maps.shape[-1]
-    place = torch.arange(length, device=maps.device)
-    offset = place[None] - place[:, None] + length - 1  # [query, key]
-    weight = maps.amax(1).flatten(1)  # [layer, query · key]
-    reached = torch.zeros(len(maps), 2 * length - 1, device=maps.device).index_add_(1, offset.flatten(), weight) > 0
-    return reached[:, offset][:, None]

@@ -16,8 +16,9 @@ from transformers import AutoModel
 from common import demo_rows, report_ratio
 from headwise import HeadModel, make_analysis
 from headwise.models.demo import demo_model_path
+from headwise.run.encoded import Scan
 from headwise.run.engine import observe_batch
-from headwise.run.plan import Scan, model_shape
+from headwise.run.plan import model_shape
 from headwise.text.encode import batches
 
 

@@ -5,7 +5,7 @@ Whoever writes an analysis imports what it needs from here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, Self
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.registry import REGISTRY, known_analyses, make_analysis, register
+from headwise.analyses.registry import REGISTRY, choose_analyses, known_analyses, make_analysis, register
 from headwise.core.checks import at_least, one_of
 from headwise.core.labels import Shape, layer_head_coords, mean_variables
 from headwise.core.papers import Paper
@@ -22,7 +22,7 @@ from headwise.models import HeadModel
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import State
 from headwise.text.corpus import Corpus
-from headwise.text.encode import Batch, Encoder
+from headwise.text.encode import Batch, Encoded, Encoder
 
 __all__ = [
     "REGISTRY",
@@ -35,6 +35,7 @@ __all__ = [
     "Paper",
     "Shape",
     "at_least",
+    "choose_analyses",
     "known_analyses",
     "layer_head_coords",
     "make_analysis",
@@ -143,12 +144,19 @@ class Observer(Analysis):
 
 
 class Bench(Protocol):
-    """What an experiment works with: the model, the corpus, a store of its own that survives a kill, and a way to say how far it is."""
+    """What an experiment works with: the model, the corpus and its rows, a store of its own that survives a kill, and a way to say how far it is.
+
+    Do not encode the corpus again: `rows` has every example that is not too long, in order.
+    """
 
     @property
     def model(self) -> HeadModel: ...
     @property
     def corpus(self) -> Corpus: ...
+    @property
+    def rows(
+        self,
+    ) -> Iterable[Encoded]: ...  # the corpus as tokens, encoded once for the whole run; `row.example`, `row.index`
     @property
     def shape(self) -> Shape: ...
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from importlib import import_module
@@ -62,3 +62,20 @@ def make_analysis(name: str, parameters: Mapping[str, Any] | None = None) -> Ana
         if given not in allowed:
             raise ParameterError(unknown(f"parameter of {name}", given, allowed))
     return cls(**(parameters or {}))
+
+
+def choose_analyses(
+    names: Sequence[str | Analysis] | None = None, parameters: Mapping[str, Mapping[str, Any]] | None = None
+) -> list[Analysis]:
+    """Analyses by name with their parameters; None for all that are automatic. An analysis that is made already stays as it is."""
+    wanted: Sequence[str | Analysis] = (
+        names if names is not None else [name for name, cls in known_analyses().items() if cls.automatic]
+    )
+    given = dict(parameters or {})
+    chosen = [make_analysis(item, given.pop(item, None)) if isinstance(item, str) else item for item in wanted]
+    if given:
+        told = ", ".join(item if isinstance(item, str) else item.name for item in wanted)
+        raise ParameterError(
+            f"`parameters` names '{min(given)}', which is not among the analyses of this run ({told})."
+        )
+    return chosen

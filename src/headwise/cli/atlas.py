@@ -19,12 +19,11 @@ from headwise.cli.common import (
     OverwriteOption,
     ParserOption,
     SetOption,
-    Source,
     StackOption,
     Watch,
     out,
     parse_settings,
-    run_to_file,
+    running,
 )
 
 SCREEN = 80  # rows of a table that are still read on a screen; of a longer one the first measure is shown
@@ -61,6 +60,7 @@ def atlas(
     from headwise.analyses.contract import known_analyses, make_analysis
     from headwise.page.report import write_report
     from headwise.page.sample import choose_sample
+    from headwise.run import RunOptions, Source
 
     names = (
         [n.strip() for n in analyses.split(",")]
@@ -70,16 +70,9 @@ def atlas(
     chosen_settings = parse_settings(settings, names)
     chosen = [make_analysis(name, chosen_settings[name]) for name in names]
     target = out_folder / "atlas.nc"
-    result = run_to_file(
-        target,
-        out_folder / ".run",
-        chosen,
-        Source(model, corpus, limit, device, stack, max_length, overlong, parser),
-        full,
-        seed,
-        overwrite,
-    )
-    with Watch() as watch:
+    source = Source(model, corpus, device, stack, None, max_length, overlong, parser)
+    options = RunOptions(limit=limit, full=full, seed=seed, overwrite=overwrite)
+    with running(target, out_folder / ".run", chosen, source, options) as result, Watch() as watch:
         page = write_report(result.atlas, out_folder, choose_sample(result.model, result.corpus), watch)
     out.print(f"Atlas: {target}\nPage:  {page}")
 
@@ -108,18 +101,14 @@ def run(
       headwise run offsets --model gpt2 --corpus stories.txt --out gpt2-offsets.nc
     """
     from headwise.analyses.contract import make_analysis
+    from headwise.run import RunOptions, Source
 
     chosen = make_analysis(analysis, parse_settings(settings, [analysis])[analysis])
     target = out_file or Path(f"{analysis}.nc")
-    result = run_to_file(
-        target,
-        target.with_name(f".{target.name}.run"),
-        [chosen],
-        Source(model, corpus, limit, device, stack, max_length, overlong, parser),
-        True,
-        seed,
-        overwrite,
-    )
+    source = Source(model, corpus, device, stack, None, max_length, overlong, parser)
+    options = RunOptions(limit=limit, seed=seed, overwrite=overwrite)
+    with running(target, target.with_name(f".{target.name}.run"), [chosen], source, options) as result:
+        pass
     for line in chosen.headline(result.atlas[analysis]):
         out.print(line, markup=False, highlight=False)
     table = Table("measure", "item", "mean over heads", "lowest", "", "highest", "", title=f"{analysis} ({target})")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
@@ -108,32 +109,6 @@ def parse_settings(given: list[str] | None, analyses: list[str]) -> dict[str, di
     return settings
 
 
-class Source(NamedTuple):
-    """What a user named to run on, as the options have it."""
-
-    model: str | None
-    corpus: str | None
-    limit: int | None
-    device: str | None
-    stack: str | None
-    max_length: int | None
-    overlong: str
-    parser: str | None
-
-    def open(self) -> tuple[Any, Any]:
-        """The model and the corpus."""
-        from headwise.models import HeadModel
-        from headwise.text import annotate, open_corpus
-
-        limits: dict[str, Any] = {"max_length": self.max_length, "overlong": self.overlong}
-        model = HeadModel.open(self.model, device=self.device, stack=self.stack, **limits)
-        for note in model.notes:
-            err.print(f"[dim]{note}[/dim]")
-        # The limit comes before the parser: what is not used need not be parsed.
-        corpus = open_corpus(self.corpus, tokenizer=model.tokenizer, limit=self.limit)
-        return model, annotate(corpus, self.parser) if self.parser else corpus
-
-
 def _announce(plan: Any) -> None:
     found = plan.scan
     err.print(
@@ -158,33 +133,27 @@ def _name_left_out(
                 err.print(f"[dim]left out: {name}{f' ({item})' if item else ''}: {reason}[/dim]")
 
 
-def run_to_file(
-    target: Path, folder: Path, analyses: list[Any], source: Source, full: bool, seed: int, overwrite: bool
-) -> Finished:
-    from headwise.run import RunOptions, run_analyses
-    from headwise.run.shards import RunFolder
+@contextmanager
+def running(target: Path, folder: Path, analyses: list[Any], source: Any, options: Any) -> Iterator[Finished]:
+    """A run whose atlas is in its file; its folder is held until what is done with the atlas is done too, and then removed."""
+    from headwise.run import Listener, Run
 
-    if target.exists() and not overwrite:
+    if target.exists() and not options.overwrite:
         raise OutputError(f"{target} exists; give --overwrite to replace it, or choose another place with --out.")
     check_writable(target.parent)
-    model, corpus = source.open()
-    named: dict[str, dict[str, str]] = {}
-
-    def announce(plan: Any) -> None:
-        named.update({name: dict(items) for name, items in plan.dropped.items()})
-        _announce(plan)
-
-    options = RunOptions(limit=source.limit, full=full, seed=seed, overwrite=overwrite)
+    watch = Watch()
+    listener = Listener(watch, _announce, lambda note: err.print(f"[dim]{note}[/dim]"))
     try:
-        with Watch() as watch:
-            result = run_analyses(model, corpus, analyses, folder, options, watch, announce)
+        with Run(source, analyses, folder, options, listener) as run:
+            with watch:
+                result = run.atlas()
+            _name_left_out(result.provenance["left_out"], run.plan.dropped)
+            result.save(target, overwrite=options.overwrite)
+            yield Finished(result, run.model, run.corpus)
+            run.forget()
     except KeyboardInterrupt:
         err.print("\nStopped. Finished shards are kept: the same command goes on from there.")
         raise typer.Exit(130) from None
-    _name_left_out(result.provenance["left_out"], named)
-    result.save(target, overwrite=overwrite)
-    RunFolder(folder).remove()
-    return Finished(result, model, corpus)
 
 
 def check_writable(folder: Path) -> None:

@@ -4,68 +4,301 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
+import numpy as np
 import torch
 import xarray as xr
 
 from headwise.analyses.contract import Analysis, Experiment, Observer, Shape
 from headwise.atlas import Atlas
-from headwise.core.errors import HeadwiseError, MissingAnnotationError, ModelError
+from headwise.core.checks import at_least
+from headwise.core.errors import HeadwiseError, MissingAnnotationError, ModelError, OutputError
 from headwise.core.papers import reference
 from headwise.core.store import Store
 from headwise.core.version import __version__
+from headwise.models import HeadModel
+from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batch
-from headwise.run.plan import Plan, describe, make_plan
-from headwise.run.shards import RunFolder
+from headwise.run.plan import SHARD_SIZE, Plan, describe, make_plan
+from headwise.run.source import Source
 from headwise.stats.accumulators import State
+from headwise.text import Corpus
 from headwise.text.encode import Encoded, batches
 
-if TYPE_CHECKING:
-    from headwise.models import HeadModel
-    from headwise.text import Corpus
-
-SHARD_SIZE = 64
 BATCH_TOKENS = 4096
 
 Report = Callable[[str, int, int], None]
 
 
-def _silent(what: str, done: int, total: int) -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How to run, apart from what: none of it changes what a result means, all of it is recorded."""
+    """How to run, apart from what: all of it is recorded.
+
+    Parameters
+    ----------
+    limit : int, optional
+        Use at most this many examples.
+    full : bool, default True
+        Every analysis sees every example; otherwise each keeps to its own budget.
+    shard_size : int, default 64
+        Examples whose state is kept together: what a kill may cost.
+    batch_tokens : int, default 4096
+        Tokens that go through the model at once, padding included.
+    seed : int, default 0
+        For everything random.
+    overwrite : bool, default False
+        Start anew where the folder holds another run, instead of refusing. An unfinished run of the same kind goes on.
+    """
 
     limit: int | None = None
-    full: bool = True  # every analysis sees every example; False: each keeps to its own budget
+    full: bool = True
     shard_size: int = SHARD_SIZE
     batch_tokens: int = BATCH_TOKENS
     seed: int = 0
     overwrite: bool = False
 
+    def __post_init__(self) -> None:
+        for name, low in (("limit", 1), ("shard_size", 1), ("batch_tokens", 1), ("seed", 0)):
+            if getattr(self, name) is not None:
+                at_least(name, getattr(self, name), low)
 
-@dataclass(slots=True)
+
+def _silent(*_: object) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Whom a run tells what: how far it is (what, done, total), what is about to be done, and whatever else must be said."""
+
+    progress: Report = _silent
+    plan: Callable[[Plan], None] = _silent
+    note: Callable[[str], None] = logging.getLogger("headwise").warning
+
+
+@dataclass(frozen=True, slots=True)
 class LocalBench:
     """What an experiment gets to work with."""
 
-    model: Any
-    corpus: Any
+    model: HeadModel
+    corpus: Corpus
+    rows: EncodedCorpus
     shape: Shape
-    folder: Path
     store: Store
     limit: int | None
-    report: Report
+    progress: Report
 
-    def progress(self, what: str, done: int, total: int) -> None:
-        self.report(what, done, total)
+    @property
+    def folder(self) -> Path:
+        self.store.folder.mkdir(parents=True, exist_ok=True)
+        return self.store.folder
+
+
+class Run:
+    """One run, open from before the work until its result is safe: as long as it is open no other run can have its folder.
+
+    Parameters
+    ----------
+    source : Source
+        The model and the corpus.
+    analyses : sequence of Analysis
+        What is asked; those that draw anything and have no seed of their own get the run's.
+    folder : str or Path
+        Where finished pieces are kept: the same call goes on where a killed one stopped. `forget` removes them.
+    options : RunOptions, optional
+        How to run.
+    listener : Listener, optional
+        Whom to tell how it goes.
+
+    Attributes
+    ----------
+    model, corpus, plan
+        What it runs on (the examples are read once) and what will be done.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from headwise.analyses.contract import make_analysis
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with Run(Source(), [make_analysis("surface")], folder, RunOptions(limit=2)) as run:
+    ...         atlas = run.atlas()  # save it, draw it: then the pieces are not needed any more
+    ...         run.forget()
+    >>> list(atlas)
+    ['surface']
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        analyses: Sequence[Analysis],
+        folder: str | Path,
+        options: RunOptions = RunOptions(),  # noqa: B008  (frozen)
+        listener: Listener = Listener(),  # noqa: B008  (frozen)
+    ) -> None:
+        self.options, self.listener = options, listener
+        self.model = source.open_model()
+        self._opened_here = source.opens_model
+        try:
+            for note in self.model.notes if self._opened_here else ():
+                listener.note(note)
+            self._rows = EncodedCorpus(source.open_corpus(self.model, options.limit), self.model.encoder)
+            self.corpus = self._rows.corpus
+            seeded = [analysis.seeded(options.seed) for analysis in analyses]
+            self.plan = self._planned(self._rows, seeded, options.full)
+            listener.plan(self.plan)
+            self._store = Store(
+                Path(folder),
+                _identity(self.model, self.corpus, self.plan, options),
+                fresh=options.overwrite,
+                adopt={"threads": torch.get_num_threads()},
+                say=listener.note,
+            )
+        except BaseException:
+            self._close_model()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let others have the folder; what is finished stays there."""
+        self._store.close()
+        self._close_model()
+
+    def forget(self) -> None:
+        """Remove the finished pieces: the result is safe elsewhere."""
+        self._store.remove()
+
+    def _close_model(self) -> None:
+        if self._opened_here:
+            self.model.close()
+
+    def _planned(self, rows: EncodedCorpus, analyses: Sequence[Analysis], full: bool) -> Plan:
+        return make_plan(self.model, rows, analyses, shard_size=self.options.shard_size, full=full)
+
+    # --- the work ---------------------------------------------------------------------------------------------------
+
+    def atlas(self) -> Atlas:
+        """Do what is not done yet, and label it."""
+        plan = self.plan
+        with _threads(int(self._store.adopted["threads"])):  # the same number of threads gives the same bytes
+            views = {a.name: view for a in plan.streaming if (view := self._view(a)) is not None}
+            together = [a for a in plan.streaming if a.name not in views]
+            states, facts = self._stream(self._rows, together, plan, self._store)
+            makers: dict[str, Callable[[], xr.Dataset]] = {
+                a.name: partial(a.result, states[a.name], plan.shape) for a in together
+            }
+            makers |= {a.name: partial(self._apart, a, views[a.name]) for a in plan.streaming if a.name in views}
+            makers |= {e.name: partial(self._perform, e) for e in plan.experiments}
+            datasets, left_out = self._make_all(makers)
+            for analysis in plan.analyses:
+                unmatched = analysis.unmatched(datasets[analysis.name]) if analysis.name in datasets else {}
+                if unmatched:
+                    left_out[analysis.name] = left_out.get(analysis.name, {}) | unmatched
+                datasets = analysis.extend(datasets)
+        labelled = {name: _labelled(dataset, plan, name, left_out) for name, dataset in datasets.items()}
+        return Atlas(labelled, self._provenance(left_out, facts))
+
+    def _limited(self, analysis: Analysis) -> Corpus:
+        return self.corpus.limit(self.plan.limits[analysis.name])
+
+    def _view(self, analysis: Observer) -> Corpus | None:
+        """The form of the corpus that an analysis wants for itself; what it may see is limited before."""
+        scan = self.plan.scan
+        return analysis.view(self._limited(analysis), self.model.encoder, scan.longest, scan.truncated)
+
+    def _apart(self, analysis: Observer, view: Corpus) -> xr.Dataset:
+        """A pass of its own over its form of the corpus."""
+
+        def make() -> xr.Dataset:
+            rows = EncodedCorpus(view, self.model.encoder)
+            plan = self._planned(rows, [analysis], full=True)
+            states, _ = self._stream(rows, plan.streaming, plan, self._store.part(analysis.name))
+            return analysis.result(states[analysis.name], plan.shape)
+
+        return self._store.dataset(f"result-{analysis.name}", make)
+
+    def _perform(self, experiment: Experiment) -> xr.Dataset:
+        """Perform an experiment once; a finished one is kept until the run is forgotten."""
+        part = self._store.part(experiment.name, {"parameters": describe(experiment.parameters)})
+        limit = self.plan.limits[experiment.name]
+        limits = [number for number in (limit, self.options.limit) if number is not None]
+        bench = LocalBench(
+            model=self.model,
+            corpus=self.corpus,
+            rows=self._rows,
+            shape=self.plan.shape,
+            store=part,
+            limit=min(limits, default=None),
+            progress=self.listener.progress,
+        )
+        return self._store.dataset(f"result-{experiment.name}", lambda: experiment.perform(bench))
+
+    def _stream(
+        self, rows: EncodedCorpus, analyses: Sequence[Observer], plan: Plan, store: Store
+    ) -> tuple[dict[str, State], list[dict[str, Any]]]:
+        """The states after the whole corpus: shard by shard, added up in their order, so that the sum is the same whoever made which."""
+        states = {a.name: a.start(plan.shape) for a in analyses}
+        facts = []
+        for shard, block in enumerate(rows.blocks(plan.shard_size) if analyses else ()):
+            active = [a for a in plan.active(shard) if a.name in states]
+            make = partial(_shard_piece, self.model, plan.shape, active, block, self.options.batch_tokens)
+            piece = store.piece(f"shard-{shard:06d}", make)
+            facts.append(piece.facts)
+            for analysis in active:
+                part, prefix = analysis.start(plan.shape), f"{analysis.name}/"
+                part.load({key.removeprefix(prefix): a for key, a in piece.arrays.items() if key.startswith(prefix)})
+                states[analysis.name].merge(part)
+            self.listener.progress("examples", min((shard + 1) * plan.shard_size, len(rows)), len(rows))
+        return states, facts
+
+    def _make_all(
+        self, makers: Mapping[str, Callable[[], xr.Dataset]]
+    ) -> tuple[dict[str, xr.Dataset], dict[str, dict[str, str]]]:
+        """The labelled arrays of every analysis, and what was left out. One that finds only now that it cannot be done is left out
+        with its reason, unless it is the only one."""
+        datasets = {}
+        left_out = {name: dict(items) for name, items in self.plan.dropped.items()}
+        for name, make in makers.items():
+            try:
+                datasets[name] = make()
+            except OutputError:
+                raise
+            except HeadwiseError as error:
+                if len(makers) == 1:
+                    raise
+                left_out.setdefault(name, {})[""] = str(error).rstrip(".")
+        if not datasets:
+            reasons = (f"{name}: {items['']}" for name, items in left_out.items() if "" in items)
+            raise MissingAnnotationError("; ".join(reasons) + ".")
+        return datasets, left_out
+
+    def _provenance(
+        self, left_out: Mapping[str, Mapping[str, str]], facts: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        smaller = sorted({fact["batch_tokens"] for fact in facts} - {self.options.batch_tokens})
+        note = (
+            f"memory was short: some batches held {', '.join(map(str, smaller))} tokens, "
+            "so bytes may differ from an undisturbed run"
+        )
+        return {
+            **self._store.identity,
+            "threads": self._store.adopted["threads"],
+            "left_out": left_out,
+            "sampled": self.plan.sampled(),
+            "notes": [note] if smaller else [],
+        }
 
 
 def run_analyses(
@@ -74,195 +307,51 @@ def run_analyses(
     analyses: Sequence[Analysis],
     folder: str | Path,
     options: RunOptions = RunOptions(),  # noqa: B008  (frozen)
-    report: Report = _silent,
-    announce: Callable[[Plan], None] | None = None,
+    listener: Listener = Listener(),  # noqa: B008  (frozen)
 ) -> Atlas:
-    """Run analyses over a corpus and return the atlas.
-
-    `folder` keeps the state of finished shards until the atlas is there; a call with the same arguments goes on where a killed one stopped. `report(what, done, total)` is told of
-    progress, `announce(plan)` of what is about to be done.
-    """
-    plan = make_plan(model, corpus, analyses, limit=options.limit, shard_size=options.shard_size, full=options.full)
-    if announce:
-        announce(plan)
-    run_folder = RunFolder(Path(folder))
-    identity = _identity(model, corpus, plan, options)
-    stored = run_folder.open(identity, fresh=options.overwrite)
-    torch.set_num_threads(int(stored["adopted"]["threads"]))  # the same number of threads gives the same bytes
-    views = _views(model, corpus, plan, options)
-    together = replace(plan, analyses=tuple(a for a in plan.analyses if a.name not in views))
-    _run_shards(model, corpus, together, run_folder, options, report)
-    states, facts = _merge(together, run_folder)
-    makers: dict[str, Callable[[], xr.Dataset]] = {
-        a.name: partial(a.result, states[a.name], plan.shape) for a in together.streaming
-    }
-    makers |= {
-        a.name: partial(_run_apart, a, model, views[a.name], run_folder, options, report)
-        for a in plan.streaming
-        if a.name in views
-    }
-    makers |= {e.name: partial(_perform, e, model, corpus, plan, run_folder, options, report) for e in plan.experiments}
-    datasets = _make_all(makers, plan)
-    for analysis in plan.analyses:
-        unmatched = analysis.unmatched(datasets[analysis.name]) if analysis.name in datasets else {}
-        if unmatched:
-            plan.dropped[analysis.name] = {**plan.dropped.get(analysis.name, {}), **unmatched}
-        datasets = analysis.extend(datasets)
-    return Atlas(
-        {name: _labelled(dataset, plan, name) for name, dataset in datasets.items()}, _provenance(stored, plan, facts)
-    )
+    """Run analyses over a corpus and return the atlas; see `Run`. What is finished stays in the folder."""
+    with Run(Source(model, corpus), analyses, folder, options, listener) as run:
+        return run.atlas()
 
 
-def _views(model: HeadModel, corpus: Corpus, plan: Plan, options: RunOptions) -> dict[str, Corpus]:
-    """The analyses that want the corpus in a form of their own, each with that form; what an analysis may see is limited before."""
-    views = {}
-    for analysis in plan.streaming:
-        limits = [limit for limit in (options.limit, plan.limits[analysis.name]) if limit is not None]
-        limited = corpus.limit(min(limits) if limits else None)
-        view = analysis.view(limited, model.encoder, plan.scan.longest, plan.scan.truncated)
-        if view is not None:
-            views[analysis.name] = view
-    return views
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """So many threads for torch, for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
-def _run_apart(
-    analysis: Observer, model: HeadModel, view: Corpus, run_folder: RunFolder, options: RunOptions, report: Report
-) -> xr.Dataset:
-    """Give an analysis a pass of its own over its form of the corpus; a finished one is kept on disk until the atlas is written."""
-    path = run_folder.finished(analysis.name)
-    if not path.exists():
-        folder = run_folder.work(analysis.name)
-        part = run_analyses(
-            model, view, [analysis], folder, replace(options, limit=None, full=True, overwrite=False), report
-        )
-        Atlas({analysis.name: part[analysis.name]}, {}).save(path)
-        RunFolder(folder).remove()
-    return Atlas.load(path)[analysis.name]
-
-
-def _run_shards(
-    model: HeadModel, corpus: Corpus, plan: Plan, run_folder: RunFolder, options: RunOptions, report: Report
-) -> None:
-    pending: dict[int, list[Encoded]] = {}
-    total = plan.scan.examples + plan.scan.skipped
-    if not plan.streaming or all(run_folder.done(shard) for shard in range(plan.shards)):
-        return
-    current = 0
-    for index, example in enumerate(corpus):
-        if index >= total:
-            break
-        shard = index // plan.shard_size
-        if shard != current:
-            _finish_shard(model, plan, run_folder, current, pending.pop(current, []), options, report, total)
-            current = shard
-        if not run_folder.done(shard):
-            row = model.encoder.encode(example, index)
-            if row is not None:
-                pending.setdefault(shard, []).append(row)
-    _finish_shard(model, plan, run_folder, current, pending.pop(current, []), options, report, total)
-
-
-def _finish_shard(
-    model: HeadModel,
-    plan: Plan,
-    run_folder: RunFolder,
-    shard: int,
-    rows: list[Encoded],
-    options: RunOptions,
-    report: Report,
-    total: int,
-) -> None:
-    last = min((shard + 1) * plan.shard_size, total)
-    if not run_folder.done(shard):
-        states, batch_tokens = _shard_states(model, plan, shard, rows, options.batch_tokens)
-        arrays = {f"{name}/{key}": array for name, state in states.items() for key, array in state.arrays().items()}
-        run_folder.save(
-            shard, arrays, {"examples": len(rows), "tokens": sum(map(len, rows)), "batch_tokens": batch_tokens}
-        )
-    report("examples", last, total)
-
-
-def _shard_states(
-    model: HeadModel, plan: Plan, shard: int, rows: list[Encoded], batch_tokens: int
-) -> tuple[dict[str, State], int]:
+def _shard_piece(
+    model: HeadModel, shape: Shape, active: Sequence[Observer], block: Callable[[], list[Encoded]], batch_tokens: int
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The states of one shard, from scratch; smaller batches are tried where memory does not suffice."""
-    active = plan.active(shard)
+    rows = block()
     while True:
-        states = {a.name: a.start(plan.shape) for a in active}
+        states = {a.name: a.start(shape) for a in active}
         try:
             for batch in batches(rows, batch_tokens, model.pad_id, model.device):
                 observe_batch(model, batch, active, states)
-            return states, batch_tokens
+            break
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             if not _is_memory(error):
                 raise
-            if batch_tokens <= max(map(len, rows)):
+            longest = max(map(len, rows))
+            if batch_tokens <= longest:
                 raise ModelError(
-                    f"One example of {max(map(len, rows))} tokens does not fit into memory; use --max-length to cut inputs."
+                    f"One example of {longest} tokens does not fit into memory; use --max-length to cut inputs."
                 ) from error
             batch_tokens //= 2
+    arrays = {f"{name}/{key}": array for name, state in states.items() for key, array in state.arrays().items()}
+    return arrays, {"examples": len(rows), "tokens": sum(map(len, rows)), "batch_tokens": batch_tokens}
 
 
 def _is_memory(error: BaseException) -> bool:
-    return (
-        isinstance(error, torch.OutOfMemoryError | MemoryError)
-        or "not enough memory" in str(error)
-        or "can't allocate memory" in str(error)
-    )
-
-
-def _merge(plan: Plan, run_folder: RunFolder) -> tuple[dict[str, State], list[dict[str, Any]]]:
-    """Add the shards up in their order, so that the sum is the same whoever made which."""
-    states = {a.name: a.start(plan.shape) for a in plan.streaming}
-    facts = []
-    for shard in range(plan.shards) if plan.streaming else ():
-        arrays, fact = run_folder.load(shard)
-        facts.append(fact)
-        for analysis in plan.active(shard):
-            part = analysis.start(plan.shape)
-            prefix = f"{analysis.name}/"
-            part.load({key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)})
-            states[analysis.name].merge(part)
-    return states, facts
-
-
-def _make_all(makers: Mapping[str, Callable[[], xr.Dataset]], plan: Plan) -> dict[str, xr.Dataset]:
-    """The labelled arrays of every analysis. One that finds only now that it cannot be done is left out with its reason, unless it is the only one."""
-    datasets = {}
-    for name, make in makers.items():
-        try:
-            datasets[name] = make()
-        except HeadwiseError as error:
-            if len(makers) == 1:
-                raise
-            plan.dropped.setdefault(name, {})[""] = str(error).rstrip(".")
-    if not datasets:
-        raise MissingAnnotationError(
-            "; ".join(f"{name}: {items['']}" for name, items in plan.dropped.items() if "" in items) + "."
-        )
-    return datasets
-
-
-def _perform(
-    experiment: Experiment,
-    model: HeadModel,
-    corpus: Corpus,
-    plan: Plan,
-    run_folder: RunFolder,
-    options: RunOptions,
-    report: Report,
-) -> xr.Dataset:
-    """Perform an experiment once; a finished one is kept on disk until the atlas is written."""
-    path = run_folder.finished(experiment.name)
-    if path.exists():
-        return Atlas.load(path)[experiment.name]
-    limits = [limit for limit in (plan.limits[experiment.name], options.limit) if limit is not None]
-    work = run_folder.work(experiment.name)
-    with Store(work, {"experiment": experiment.name, "parameters": describe(experiment.parameters)}) as store:
-        bench = LocalBench(model, corpus, plan.shape, work, store, min(limits, default=None), report)
-        result = experiment.perform(bench)
-    Atlas({experiment.name: result}, {}).save(path)
-    return result
+    said = ("not enough memory", "can't allocate memory")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in str(error) for words in said)
 
 
 def _named_files(plan: Plan) -> dict[str, str]:
@@ -296,12 +385,12 @@ def _identity(model: HeadModel, corpus: Corpus, plan: Plan, options: RunOptions)
             "licence": corpus.licence,
             "fingerprint": plan.scan.fingerprint,
             **plan.scan.counts(),
-            "notes": plan.scan.notes,
+            "notes": dict(plan.scan.notes),
         },
         "encoding": {"max_length": model.encoder.max_length, "overlong": model.encoder.overlong},
         "analyses": {a.name: describe(a.parameters) for a in plan.analyses},
         "files": _named_files(plan),
-        "limits": plan.limits,
+        "limits": dict(plan.limits),
         "seed": options.seed,
         "shard_size": plan.shard_size,
         "batch_tokens": options.batch_tokens,
@@ -309,27 +398,10 @@ def _identity(model: HeadModel, corpus: Corpus, plan: Plan, options: RunOptions)
         "dtype": str(model.dtype).removeprefix("torch."),
         "torch": torch.__version__,
         "transformers": version("transformers"),
-        "adopted": {"threads": torch.get_num_threads()},
     }
 
 
-def _provenance(stored: Mapping[str, Any], plan: Plan, facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    smaller = sorted({f["batch_tokens"] for f in facts} - {stored["batch_tokens"]})
-    provenance = dict(json.loads(json.dumps(stored)))
-    provenance["threads"] = provenance.pop("adopted")["threads"]
-    provenance["left_out"] = plan.dropped
-    provenance["sampled"] = plan.sampled()
-    provenance["notes"] = (
-        [
-            f"memory was short: some batches held {', '.join(map(str, smaller))} tokens, so bytes may differ from an undisturbed run"
-        ]
-        if smaller
-        else []
-    )
-    return provenance
-
-
-def _labelled(dataset: xr.Dataset, plan: Plan, name: str) -> xr.Dataset:
+def _labelled(dataset: xr.Dataset, plan: Plan, name: str, left_out: Mapping[str, Mapping[str, str]]) -> xr.Dataset:
     analysis = next(a for a in plan.analyses if a.name == name)
     paper = reference(analysis.paper.key)
     attrs = {
@@ -338,6 +410,6 @@ def _labelled(dataset: xr.Dataset, plan: Plan, name: str) -> xr.Dataset:
         "section": analysis.paper.section,
         "citation": paper.citation,
         "parameters": json.dumps(describe(analysis.parameters), sort_keys=True),
-        "left_out": json.dumps(plan.dropped.get(name, {}), sort_keys=True),
+        "left_out": json.dumps(left_out.get(name, {}), sort_keys=True),
     }
     return dataset.assign_attrs(dataset.attrs | attrs)

@@ -4,18 +4,37 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypedDict, Unpack
 
-from headwise.analyses.contract import Analysis, known_analyses, make_analysis
+import torch
+from torch import nn
+
+from headwise.analyses.contract import Analysis, choose_analyses
 from headwise.atlas import Atlas
-from headwise.run.runner import RunOptions, run_analyses
+from headwise.core.errors import ParameterError, unknown
+from headwise.models import HeadModel
+from headwise.run.runner import Run, RunOptions
+from headwise.run.source import Source
+from headwise.text import Corpus
 
-if TYPE_CHECKING:
-    from torch import nn
 
-    from headwise.models import HeadModel
-    from headwise.text import Corpus
+class AtlasOptions(TypedDict, total=False):
+    """The options of `make_atlas`: those of `RunOptions` and those of `Source`, which has their meaning."""
+
+    limit: int | None
+    full: bool
+    seed: int
+    shard_size: int
+    batch_tokens: int
+    overwrite: bool
+    device: str | torch.device | None
+    stack: str | None
+    dtype: torch.dtype | None
+    max_length: int | None
+    overlong: str
+    parser: str | None
 
 
 def make_atlas(
@@ -23,46 +42,40 @@ def make_atlas(
     corpus: Corpus | str | Path | None = None,
     analyses: Sequence[str | Analysis] | None = None,
     *,
-    limit: int | None = None,
-    full: bool = False,
     parameters: Mapping[str, Mapping[str, Any]] | None = None,
     folder: str | Path | None = None,
-    seed: int = 0,
+    **options: Unpack[AtlasOptions],
 ) -> Atlas:
     """An atlas of a model's heads.
 
     Parameters
     ----------
-    model
-        A `HeadModel`, a module of transformers, a hub name, a folder; None for the built-in demo model.
-    corpus
-        A `Corpus` or a SPEC as on the command line; None for the demo corpus.
-    analyses
+    model : HeadModel, module of transformers, str, Path or None, default None
+        Open, or a hub name or folder; None for the built-in demo model.
+    corpus : Corpus, str, Path or None, default None
+        Open, or a SPEC as on the command line; None for the demo corpus.
+    analyses : sequence of str or Analysis, optional
         Names or analyses; None for all that apply.
-    limit
-        Use at most this many examples.
-    full
-        Lift the budgets: every analysis sees every example.
-    parameters
+    parameters : mapping, optional
         `{"offsets": {"reach": 20}}`: parameters by analysis.
-    folder
-        Where finished shards are kept, so that a killed call can be repeated; None for a temporary folder.
+    folder : str or Path, optional
+        Where finished pieces are kept, so that a killed call can be repeated; None for a temporary folder.
+    **options
+        `limit`, `full` (False here: each analysis keeps to its budget), `seed`, `shard_size`, `batch_tokens`, `overwrite` as in
+        `RunOptions`; `device`, `stack`, `dtype`, `max_length`, `overlong`, `parser` as in `Source`.
 
     Examples
     --------
-    >>> atlas = make_atlas(analyses=["surface"], limit=100)
-    >>> atlas["surface"]["entropy"].mean("head")
+    >>> atlas = make_atlas(analyses=["surface"], limit=2)
+    >>> dict(atlas["surface"]["entropy"].mean("head").sizes)
+    {'layer': 12}
     """
-    from headwise.models import HeadModel
-    from headwise.text import open_corpus
-
-    given = parameters or {}
-    names = analyses if analyses is not None else [name for name, cls in known_analyses().items() if cls.automatic]
-    chosen = [make_analysis(item, given.get(item)) if isinstance(item, str) else item for item in names]
-    opened = model if isinstance(model, HeadModel) else HeadModel.open(model)
-    text = open_corpus(corpus, tokenizer=opened.tokenizer, limit=limit)
-    options = RunOptions(limit=limit, full=full, seed=seed)
-    if folder is not None:
-        return run_analyses(opened, text, chosen, folder, options)
-    with tempfile.TemporaryDirectory() as temporary:
-        return run_analyses(opened, text, chosen, temporary, options)
+    given: dict[str, Any] = {"full": False, **options}
+    for name in given:
+        if name not in AtlasOptions.__annotations__:
+            raise ParameterError(unknown("option of make_atlas", name, AtlasOptions.__annotations__))
+    how = RunOptions(**{f.name: given.pop(f.name) for f in fields(RunOptions) if f.name in given})
+    source = Source(model, corpus, **given)
+    chosen = choose_analyses(analyses, parameters)
+    with tempfile.TemporaryDirectory() as temporary, Run(source, chosen, folder or temporary, how) as run:
+        return run.atlas()

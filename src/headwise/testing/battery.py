@@ -19,8 +19,9 @@ import xarray as xr
 from headwise.analyses.contract import Analysis, Observer, Shape, make_analysis
 from headwise.core.errors import ParameterError
 from headwise.models import HeadModel
+from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
-from headwise.run.plan import describe, model_shape, scan
+from headwise.run.plan import describe, model_shape
 from headwise.run.runner import RunOptions, run_analyses
 from headwise.stats.accumulators import State
 from headwise.testing.corpora import battery_examples
@@ -67,8 +68,7 @@ class Bed:
             battery_examples(1 if self.streams else EXPERIMENT_COPIES) if self.examples is None else list(self.examples)
         )
         self.corpus = Corpus.from_examples(given, "battery")
-        assert self.model.encoder is not None
-        self.shape: Shape = model_shape(self.model, scan(self.corpus, self.model.encoder))
+        self.shape: Shape = model_shape(self.model, EncodedCorpus(self.corpus, self.model.encoder).scan)
         self.rows: list[Encoded] = [self.model.encode(example, index) for index, example in enumerate(given)]
 
     @property

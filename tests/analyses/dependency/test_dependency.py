@@ -13,8 +13,9 @@ import xarray as xr
 from headwise.analyses.dependency.analysis import DIRECTIONS, Dependency
 from headwise.core.errors import ParameterError
 from headwise.models import HeadModel
+from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
-from headwise.run.plan import model_shape, scan
+from headwise.run.plan import model_shape
 from headwise.stats.corrections import holm
 from headwise.testing import eager_maps, planted_annotations
 from headwise.testing.corpora import battery_examples
@@ -26,7 +27,7 @@ from slow_dependency import Slow, exact_p, slow_dependency
 
 def measured(model: HeadModel, examples: list[Example], analysis: Dependency, max_tokens: int = 200) -> xr.Dataset:
     corpus = Corpus.from_examples(examples, "test")
-    shape = model_shape(model, scan(corpus, model.encoder))
+    shape = model_shape(model, EncodedCorpus(corpus, model.encoder).scan)
     rows = [model.encode(example, i) for i, example in enumerate(examples)]
     analysis.missing(shape)
     states = observe_batches(

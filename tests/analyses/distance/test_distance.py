@@ -14,8 +14,9 @@ from headwise.analyses.contract import Shape
 from headwise.analyses.distance.analysis import Distance, distance_dataset, layer_means
 from headwise.core.errors import ParameterError
 from headwise.models import HeadModel
+from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
-from headwise.run.plan import model_shape, scan
+from headwise.run.plan import model_shape
 from headwise.testing import eager_maps, planted_model
 from headwise.testing.corpora import battery_examples
 from headwise.testing.models import random_model
@@ -26,7 +27,7 @@ from headwise.text.example import Example
 
 def measured(model: HeadModel, examples: list[Example], analysis: Distance, max_tokens: int = 200) -> xr.Dataset:
     corpus = Corpus.from_examples(examples, "test")
-    shape = model_shape(model, scan(corpus, model.encoder))
+    shape = model_shape(model, EncodedCorpus(corpus, model.encoder).scan)
     rows = [model.encode(example, i) for i, example in enumerate(examples)]
     states = observe_batches(
         model, batches(rows, max_tokens, model.pad_id), [analysis], {"distance": analysis.start(shape)}

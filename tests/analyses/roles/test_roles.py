@@ -21,8 +21,9 @@ from headwise.analyses.roles import significance
 from headwise.analyses.roles.sieves import known_sieves, sieve
 from headwise.analyses.roles.sieves.registry import forget_sieve
 from headwise.core.errors import MissingAnnotationError, ParameterError
+from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
-from headwise.run.plan import model_shape, scan
+from headwise.run.plan import model_shape
 from headwise.stats.accumulators import Moments
 from headwise.stats.corrections import benjamini_hochberg, holm
 from headwise.stats.overlap import overlap_test, stratified_overlap_test
@@ -130,7 +131,7 @@ def test_planted_heads_get_their_roles_up_to_their_bias_and_no_other() -> None:
     planted = planted_model([list(heads)], words=[w for e in examples for w in e.all_words], max_length=96)
     model, corpus = opened(planted), Corpus.from_examples(examples)
     analysis = make_analysis("roles", {"bootstrap": 0})
-    shape = model_shape(model, scan(corpus, model.encoder))
+    shape = model_shape(model, EncodedCorpus(corpus, model.encoder).scan)
     rows = [model.encode(example, i) for i, example in enumerate(examples)]
     state = observe_batches(model, batches(rows, 2000, model.pad_id), [analysis], {"roles": analysis.start(shape)})[
         "roles"

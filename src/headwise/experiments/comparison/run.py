@@ -18,6 +18,7 @@ from headwise.experiments.comparison.measures import Measuring
 from headwise.experiments.comparison.probing import probing_change
 from headwise.experiments.comparison.result import change_dataset, difference_dataset
 from headwise.models import HeadModel
+from headwise.run.encoded import EncodedCorpus
 from headwise.run.plan import make_plan
 from headwise.stats.corrections import CORRECTIONS
 from headwise.text import Corpus, open_corpus
@@ -78,8 +79,8 @@ def compare(
     left_out: dict[str, Any] = {}
     measuring: list[Measuring] = []
     if chosen:
-        plans = [make_plan(model, text, chosen, limit=limit, shard_size=64) for model in opened]
-        left_out = {name: items for plan in plans for name, items in plan.dropped.items()}
+        plans = [make_plan(model, EncodedCorpus(text, model.encoder), chosen) for model in opened]
+        left_out = {name: dict(items) for plan in plans for name, items in plan.dropped.items()}
         usable = [a for a in plans[0].streaming if all(any(b.name == a.name for b in plan.analyses) for plan in plans)]
         if usable:
             measuring = [

@@ -1,0 +1,149 @@
+"""A corpus as rows of tokens: read and encoded once a run, before any work, and counted on the way."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby, islice
+from types import MappingProxyType
+
+from headwise.core.errors import InputError
+from headwise.text.corpus import Corpus
+from headwise.text.encode import Encoded, Encoder
+from headwise.text.example import Example
+
+KEPT_TOKENS = 2_000_000  # rows of so many tokens in all are kept in memory (some hundred MiB)
+CHECKED = 64  # examples of a longer corpus that are read and compared with the first reading before any is used
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What the reading of a corpus found, before the model is asked anything."""
+
+    examples: int = 0
+    tokens: int = 0
+    longest: int = 0
+    truncated: int = 0
+    skipped: int = 0
+    unaligned: int = 0
+    annotations: frozenset[str] = frozenset()  # those some example has
+    relations: tuple[str, ...] = ()  # those seen, sorted
+    fingerprint: str = ""
+    notes: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))  # what the reader left out, counted
+
+    def counts(self) -> dict[str, int]:
+        """The numbers, by name."""
+        names = ("examples", "tokens", "longest", "truncated", "skipped", "unaligned")
+        return {name: getattr(self, name) for name in names}
+
+
+class EncodedCorpus:
+    """The rows of a corpus in their order, to be walked through any number of times.
+
+    The corpus is read and encoded when this is made; every row that cannot be used is found then. Rows are kept in memory
+    up to `keep` tokens. A longer corpus is read and encoded again at every walk, and refused where it is not the same any
+    more.
+
+    Parameters
+    ----------
+    corpus : Corpus
+        What to read.
+    encoder : Encoder
+        What makes tokens of it.
+    keep : int, default KEPT_TOKENS
+        Tokens kept in memory.
+
+    Attributes
+    ----------
+    scan : Scan
+        What was found.
+    corpus : Corpus
+        The same examples, without a file behind them where they are kept.
+    """
+
+    def __init__(self, corpus: Corpus, encoder: Encoder, keep: int = KEPT_TOKENS) -> None:
+        self._source, self.encoder = corpus, encoder
+        self._examples: list[Example] | None = []
+        self._rows: list[Encoded] = []
+        self._marks: list[bytes] = []  # the digest after every so many examples
+        self.scan = self._read(keep)
+        held = self._examples
+        self.corpus = corpus if held is None else corpus.derive(lambda _: held)
+
+    def _read(self, keep: int) -> Scan:
+        count = dict.fromkeys(("examples", "tokens", "longest", "truncated", "skipped", "unaligned"), 0)
+        annotations: set[str] = set()
+        relations: set[str] = set()
+        digest = hashlib.sha256()
+        for index, example in enumerate(self._source):
+            digest.update(example.fingerprint())
+            if (index + 1) % CHECKED == 0:
+                self._marks.append(digest.digest())
+            row = self.encoder.encode(example, index)
+            if row is None:
+                count["skipped"] += 1
+            else:
+                count["examples"] += 1
+                count["tokens"] += len(row)
+                count["longest"] = max(count["longest"], len(row))
+                count["truncated"] += row.truncated
+                count["unaligned"] += example.words is not None and not row.aligned
+                annotations.update(example.annotations)
+                relations.update(example.relations or ())
+            if count["tokens"] > keep:
+                self._examples, self._rows = None, []
+            if self._examples is not None:
+                self._examples.append(example)
+                self._rows.extend([row] if row is not None else [])
+        self._marks.append(digest.digest())
+        if not count["examples"]:
+            raise InputError(
+                f"Nothing to run on in corpus '{self._source.name}': all {count['skipped']} examples are longer than "
+                f"{self.encoder.max_length} tokens; use overlong=truncate."
+            )
+        return Scan(
+            **count,
+            annotations=frozenset(annotations),
+            relations=tuple(sorted(relations)),
+            fingerprint=digest.hexdigest(),
+            notes=MappingProxyType(dict(self._source.notes)),
+        )
+
+    def __len__(self) -> int:
+        """The number of examples, with those skipped as too long."""
+        return self.scan.examples + self.scan.skipped
+
+    def __iter__(self) -> Iterator[Encoded]:
+        """The rows; `index` says where each stood in the corpus, from which those too long are missing."""
+        for block in self.blocks(CHECKED):
+            yield from block()
+
+    def blocks(self, size: int) -> Iterator[Callable[[], list[Encoded]]]:
+        """The rows of every `size` examples, each block as a function: encoding again is left to who wants it."""
+        if self._examples is not None:
+            grouped = {key: list(rows) for key, rows in groupby(self._rows, key=lambda row: row.index // size)}
+            for number in range(-(-len(self) // size)):
+                yield partial(list, grouped.get(number, ()))
+            return
+        walk = enumerate(self._read_again())
+        while block := list(islice(walk, size)):
+            yield partial(self._encode, block)
+
+    def _encode(self, block: list[tuple[int, Example]]) -> list[Encoded]:
+        rows = (self.encoder.encode(example, index) for index, example in block)
+        return [row for row in rows if row is not None]
+
+    def _read_again(self) -> Iterator[Example]:
+        digest = hashlib.sha256()
+        walk = iter(self._source)
+        for mark in self._marks:
+            block = list(islice(walk, CHECKED))
+            for example in block:
+                digest.update(example.fingerprint())
+            if digest.digest() != mark:
+                raise InputError(
+                    f"The corpus '{self._source.name}' changed while it was read; repeat the command when it is whole."
+                )
+            yield from block

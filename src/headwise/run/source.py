@@ -1,0 +1,83 @@
+"""What to run on and how to open it: the same for Python and the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from headwise.core.checks import one_of
+from headwise.core.errors import ParameterError
+from headwise.models import HeadModel
+from headwise.text import Corpus, annotate, open_corpus
+from headwise.text.encode import OVERLONG
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model and a corpus, open or by name.
+
+    Parameters
+    ----------
+    model : HeadModel, module of transformers, str, Path or None, default None
+        Open, or a hub name or folder; None for the built-in demo model.
+    corpus : Corpus, str, Path or None, default None
+        Open, or a SPEC as on the command line; None for the demo corpus.
+    device : str, optional
+        Where the model runs; the best there is by default.
+    stack : str, optional
+        Of an encoder-decoder: `encoder`, `decoder` or `cross`.
+    dtype : torch.dtype, optional
+        Precision of the weights.
+    max_length : int, optional
+        Cut inputs to this many tokens, special ones included; by default what the model takes.
+    overlong : str, default "truncate"
+        What happens to longer inputs: `truncate` or `skip`.
+    parser : str, optional
+        A spaCy pipeline that annotates plain text.
+    """
+
+    model: HeadModel | nn.Module | str | Path | None = None
+    corpus: Corpus | str | Path | None = None
+    device: str | torch.device | None = None
+    stack: str | None = None
+    dtype: torch.dtype | None = None
+    max_length: int | None = None
+    overlong: str = "truncate"
+    parser: str | None = None
+
+    def __post_init__(self) -> None:
+        one_of("overlong", self.overlong, OVERLONG)
+        given = {"device", "stack", "dtype", "max_length"} - {
+            f.name for f in fields(self) if getattr(self, f.name) is None
+        }
+        given |= {"overlong"} if self.overlong != OVERLONG[0] else set()
+        if isinstance(self.model, HeadModel) and given:
+            raise ParameterError(
+                f"`{min(given)}` is for opening a model, and this one is open: give it to HeadModel.open."
+            )
+
+    @property
+    def opens_model(self) -> bool:
+        """Whether the model is opened here, and so to be closed by whoever opens it."""
+        return not isinstance(self.model, HeadModel)
+
+    def open_model(self) -> HeadModel:
+        """The model."""
+        if isinstance(self.model, HeadModel):
+            return self.model
+        return HeadModel.open(
+            self.model,
+            device=self.device,
+            stack=self.stack,
+            dtype=self.dtype,
+            max_length=self.max_length,
+            overlong=self.overlong,
+        )
+
+    def open_corpus(self, model: HeadModel, limit: int | None = None) -> Corpus:
+        """The first `limit` examples of the corpus, annotated; the limit comes first: what is not used need not be parsed."""
+        corpus = open_corpus(self.corpus, tokenizer=model.tokenizer, limit=limit)
+        return annotate(corpus, self.parser) if self.parser else corpus

@@ -66,9 +66,9 @@ def surface(layers: int = 12, heads: int = 12, *, causal: bool = False, n: int =
     dims = ("layer", "head", "token_type")
     variables = {
         **_mean("position", ("layer", "head", "offset"), position, n),
-        **_mean("token_type", dims, types, n),
-        **_mean("token_type_from_sep", dims, sharper, n),
-        **_mean("token_type_from_other", dims, types * 0.98, n),
+        **_mean("mass", dims, types, n),
+        **_mean("mass_from_sep", dims, sharper, n),
+        **_mean("mass_from_other", dims, types * 0.98, n),
         **_mean("entropy", ("layer", "head"), entropy, n),
         **_mean("entropy_from_cls", ("layer", "head"), first, n),
         **_mean("max_weight", ("layer", "head"), np.clip(1.1 - entropy / 4.6, 0.05, 0.98), n),
@@ -78,7 +78,7 @@ def surface(layers: int = 12, heads: int = 12, *, causal: bool = False, n: int =
         "layer": np.arange(layers),
         "head": np.arange(heads),
         "offset": [-1, 0, 1],
-        "token_type_name": ("token_type", ["cls", "sep", "punct", "other"]),
+        "token_type": ["cls", "sep", "punct", "other"],
     }
     return xr.Dataset(variables, coords, {"model": "tiny-bert", "corpus": "made-up sentences"})
 

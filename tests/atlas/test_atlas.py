@@ -23,16 +23,16 @@ def small_atlas() -> Atlas:
             "entropy_n": (("layer", "head"), np.full((2, 3), 7)),
             "entropy_low": (("layer", "head"), rng.random((2, 3)) - 1),
             "entropy_high": (("layer", "head"), rng.random((2, 3)) + 1),
-            "token_type": (("layer", "head", "token_type"), rng.random((2, 3, 2))),
+            "mass": (("layer", "head", "token_type"), rng.random((2, 3, 2))),
         },
-        coords=heads | {"token_type_name": ("token_type", ["cls", "sep"])},
+        coords=heads | {"token_type": ["cls", "sep"]},
     )
     offsets = xr.Dataset(
         {"histogram": (("layer", "head", "offset"), rng.random((2, 3, 99)))},
         coords=heads | {"offset": np.arange(-49, 50)},
     )
     return Atlas(
-        {"surface": tidy(surface), "offsets": offsets},
+        {"surface": surface, "offsets": offsets},
         {"model": {"name": "tiny"}, "corpus": {"name": "toy", "examples": 7}},
     )
 
@@ -44,10 +44,8 @@ def test_saved_and_loaded_is_the_same(tmp_path: Path) -> None:
     assert loaded.digest == atlas.digest
     assert loaded.provenance == atlas.provenance
     assert list(loaded) == list(atlas)
-    xr.testing.assert_equal(loaded["surface"]["token_type"], atlas["surface"]["token_type"])
-    assert float(loaded["surface"]["token_type"].sel(token_type_name="sep")[1, 2]) == float(
-        atlas["surface"]["token_type"][1, 2, 1]
-    )
+    xr.testing.assert_equal(loaded["surface"]["mass"], atlas["surface"]["mass"])
+    assert float(loaded["surface"]["mass"].sel(token_type="sep")[1, 2]) == float(atlas["surface"]["mass"][1, 2, 1])
     assert Atlas.load(path.parent).digest == atlas.digest  # the folder is enough
     assert atlas.save(tmp_path / "again.nc").read_bytes() == path.read_bytes()
 
@@ -83,7 +81,7 @@ def test_a_head_card_has_everything_with_ranks() -> None:
     atlas = small_atlas()
     card = atlas.head(1, 2)
     assert card["surface", "entropy"] == float(atlas["surface"]["entropy"][1, 2])
-    assert card["surface", "token_type", "sep"] == float(atlas["surface"]["token_type"][1, 2, 1])
+    assert card["surface", "mass", "sep"] == float(atlas["surface"]["mass"][1, 2, 1])
     row = card.table[card.table["variable"] == "entropy"].iloc[0]
     assert row["n"] == 7
     assert row["rank"] == 1 + int((atlas["surface"]["entropy"] > atlas["surface"]["entropy"][1, 2]).sum())
@@ -106,9 +104,9 @@ def test_tables() -> None:
     frame = atlas.to_dataframe("surface")
     assert len(frame) == 6 + 12
     cell = frame[
-        (frame["variable"] == "token_type") & (frame["layer"] == 1) & (frame["head"] == 0) & (frame["item"] == "cls")
+        (frame["variable"] == "mass") & (frame["layer"] == 1) & (frame["head"] == 0) & (frame["item"] == "cls")
     ]
-    assert cell["value"].item() == float(atlas["surface"]["token_type"][1, 0, 0])
+    assert cell["value"].item() == float(atlas["surface"]["mass"][1, 0, 0])
     summary = atlas.summary().set_index(["variable", "item"])
     entropy = atlas["surface"]["entropy"]
     assert summary.loc[("entropy", ""), "highest"] == float(entropy.max())

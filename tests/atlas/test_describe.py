@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from headwise.analyses.distance.behaviours import head_labels
 from headwise.atlas.describe import COLUMNS, KINDS, SHORT, describe_heads
+from headwise.core.behaviours import head_labels
 
 HEADS = ("layer", "head")
 
@@ -19,15 +19,10 @@ def surface() -> xr.Dataset:
     types = np.array([[0.1, 0, 0], [0.8, 0, 0], [0.3, 0.2, 0.15], [0.1, 0.1, 0.1], [0.05, 0.05, 0], [0.1, 0.1, 0.1]])
     variables = {
         "position": ((*HEADS, "offset"), position[None]),
-        "token_type": ((*HEADS, "token_type"), np.concatenate([types, 1 - types.sum(1, keepdims=True)], 1)[None]),
+        "mass": ((*HEADS, "token_type"), np.concatenate([types, 1 - types.sum(1, keepdims=True)], 1)[None]),
         "max_weight": (HEADS, [[0.9, 0.8, 0.4, 0.4, 0.06, 0.4]]),
     }
-    coords = {
-        "layer": [0],
-        "head": np.arange(6),
-        "offset": [-1, 0, 1],
-        "token_type_name": ("token_type", ["cls", "sep", "punct", "other"]),
-    }
+    coords = {"layer": [0], "head": np.arange(6), "offset": [-1, 0, 1], "token_type": ["cls", "sep", "punct", "other"]}
     return xr.Dataset(variables, coords=coords)
 
 
@@ -67,7 +62,7 @@ def test_where_a_head_looks(surface: xr.Dataset) -> None:
 
 def test_the_largest_share_comes_first_where_a_model_cannot_look_ahead(surface: xr.Dataset) -> None:
     surface["position"][0, 3] = [0.25, 0.21, np.nan]
-    surface["token_type"][0, 3, :2] = [0.33, 0.0]
+    surface["mass"][0, 3, :2] = [0.33, 0.0]
     assert (
         describe_heads({"surface": surface}, 1, 6)["attention"][3]
         == "cls 0.33, previous token 0.25, same token 0.21, punct 0.10"

@@ -95,7 +95,7 @@ def test_every_head_is_one_point_at_its_layer_and_value() -> None:
     dataset = synthetic.surface(5, 4)
     figure = surface_figures.token_types(dataset)
     assert len(figure.axes) == 3
-    for axes, variable in enumerate(("token_type", "token_type_from_sep", "token_type_from_other")):
+    for axes, variable in enumerate(("mass", "mass_from_sep", "mass_from_other")):
         values = dataset.variables[variable].values
         for kind, seen in enumerate(points(figure, axes)):
             assert np.array_equal(np.round(seen[:, 0]), np.repeat(np.arange(5), 4))

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from headwise.analyses.distance.behaviours import (
+from headwise.core.behaviours import (
     BROADLY,
     DELIMITERS,
     LEAST_MARGIN,
@@ -20,8 +20,8 @@ from headwise.analyses.distance.behaviours import (
     TYPES,
     behaviour_scores,
     head_labels,
-    labels_of,
 )
+from headwise.core.labels import head_name, labels_of
 
 SHOWN_SHARE = 0.1  # smaller shares of attention are not worth a word
 MOST_RELATIONS = 3
@@ -29,7 +29,7 @@ ANTECEDENTS = "antecedents"
 COLUMNS = ("layer", "head", "name", "does", "kind", "best", "looks", "attention", "finds", "roles", "maps")
 # What is read of each group; a group without all of it (an atlas of another version, a part of one) is passed over.
 NEEDS = {
-    "surface": ("position", "token_type", "max_weight"),
+    "surface": ("position", "mass", "max_weight"),
     "dependency": (
         "accuracy",
         "p_adjusted",
@@ -87,7 +87,7 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
     DataFrame
         `layer`, `head`, `name` (`L7H9`);
         `does`: one word. What the head finds comes first, for a head with nothing to find rests on delimiters: the relation it is the best head of, else the one
-        it follows best, else `antecedents`; where it finds nothing, where its attention goes (see `behaviour.families.head_labels`);
+        it follows best, else `antecedents`; where it finds nothing, where its attention goes (see `headwise.core.behaviours.head_labels`);
         `kind` of that word, one of `KINDS`; `best`: whether it is the best head of that relation; `looks`: where its attention goes, in one word;
         `attention`: the token types and neighbouring positions that get at least a tenth of its attention, each with its mean share (a token counts for its
         type and for its position, so shares of both sorts overlap);
@@ -128,7 +128,16 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
             )
         ]
         rows.append(
-            (layer, head, f"L{layer}H{head}", does, _KIND_OF.get(does, "syntax"), best, str(looks[layer, head]), *texts)
+            (
+                layer,
+                head,
+                head_name(layer, head),
+                does,
+                _KIND_OF.get(does, "syntax"),
+                best,
+                str(looks[layer, head]),
+                *texts,
+            )
         )
     return pd.DataFrame(rows, columns=list(COLUMNS))
 

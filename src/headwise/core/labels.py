@@ -72,12 +72,15 @@ def mean_variables(name: str, dims: Sequence[str], moments: Summarised, **attrs:
     }
 
 
-def tidy(dataset: xr.Dataset) -> xr.Dataset:
-    """Make a dataset whose variable is named like one of its dims (`token_type[layer, head, token_type]`) behave: the labels of that dim live in `token_type_name`,
-    by which it can be selected, and the variable is a data variable, not the coordinate that xarray takes it for."""
-    misplaced = [name for name, coordinate in dataset.coords.items() if coordinate.ndim > 1]
-    dataset = dataset.reset_coords(misplaced)
-    labels = [str(name) for name in dataset.coords if str(name).endswith("_name") and name not in dataset.xindexes]
-    for label in labels:
-        dataset = dataset.set_xindex(label)
-    return dataset
+def labels_of(data: xr.Dataset | xr.DataArray, dim: str) -> list[str]:
+    """The labels of a dim as text; its numbers, counted from 0, where it has none."""
+    return [str(label) for label in data.get_index(dim)]
+
+
+def labelled(group: str, dataset: xr.Dataset) -> xr.Dataset:
+    """A dataset in which every dim can be selected by label: one without labels gets 0, 1, 2 … A variable named like a dim, which xarray
+    would take for that dim's labels, is refused."""
+    named = [str(name) for name, array in dataset.variables.items() if name in dataset.dims and array.dims != (name,)]
+    if named:
+        raise ParameterError(f"'{group}' has a variable and a dim called '{named[0]}': give the variable another name.")
+    return dataset.assign_coords({dim: np.arange(n) for dim, n in dataset.sizes.items() if dim not in dataset.coords})

@@ -77,9 +77,9 @@ def telling_heads(atlas: Atlas, count: int = 4) -> list[tuple[int, int]]:
     wanted = [
         surface["position"].sel(offset=-1),
         surface["position"].sel(offset=1),
-        surface["token_type"].sel(token_type_name="sep"),
+        surface["mass"].sel(token_type="sep"),
         surface["entropy"],
-        surface["token_type"].sel(token_type_name="cls"),
+        surface["mass"].sel(token_type="cls"),
         surface["position"].sel(offset=0),
     ]
     found: dict[tuple[int, int], None] = {}

@@ -8,8 +8,9 @@ import numpy as np
 import xarray as xr
 
 from headwise.core.errors import ParameterError, unknown
+from headwise.core.labels import labels_of
 
-TOKEN_TYPES = ("cls", "sep", "punct", "other")
+labels = labels_of
 
 
 def values(dataset: xr.Dataset, name: str, dims: Sequence[str]) -> np.ndarray:
@@ -38,32 +39,9 @@ def interval(dataset: xr.Dataset, name: str, dims: Sequence[str]) -> tuple[np.nd
     return None
 
 
-def labels(dataset: xr.Dataset, dim: str) -> list[str]:
-    """The labels of a dimension.
-
-    `token_type` is both a variable and a dimension of the atlas, so its labels may live in another one-dimensional coordinate over it, or in
-    an attribute; where there are none, the four types stand in their fixed order.
-    """
-    if dim in dataset.indexes:
-        return [str(label) for label in dataset.indexes[dim]]
-    for name, variable in dataset.variables.items():
-        if variable.dims == (dim,) and variable.dtype.kind in "OUST":
-            return [str(label) for label in dataset.variables[name].values]
-    size = dataset.sizes.get(dim, 0)
-    given = dataset.attrs.get(f"{dim}s", ())
-    given = [part.strip() for part in given.split(",")] if isinstance(given, str) else [str(part) for part in given]
-    if len(given) == size:
-        return given
-    if dim == "token_type" and size == len(TOKEN_TYPES):
-        return list(TOKEN_TYPES)
-    return [str(index) for index in range(size)]
-
-
 def numbers(dataset: xr.Dataset | xr.DataArray, dim: str) -> list[int]:
     """The labels of a dimension of whole numbers (layers, heads, offsets); 0, 1, 2 … where it has none."""
-    if dim in dataset.indexes:
-        return [int(label) for label in dataset.indexes[dim]]
-    return list(range(dataset.sizes[dim]))
+    return [int(label) for label in dataset.get_index(dim)]
 
 
 def count_text(dataset: xr.Dataset, *names: str, each: str = "examples") -> str:

@@ -50,9 +50,9 @@ _HEADS = ("layer", "head")
 VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {
     "surface": {
         "position": (*_HEADS, "offset"),
-        "token_type": (*_HEADS, "token_type"),
-        "token_type_from_sep": (*_HEADS, "token_type"),
-        "token_type_from_other": (*_HEADS, "token_type"),
+        "mass": (*_HEADS, "token_type"),
+        "mass_from_sep": (*_HEADS, "token_type"),
+        "mass_from_other": (*_HEADS, "token_type"),
         "entropy": _HEADS,
         "entropy_from_cls": _HEADS,
         "max_weight": _HEADS,

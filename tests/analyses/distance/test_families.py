@@ -7,7 +7,8 @@ import pytest
 import xarray as xr
 
 from headwise.analyses.distance.analysis import Distance, distance_dataset
-from headwise.analyses.distance.behaviours import behaviour_scores, head_labels, with_behaviours
+from headwise.analyses.distance.families import with_behaviours
+from headwise.core.behaviours import behaviour_scores, head_labels
 
 LAYERS, HEADS = 2, 3
 
@@ -26,15 +27,10 @@ def _surface(position: np.ndarray, types: np.ndarray, broadest: np.ndarray) -> x
     dims = ("layer", "head")
     variables = {
         "position": ((*dims, "offset"), position),
-        "token_type": ((*dims, "token_type"), types),
+        "mass": ((*dims, "token_type"), types),
         "max_weight": (dims, broadest),
     }
-    coords = {
-        "layer": [0, 1],
-        "head": [0, 1, 2],
-        "offset": [-1, 0, 1],
-        "token_type_name": ("token_type", ["cls", "sep", "punct", "other"]),
-    }
+    coords = {"layer": [0, 1], "head": [0, 1, 2], "offset": [-1, 0, 1], "token_type": ["cls", "sep", "punct", "other"]}
     return xr.Dataset(variables, coords=coords)
 
 

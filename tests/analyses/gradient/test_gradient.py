@@ -114,7 +114,7 @@ def test_equal_to_plain_autograd(loss: str) -> None:
         assert bool(np.isnan(found["importance"].values[..., i]).all()) == bool(np.isnan(expected[..., i]).all()), kind
     punct = sum("." in str(e.text) or "," in str(e.text) for e in corpus)
     if loss != "masked":
-        assert int(found["importance_n"].sel(token_type_name="punct")[0, 0]) <= punct + 1
+        assert int(found["importance_n"].sel(token_type="punct")[0, 0]) <= punct + 1
 
 
 def test_auto_is_the_loss_the_model_was_trained_for() -> None:

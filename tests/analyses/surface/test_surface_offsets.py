@@ -46,9 +46,9 @@ def slow(maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool) -> d
         logs = np.log(np.where(weights > 0, weights, 1))
         entropy = -(weights * logs).sum(-1)
         found = {
-            "token_type": over(np.ones(n, bool)),
-            "token_type_from_sep": over(row.sep),
-            "token_type_from_other": over(~row.sep),
+            "mass": over(np.ones(n, bool)),
+            "mass_from_sep": over(row.sep),
+            "mass_from_other": over(~row.sep),
             "entropy": entropy.mean(-1),
             "entropy_from_cls": entropy[:, :, 0],
             "max_weight": weights.max(-1).mean(-1),
@@ -86,7 +86,7 @@ def slow(maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool) -> d
 def assert_equal_to_slow(
     surface: xr.Dataset, offsets: xr.Dataset, expected: dict[str, np.ndarray], causal: bool, atol: float
 ) -> None:
-    for name in ("token_type", "token_type_from_sep", "token_type_from_other", "entropy", "max_weight", "position"):
+    for name in ("mass", "mass_from_sep", "mass_from_other", "entropy", "max_weight", "position"):
         np.testing.assert_allclose(surface[name], expected[name], atol=atol, err_msg=name)
     if not causal:
         np.testing.assert_allclose(surface["entropy_from_cls"], expected["entropy_from_cls"], atol=atol)
@@ -108,7 +108,7 @@ def test_equal_to_plain_loops_on_planted_heads(causal: bool) -> None:
     rows = [model.encode(example, i) for i, example in enumerate(corpus)]
     expected = slow([planted.expected_map(row) for row in rows], rows, causal)
     types = [t in model.encoder.token_types for t in TYPES]
-    for name in ("token_type", "token_type_from_sep", "token_type_from_other"):
+    for name in ("mass", "mass_from_sep", "mass_from_other"):
         expected[name][..., ~np.array(types)] = np.nan
     assert_equal_to_slow(atlas["surface"], atlas["offsets"], expected, causal, 2e-5)
 
@@ -125,9 +125,9 @@ def test_planted_heads_are_recovered_exactly() -> None:
     assert float(position.sel(layer=0, head=0, offset=-1)) == pytest.approx(1, abs=1e-5)
     assert float(position.sel(layer=0, head=1, offset=1)) == pytest.approx(1, abs=1e-5)
     assert float(position.sel(layer=0, head=2, offset=0)) == pytest.approx(1, abs=1e-5)
-    kinds = surface["token_type"]
-    assert float(kinds.sel(layer=0, head=3, token_type_name="sep")) == pytest.approx(1, abs=1e-5)
-    assert float(kinds.sel(layer=1, head=0, token_type_name="cls")) == pytest.approx(1, abs=1e-5)
+    kinds = surface["mass"]
+    assert float(kinds.sel(layer=0, head=3, token_type="sep")) == pytest.approx(1, abs=1e-5)
+    assert float(kinds.sel(layer=1, head=0, token_type="cls")) == pytest.approx(1, abs=1e-5)
     lengths = [len(model.encode(text)) for text in texts]
     assert float(surface["entropy"].sel(layer=1, head=1)) == pytest.approx(np.mean(np.log(lengths)), abs=1e-5)
     assert float(surface["entropy_uniform"][1]) == pytest.approx(np.mean(np.log(lengths)), abs=1e-6)
@@ -143,7 +143,7 @@ def test_a_type_the_tokenizer_lacks_is_nan_and_a_decoder_has_no_next_token() -> 
     surface = make_atlas(model, Corpus.from_texts(["the cat saw a dog .", "a dog"]), ["surface"])["surface"]
     has = model.encoder.token_types
     for kind in TYPES:
-        assert bool(surface["token_type"].sel(token_type_name=kind).isnull().all()) == (kind not in has), kind
+        assert bool(surface["mass"].sel(token_type=kind).isnull().all()) == (kind not in has), kind
     assert surface["position"].sel(offset=1).isnull().all()
     assert int(surface["position_n"].sel(offset=1).max()) == 0
     assert surface["entropy_from_cls"].isnull().all()

@@ -12,7 +12,7 @@ import xarray as xr
 from torch import Tensor
 
 from headwise.analyses.contract import Observer, Paper, Shape, at_least
-from headwise.analyses.distance.behaviours import with_behaviours
+from headwise.analyses.distance.families import with_behaviours
 from headwise.core.errors import ParameterError
 from headwise.stats.accumulators import State, Sums
 from headwise.stats.clusters import best_cut, cut, leaf_order, linkage

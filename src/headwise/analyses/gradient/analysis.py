@@ -14,7 +14,6 @@ from torch import Tensor
 from headwise.analyses.contract import WEIGHTINGS, Observer, Paper, Shape, layer_head_coords, mean_variables, one_of
 from headwise.analyses.surface.analysis import TOKEN_TYPES
 from headwise.core.errors import ParameterError
-from headwise.core.labels import tidy
 from headwise.models.session import at_least_single
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import State, means
@@ -151,8 +150,8 @@ class Gradient(Observer):
         units = "change of the loss per unit of attention (nats)"
         variables = mean_variables("importance", (*heads, "token_type"), state.means("importance"), units=units)
         variables |= mean_variables("importance_paper_other", heads, state.means("importance_paper_other"), units=units)
-        coords = layer_head_coords(shape) | {"token_type_name": ("token_type", np.array(TOKEN_TYPES))}
-        dataset = tidy(xr.Dataset(variables, coords=coords))
+        coords = layer_head_coords(shape) | {"token_type": list(TOKEN_TYPES)}
+        dataset = xr.Dataset(variables, coords=coords)
         return dataset.assign_attrs(loss=self._kind(shape.extras.get("lm_kind")))
 
 

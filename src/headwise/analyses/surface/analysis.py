@@ -12,14 +12,13 @@ import xarray as xr
 from torch import Tensor
 
 from headwise.analyses.contract import WEIGHTINGS, Observer, Paper, Shape, layer_head_coords, mean_variables, one_of
-from headwise.core.labels import tidy
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import State, means
 from headwise.text.encode import Batch
 
 OFFSETS = (-1, 0, 1)
 TOKEN_TYPES = ("cls", "sep", "punct", "other")
-ORIGINS = ("token_type", "token_type_from_sep", "token_type_from_other")
+ORIGINS = ("mass", "mass_from_sep", "mass_from_other")
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Surface(Observer):
     For a row i with weights `A[i, :]` over its visible keys V(i), averaged over the rows of an example, then over examples (or, with `weighting="tokens"`, over all rows alike):
 
     - `position[layer, head, offset]`: `A[i, i+o]` for o in −1, 0, 1, over the rows for which `i+o` is visible (so NaN for o = 1 in a causal model);
-    - `token_type[layer, head, token_type]`: `Σ_j A[i, j]` over keys of a type, from all rows; `token_type_from_sep`, from `sep` rows; `token_type_from_other`, from all but `sep`;
+    - `mass[layer, head, token_type]`: `Σ_j A[i, j]` over keys of a type, from all rows; `mass_from_sep`, from `sep` rows; `mass_from_other`, from all but `sep`;
     - `entropy[layer, head]`: `−Σ_j A ln A` in nats; `entropy_from_cls`: of row 0 alone (NaN for causal models and without a cls token); `entropy_uniform[layer]`:
       `ln |V(i)|`, what a uniform head would have;
     - `max_weight[layer, head]`: `max_j A[i, j]`;
@@ -122,11 +121,8 @@ class Surface(Observer):
         sink = mean_variables("sink", heads, state.means("sink"), units="share of attention")
         if (sink["sink_n"].values > 0).any():
             variables |= sink
-        coords = layer_head_coords(shape) | {
-            "offset": np.array(OFFSETS),
-            "token_type_name": ("token_type", np.array(TOKEN_TYPES)),
-        }
-        dataset = tidy(xr.Dataset(variables, coords=coords))
+        coords = layer_head_coords(shape) | {"offset": np.array(OFFSETS), "token_type": list(TOKEN_TYPES)}
+        dataset = xr.Dataset(variables, coords=coords)
         absent = ~np.isin(TOKEN_TYPES, shape.token_types)
         for name in ORIGINS:
             for suffix in ("", "_low", "_high"):

@@ -36,20 +36,20 @@ _POSITIONS = {
     caption="Each point is one head: the share of its attention that falls on tokens of one kind, from all tokens, from separators only, and from "
     "all other tokens. A head that rests on separators, whatever the token it looks from, does nothing there (a no-op).",
     paper="Clark et al. 2019, §3.2, Fig 2",
-    needs=("token_type", "token_type_from_sep", "token_type_from_other"),
+    needs=("mass", "mass_from_sep", "mass_from_other"),
 )
 def token_types(dataset: xr.Dataset) -> Figure:
     """Mean attention mass on each token type by layer, one point per head (Clark et al. 2019, Fig 2).
 
-    Draws `token_type`, `token_type_from_sep` and `token_type_from_other`, each `[layer, head, token_type]`; panels all NaN are left out.
+    Draws `mass`, `mass_from_sep` and `mass_from_other`, each `[layer, head, token_type]`; panels all NaN are left out.
     """
     all_panels = (
-        ("token_type", "from all tokens"),
-        ("token_type_from_sep", "from sep tokens"),
-        ("token_type_from_other", "from all but sep tokens"),
+        ("mass", "from all tokens"),
+        ("mass_from_sep", "from sep tokens"),
+        ("mass_from_other", "from all but sep tokens"),
     )
     names = [(name, title) for name, title in all_panels if data.has(dataset, name)]
-    if not data.has(dataset, "token_type_from_sep"):  # without sep tokens, all but sep are all
+    if not data.has(dataset, "mass_from_sep"):  # without sep tokens, all but sep are all
         names = names[:1]
     width = style.PAGE if len(names) > 1 else style.COLUMN
     fig = style.new_figure(width, 2.75 if len(names) > 1 else 3.0)
@@ -179,7 +179,7 @@ def max_weight(dataset: xr.Dataset) -> Figure:
     title="Every head at a glance",
     caption="The same means as heat maps: one row per layer (0 at the top), one column per head. All panels share one scale, 0 to 1.",
     paper="Clark et al. 2019, §3.1-3.3",
-    needs=("position", "token_type", "max_weight"),
+    needs=("position", "mass", "max_weight"),
 )
 def heads(dataset: xr.Dataset) -> Figure:
     """Heat maps `[layer, head]` of position, token type and largest weight on one scale; hatched where there is no number."""
@@ -191,7 +191,7 @@ def heads(dataset: xr.Dataset) -> Figure:
         "cls": "to cls tokens",
         "sep": "to sep tokens",
     }
-    for name, dim in (("position", "offset"), ("token_type", "token_type")):
+    for name, dim in (("position", "offset"), ("mass", "token_type")):
         if name in dataset.variables:
             cube = data.values(dataset, name, (*_LH, dim))
             for index, item in enumerate(data.labels(dataset, dim)):
@@ -204,7 +204,7 @@ def heads(dataset: xr.Dataset) -> Figure:
     panels = {title: panel for title, panel in panels.items() if title not in dropped}
     notes = [
         data.source_text(dataset),
-        data.count_text(dataset, "position", "token_type", "max_weight"),
+        data.count_text(dataset, "position", "mass", "max_weight"),
         "Each cell: mean over examples of one head; intervals are in the tables",
         f"Not drawn, for this model has no such thing: {', '.join(dropped)}" if dropped else "",
     ]

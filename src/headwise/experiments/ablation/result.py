@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from headwise.core.labels import labels_of
 from headwise.core.papers import reference
 from headwise.experiments.ablation.sets import Heads
 from headwise.experiments.ablation.significance import Paired, paired_differences
@@ -149,9 +150,7 @@ def _add_roles(
         return
     bias = roles["bias"].transpose("role", "layer", "head").values
     found = correlation(bias.reshape(len(bias), -1), np.broadcast_to(harm.ravel(), (len(bias), harm.size)), "spearman")
-    coords["role"] = np.array(
-        [str(name) for name in (roles["role_name"] if "role_name" in roles.coords else roles["role"]).values]
-    )
+    coords["role"] = np.array(labels_of(roles, "role"))
     text = "correlation over heads of the harm of disabling and the bias to the role"
     for name, values in (
         ("role_correlation", found.r),

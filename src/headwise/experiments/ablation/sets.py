@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from headwise.core.errors import ParameterError
+from headwise.core.labels import labels_of
 
 HEAD = re.compile(r"L(\d+)H(\d+)")
 LAYER = re.compile(r"(?:layer:|L)(\d+)")
@@ -91,7 +91,7 @@ def checked_heads(found: Heads, layers: int, heads: int) -> Heads:
 def _with_role(dataset: xr.Dataset, group: str, role: str) -> Heads:
     if "has_role" not in dataset or "role" not in dataset["has_role"].dims:
         raise ParameterError(f"'{group}' tells no roles; {HOW}.")
-    known = [str(name) for name in _labels(dataset, "role")]
+    known = labels_of(dataset, "role")
     if role not in known:
         raise ParameterError(f"There is no role '{role}' in this atlas; it has {', '.join(known)}.")
     has = dataset["has_role"].transpose("layer", "head", "role").values[..., known.index(role)]
@@ -111,7 +111,7 @@ def _plane(dataset: xr.Dataset, group: str, variable: str) -> np.ndarray:
         raise ParameterError(f"'{group}' has no variable '{name}'; name one as {group}.VARIABLE:topN.")
     array = dataset[name]
     for dim in [str(d) for d in array.dims if d not in ("layer", "head")]:
-        known = [str(value) for value in _labels(dataset, dim)]
+        known = labels_of(dataset, dim)
         if label in known or len(known) == 1:
             array = array.isel({dim: known.index(label) if label in known else 0})
         else:
@@ -119,10 +119,6 @@ def _plane(dataset: xr.Dataset, group: str, variable: str) -> np.ndarray:
                 f"'{group}.{name}' has several values a head by {dim}; name one as {group}.{name}=LABEL:topN ({', '.join(known[:12])})."
             )
     return array.transpose("layer", "head").values.astype(float)
-
-
-def _labels(dataset: xr.Dataset, dim: str) -> Any:
-    return dataset[f"{dim}_name"].values if f"{dim}_name" in dataset.coords else dataset[dim].values
 
 
 def _extremes(values: np.ndarray, which: str, count: int) -> Heads:

@@ -54,7 +54,7 @@ def cosine(dataset: xr.Dataset) -> Figure:
 
 def _thirds(dataset: xr.Dataset, variable: str, dim: str, title: str, label: str) -> Figure:
     models = [str(name) for name in dataset["model"].values]
-    labels = _dim_labels(dataset, dim)
+    labels = data.labels(dataset, dim)
     parts = {
         key: dataset[f"{variable}_third_change{key}"].transpose("model", "third", dim).values
         for key in ("", "_low", "_high")
@@ -121,7 +121,7 @@ CHANGED = (
         "tokens of the feature get more attention than in the first model", "Kovaleva et al. 2019, Fig 6",
     ),
     Changed(
-        "change_surface", "token_type", "token_type", "attention to token types", "change of share",
+        "change_surface", "mass", "token_type", "attention to token types", "change of share",
         "more of the attention goes to tokens of the type than in the first model", "Clark et al. 2019, Fig 2",
     ),
 )  # fmt: skip
@@ -159,16 +159,12 @@ def _head_panels(dataset: xr.Dataset, name: str, dim: str, title: str, label: st
     coords = {d: data.numbers(dataset, d) for d in ("layer", "head")}
     panels = {
         text.replace("_", " "): xr.DataArray(plane, dims=("layer", "head"), coords=coords)
-        for text, plane in zip(_dim_labels(dataset, dim), values, strict=True)
+        for text, plane in zip(data.labels(dataset, dim), values, strict=True)
         if np.isfinite(plane).any()
     }
     return heatmap_panels(
         panels, title=f"{title}: {model}", label=label, centre=0.0, annotate="none", notes=[_against(dataset)]
     )
-
-
-def _dim_labels(dataset: xr.Dataset, dim: str) -> list[str]:
-    return [str(name) for name in (dataset[f"{dim}_name"] if f"{dim}_name" in dataset.coords else dataset[dim]).values]
 
 
 @figure(

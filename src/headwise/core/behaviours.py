@@ -1,12 +1,13 @@
-"""What families of heads do: the behaviours other analyses found, by head and averaged over the families that `distance` found (Clark et al. 2019, §6)."""
+"""What a head does, by number and in a word, read from the groups `surface`, `dependency` and `roles` of a result."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import xarray as xr
+
+from headwise.core.labels import labels_of
 
 POSITIONS = {-1: "previous token", 0: "same token", 1: "next token"}
 TYPES = ("cls", "sep", "punct")
@@ -32,11 +33,10 @@ def behaviour_scores(datasets: Mapping[str, xr.Dataset]) -> xr.DataArray:
             for offset, name in POSITIONS.items()
             if offset in surface["offset"]
         }
-        types = labels_of(surface, "token_type")
         found |= {
-            f"to {name}": surface["token_type"].isel(token_type=types.index(name), drop=True)
+            f"to {name}": surface["mass"].sel(token_type=name, drop=True)
             for name in TYPES
-            if name in types
+            if name in surface["token_type"]
         }
         found[BROADLY] = 1 - surface["max_weight"]
     dependency = datasets.get("dependency")
@@ -50,8 +50,8 @@ def behaviour_scores(datasets: Mapping[str, xr.Dataset]) -> xr.DataArray:
     roles = datasets.get("roles")
     if roles is not None:
         found |= {
-            f"role {name}": roles["has_role"].isel(role=i, drop=True).astype(float)
-            for i, name in enumerate(labels_of(roles, "role"))
+            f"role {name}": roles["has_role"].sel(role=name, drop=True).astype(float)
+            for name in labels_of(roles, "role")
         }
     if not found:
         return xr.DataArray(
@@ -90,43 +90,3 @@ def head_labels(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> 
             if name != "all" and certain:
                 labels[int(at["best_layer"]), int(at["best_head"])] = name
     return labels.astype(str)
-
-
-def with_behaviours(datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
-    """The same datasets; `distance` gets `behaviour[head_a]`, one word for each head, and `family_behaviour[family, behaviour_name]`, the mean of
-    each behaviour over the heads of a family, with `family_size[family]`, where there is something to take them from."""
-    out = dict(datasets)
-    distance = datasets.get("distance")
-    if distance is None or "cluster" not in distance:
-        return out
-    scores = behaviour_scores(datasets)
-    if not scores.size:
-        return out
-    layers, heads = scores.sizes["layer"], scores.sizes["head"]
-    if layers * heads != distance.sizes["head_a"]:
-        return out
-    family = distance["cluster"].values
-    members = np.eye(int(family.max()) + 1)[family]  # [head, family]
-    flat = scores.values.reshape(len(scores), -1)
-    present = np.isfinite(flat).astype(float)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        means = (np.where(present > 0, flat, 0.0) @ members) / (present @ members)
-    labels: dict[str, Any] = {
-        "behaviour": (
-            "head_a",
-            head_labels(datasets, layers, heads).ravel(),
-            {"long_name": "what the head does, in a word"},
-        ),
-        "family_behaviour": (("family", "behaviour_name"), means.T, {"long_name": "mean over the heads of a family"}),
-        "family_size": ("family", members.sum(0).astype(np.int64), {"long_name": "heads of the family"}),
-    }
-    out["distance"] = distance.assign(labels).assign_coords(
-        family=np.arange(members.shape[1]), behaviour_name=scores["behaviour"].values
-    )
-    return out
-
-
-def labels_of(dataset: xr.Dataset, dim: str) -> list[str]:
-    """The labels of a dimension, which live in `DIM_name` where a variable has the dimension's own name."""
-    source = dataset[f"{dim}_name"] if f"{dim}_name" in dataset.coords else dataset[dim]
-    return [str(label) for label in source.values]

@@ -1,0 +1,55 @@
+"""The card of one head: all that is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import xarray as xr
+
+from headwise.atlas.describe import describe_heads
+from headwise.atlas.representation import html_card
+from headwise.atlas.tables import ITEM, per_head
+from headwise.core.errors import ParameterError
+from headwise.core.labels import head_name
+
+_SHOWN: dict[str, Any] = {"float_format": "{:.3f}".format, "formatters": dict.fromkeys(("n", "rank"), "{:,.0f}".format)}
+
+
+class HeadCard:
+    """One head: every measure of every analysis at its place, with count and interval, and its rank among all heads (1 is the highest).
+
+    `does` says what it does in a word, with what was found; `table` has the measures; `datasets` everything, curves too, as labelled arrays.
+    """
+
+    def __init__(self, datasets: Mapping[str, xr.Dataset], size: tuple[int, int], layer: int, head: int) -> None:
+        self.name = head_name(layer, head)
+        self.layer, self.head = layer, head
+        self.datasets = {
+            name: data.sel(layer=layer, head=head)
+            for name, data in datasets.items()
+            if {"layer", "head"} <= set(data.dims)
+        }
+        told = describe_heads(datasets, *size).set_index("name").loc[self.name]
+        self.does = {name: told[name] for name in ("does", "attention", "finds", "roles", "maps") if told[name]}
+        frame = per_head(datasets)
+        ranks = frame.groupby(ITEM, sort=False)["value"].rank(ascending=False, method="min")
+        here = (frame["layer"] == layer) & (frame["head"] == head)
+        self.table = frame[here].assign(rank=ranks[here]).drop(columns=["layer", "head"]).reset_index(drop=True)
+
+    def __getitem__(self, key: tuple[str, str] | tuple[str, str, str]) -> float:
+        """`card["surface", "entropy"]` or `card["surface", "mass", "sep"]`."""
+        analysis, variable, *item = key
+        rows = self.table[(self.table["analysis"] == analysis) & (self.table["variable"] == variable)]
+        if item:
+            rows = rows[rows["item"] == str(item[0])]
+        if len(rows) != 1:
+            raise ParameterError(f"{key} names {len(rows)} values of head {self.name}; see .table for all.")
+        return float(rows["value"].iloc[0])
+
+    def __repr__(self) -> str:
+        told = [f"{name}: {text}" for name, text in self.does.items()]
+        return "\n".join([f"<headwise head {self.name}>", *told, self.table.to_string(index=False, **_SHOWN)])
+
+    def _repr_html_(self) -> str:
+        return html_card(f"Head {self.name}", list(self.does.items())) + self.table.to_html(index=False, **_SHOWN)

@@ -1,0 +1,90 @@
+"""The names in the file: plain xarray, without headwise, selects by label on every dim of every variable; files of format 1 still load."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
+
+from headwise.analyses.contract import known_analyses
+from headwise.atlas import Atlas
+from headwise.core.errors import ParameterError
+from headwise.models import HeadModel
+from headwise.models.demo import demo_model_path
+from headwise.run import make_atlas
+
+FORMAT_1 = Path(__file__).parent / "data" / "format-1.nc"  # made by headwise as it was before format 2
+READER = """
+import sys
+
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "headwise":
+            raise ImportError("headwise is not installed here")
+
+sys.meta_path.insert(0, Nothing())
+import xarray as xr
+
+tree = xr.open_datatree(sys.argv[1], engine="h5netcdf")
+for group in tree.children.values():
+    for name, array in group.data_vars.items():
+        assert name not in group.dims, f"{group.name}.{name} is named like a dim"
+        for dim in array.dims:
+            labels = array[dim].values
+            assert len(set(labels.tolist())) == len(labels), f"two labels of {group.name}.{dim} are the same"
+            for place in {0, len(labels) - 1}:
+                chosen = array.sel({dim: labels[place]})
+                assert dim not in chosen.dims and chosen.equals(array.isel({dim: place})), f"{group.name}.{name} by {dim}"
+print(*tree.children)
+print(tree["surface"]["mass"].sel(token_type="sep").dims)
+"""
+
+
+def read_plainly(path: Path) -> list[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", READER, str(path)], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.splitlines()
+
+
+def test_plain_xarray_selects_by_label_on_every_dim(tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(demo_model_path())
+    size = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 16}
+    model = BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **size)).eval()
+    lengths = {"attribution": {"length": "all"}}
+    atlas = make_atlas(HeadModel.open(model, tokenizer=tokenizer), limit=10, parameters=lengths)
+    assert set(atlas) == {name for name, cls in known_analyses().items() if cls.automatic}
+    groups, dims = read_plainly(atlas.save(tmp_path / "atlas.nc"))
+    assert groups.split() == list(atlas)
+    assert dims == "('layer', 'head')"
+
+
+def test_format_1_loads_with_the_names_of_today(tmp_path: Path) -> None:
+    atlas = Atlas.load(FORMAT_1)
+    surface = atlas["surface"]
+    with xr.open_dataset(FORMAT_1, group="surface", engine="h5netcdf") as before:
+        for old in ("token_type", "token_type_n", "token_type_low", "token_type_from_sep", "token_type_from_other_high"):
+            new = surface[old.replace("token_type", "mass", 1)]
+            np.testing.assert_array_equal(new.values, before[old].values)
+    assert not [name for name in surface.variables if str(name).startswith("token_type_")]
+    assert list(surface["token_type"].values) == ["cls", "sep", "punct", "other"]
+    np.testing.assert_allclose(surface["mass"].sum("token_type"), 1, atol=1e-5)
+    assert atlas["gradient"]["importance"].sel(token_type="sep").dims == ("layer", "head")
+    assert list(atlas["distance"]["axis"].values) == [0, 1]
+    assert atlas.head("L1H2")["surface", "mass", "sep"] == float(surface["mass"].sel(layer=1, head=2, token_type="sep"))
+    groups, _ = read_plainly(atlas.save(tmp_path / "again.nc"))
+    assert groups.split() == list(atlas)
+    assert Atlas.load(tmp_path / "again.nc").digest == atlas.digest
+
+
+def test_a_variable_named_like_a_dim_is_refused() -> None:
+    with pytest.raises(ParameterError, match="'own' has a variable and a dim called 'kind'"):
+        Atlas({"own": xr.Dataset({"kind": (("layer", "kind"), np.ones((2, 2)))})})

@@ -11,7 +11,6 @@ import xarray as xr
 
 from headwise.atlas import Atlas, dataset_digest
 from headwise.core.errors import AtlasError, OutputError, ParameterError
-from headwise.core.labels import tidy
 
 
 def small_atlas() -> Atlas:
@@ -32,8 +31,7 @@ def small_atlas() -> Atlas:
         coords=heads | {"offset": np.arange(-49, 50)},
     )
     return Atlas(
-        {"surface": surface, "offsets": offsets},
-        {"model": {"name": "tiny"}, "corpus": {"name": "toy", "examples": 7}},
+        {"surface": surface, "offsets": offsets}, {"model": {"name": "tiny"}, "corpus": {"name": "toy", "examples": 7}}
     )
 
 

@@ -71,7 +71,13 @@ def test_format_1_loads_with_the_names_of_today(tmp_path: Path) -> None:
     atlas = Atlas.load(FORMAT_1)
     surface = atlas["surface"]
     with xr.open_dataset(FORMAT_1, group="surface", engine="h5netcdf") as before:
-        for old in ("token_type", "token_type_n", "token_type_low", "token_type_from_sep", "token_type_from_other_high"):
+        for old in (
+            "token_type",
+            "token_type_n",
+            "token_type_low",
+            "token_type_from_sep",
+            "token_type_from_other_high",
+        ):
             new = surface[old.replace("token_type", "mass", 1)]
             np.testing.assert_array_equal(new.values, before[old].values)
     assert not [name for name in surface.variables if str(name).startswith("token_type_")]

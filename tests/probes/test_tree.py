@@ -55,7 +55,10 @@ def filled(probe: TreeProbe, seed: int = 1) -> TreeProbe:
 
 
 def plain_scores(probe: TreeProbe, maps: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """`[dependent, candidate or root]` of one sentence by the formulas, pair by pair, in float64; NaN for a word as its own head."""
+    """`[dependent, candidate or root]` of one sentence by the formulas, pair by pair, in float64.
+
+    NaN for a word as its own head.
+    """
     n = len(v)
     p = {name: value.detach().double().numpy() for name, value in probe.named_parameters()}
     out = np.full((n, n + 1), np.nan)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from headwise.stats.intervals import bootstrap_interval, mean_interval, wilson_interval
+from headwise.stats.intervals import mean_interval, median_interval, wilson_interval
 
 
 def test_mean_interval_is_scipys() -> None:
@@ -29,16 +29,20 @@ def test_wilson_of_nothing_is_nan() -> None:
     assert np.isnan(wilson_interval(np.array([0]), np.array([0]))).all()
 
 
-def test_bootstrap_interval_is_near_the_normal_one_and_leaves_gaps_out() -> None:
-    values = np.random.default_rng(0).normal(2.0, 1.0, size=(400, 2))
-    values[:100, 1] = np.nan
-    low, high = bootstrap_interval(values)
-    half = 1.96 * np.nanstd(values, axis=0, ddof=1) / np.sqrt([400, 300])
-    np.testing.assert_allclose(low, np.nanmean(values, axis=0) - half, atol=0.02)
-    np.testing.assert_allclose(high, np.nanmean(values, axis=0) + half, atol=0.02)
-
-
 def test_mean_interval_covers_the_truth() -> None:
     values = np.random.default_rng(0).normal(1.0, 2.0, size=(8, 4000))
     low, high = mean_interval(values.mean(0), values.var(0, ddof=1), np.full(4000, 8))
     assert np.mean((low <= 1.0) & (high >= 1.0)) == pytest.approx(0.95, abs=0.015)
+
+
+def test_the_interval_of_a_median_covers_what_it_says() -> None:
+    found = median_interval([3.0, 1.0, 2.0, 5.0, 4.0])
+    assert found == {"median": 3.0, "low": 1.0, "high": 5.0, "coverage": 0.9375, "n": 5}
+    random = np.random.default_rng(0)
+    samples = np.sort(random.normal(size=(1500, 12)), axis=1)
+    hits = []
+    for sample in samples:
+        interval = median_interval(sample)
+        hits.append(interval["low"] <= 0 <= interval["high"])
+    assert np.mean(hits) == pytest.approx(interval["coverage"], abs=0.02)
+    assert interval["coverage"] >= 0.95

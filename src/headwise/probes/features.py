@@ -24,7 +24,10 @@ class Features(Protocol):
 
 
 class ArrayFeatures:
-    """Vectors in one array `[unit..., example, size]` (in memory or memory-mapped, float16 or float32); leading axes are run through in order."""
+    """Vectors in one array `[unit..., example, size]` (in memory or memory-mapped, float16 or float32).
+
+    Leading axes are run through in order.
+    """
 
     def __init__(self, array: Any) -> None:
         if array.ndim < 2:
@@ -71,14 +74,18 @@ class JoinedFeatures:
 
 
 class Scaler:
-    """Standardisation learnt on the training part: minus mean, divided by standard deviation; a constant feature becomes zero."""
+    """Standardisation learnt on the training part: minus mean, divided by standard deviation.
+
+    A constant feature becomes zero.
+    """
 
     def __init__(self, train: Tensor, standardize: bool) -> None:
         self.mean, self.scale = torch.zeros((), device=train.device), torch.ones((), device=train.device)
         if standardize:
             self.mean = train.mean(1, keepdim=True)
             deviation = (train - self.mean).std(1, keepdim=True, unbiased=False)
-            # Rounding leaves a constant feature a deviation of some 1e-7 of its size: that is no information to blow up.
+            # Rounding leaves a constant feature a deviation of some 1e-7 of its size: that is no information to blow
+            # up.
             constant = deviation <= 1e-6 * self.mean.abs()
             self.scale = torch.where(
                 constant | (deviation == 0), torch.zeros_like(deviation), 1 / deviation.clamp(min=1e-30)

@@ -17,8 +17,8 @@ _BACKTRACKS = 20
 def fit_lbfgs(train: Tensor, labels: Tensor, classes: int, settings: ProbeSettings) -> tuple[Tensor, Tensor]:
     """Minimise `mean cross-entropy + penalty / 2 * |W|^2` for `head x penalty` classifiers together (biases are not penalised).
 
-    The optimum is that of scikit-learn's `LogisticRegression(C=1 / (n * penalty))`: softmax over all classes, and for two classes one weight vector.
-    `train` has a last column of ones, [head, example, size + 1].
+    The optimum is that of scikit-learn's `LogisticRegression(C=1 / (n * penalty))`: softmax over all classes, and for
+    two classes one weight vector. `train` has a last column of ones, [head, example, size + 1].
 
     Returns
     -------
@@ -137,7 +137,8 @@ class _Problem:
         ridge = self.penalties.double()[:, None] * torch.ones(size, dtype=torch.float64, device=gram.device)
         ridge[:, -1] = 0.0
         level = gram.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None].clamp(min=1e-12)
-        # Features that are constant or copies of others leave the matrix singular: a small multiple of its size mends that.
+        # Features that are constant or copies of others leave the matrix singular: a small multiple of its size mends
+        # that.
         for jitter in (1e-7, 1e-5, 1e-3):
             factor, failed = torch.linalg.cholesky_ex(gram[:, None] + torch.diag_embed(ridge + jitter * level))
             if not failed.any():

@@ -23,9 +23,10 @@ EARLY_STOPPING_SHARE = 0.05  # of the pool, when cross-validation has used all o
 class ProbeScores:
     """What a family of probes reached, unit by unit (a unit is a head, a layer, or a set of heads).
 
-    `validation_all[unit, penalty]` is accuracy (Pearson's r for regression) on the validation part, or its mean over the folds; `penalty[unit]` the one it picks and
-    `validation[unit]` the score there. `test[unit]` is that of the picked classifier on the test part; `predicted[unit, test example]` what it said
-    (class numbers, or values); `truth[test example]` what is so. `spearman[unit]` only for regression.
+    `validation_all[unit, penalty]` is accuracy (Pearson's r for regression) on the validation part, or its mean over
+    the folds; `penalty[unit]` the one it picks and `validation[unit]` the score there. `test[unit]` is that of the
+    picked classifier on the test part; `predicted[unit, test example]` what it said (class numbers, or values);
+    `truth[test example]` what is so. `spearman[unit]` only for regression.
     """
 
     validation_all: np.ndarray
@@ -70,7 +71,10 @@ def fit_probes(
 def fit_regressions(
     features: Features | Any, labels: Any, split: Split, settings: ProbeSettings | None = None, task: str = "task"
 ) -> ProbeScores:
-    """Ridge regression from the vectors of each unit to numbers; validation and test scores are Pearson's r, `spearman` beside it (STS-B)."""
+    """Ridge regression from the vectors of each unit to numbers.
+
+    Validation and test scores are Pearson's r, `spearman` beside it (STS-B).
+    """
     settings = settings or ProbeSettings()
     if min(settings.penalties) == 0:
         raise ParameterError("`penalties` of a regression must be greater than 0; 0 is among them.")

@@ -60,9 +60,10 @@ def greedy_heads(
 ) -> tuple[list[int], list[float]]:
     """Choose heads one after the other: each time the one whose vectors, beside those already chosen, score best on validation.
 
-    Every candidate set is fitted in closed form (ridge on `targets[example, column]` of the training rows). After a choice the normal equations of all
-    other heads are reduced by the chosen block (a Schur complement), so that a step costs about as much as one product of the Gram matrix
-    with one head, however many heads are chosen already. Ties go to the lowest index.
+    Every candidate set is fitted in closed form (ridge on `targets[example, column]` of the training rows). After a
+    choice the normal equations of all other heads are reduced by the chosen block (a Schur complement), so that a step
+    costs about as much as one product of the Gram matrix with one head, however many heads are chosen already. Ties go
+    to the lowest index.
 
     Parameters
     ----------

@@ -22,20 +22,24 @@ class ProbeSettings:
     Parameters
     ----------
     solver
-        `senteval`: minibatch descent with early stopping on the validation part; `lbfgs`: full-batch logistic regression to convergence, the optimum that
-        scikit-learn's `LogisticRegression(C=1 / (n * penalty))` finds; `ridge`: least squares on one-hot labels, closed form, for ranking.
+        `senteval`: minibatch descent with early stopping on the validation part; `lbfgs`: full-batch logistic
+        regression to convergence, the optimum that scikit-learn's `LogisticRegression(C=1 / (n * penalty))` finds;
+        `ridge`: least squares on one-hot labels, closed form, for ranking.
     penalties
-        L2 penalties tried, in units of the *mean* loss: `loss + penalty / 2 * |W|^2`; the best on validation is taken, the larger penalty where two are equal.
+        L2 penalties tried, in units of the *mean* loss: `loss + penalty / 2 * |W|^2`; the best on validation is taken,
+        the larger penalty where two are equal.
     optimizer, learning_rate, batch_size, epoch_size, max_epochs
         Of `senteval`. `epoch_size` passes over the data lie between two looks at the validation part.
     tenacity, tenacity_counts
-        Training of one classifier stops once more than `tenacity` looks (`total`, as SentEval's code counts them), or `tenacity` looks in a row
-        (`consecutive`, as the paper puts it), brought nothing better.
+        Training of one classifier stops once more than `tenacity` looks (`total`, as SentEval's code counts them), or
+        `tenacity` looks in a row (`consecutive`, as the paper puts it), brought nothing better.
     folds
-        None: the validation part picks the penalty. k: training and validation part are pooled and cut into k parts; the mean over the k held-out parts picks
-        the penalty and ranks the heads; the classifier that is tested is then fitted on the whole pool (`senteval` keeps 5 % of it for its early stopping).
+        None: the validation part picks the penalty. k: training and validation part are pooled and cut into k parts;
+        the mean over the k held-out parts picks the penalty and ranks the heads; the classifier that is tested is then
+        fitted on the whole pool (`senteval` keeps 5 % of it for its early stopping).
     standardize
-        Each feature minus its mean, divided by its standard deviation, both over the training part only (a constant feature becomes zero).
+        Each feature minus its mean, divided by its standard deviation, both over the training part only (a constant
+        feature becomes zero).
     max_iterations, tolerance
         Of `lbfgs`: a classifier is done when its largest absolute gradient entry is at most `tolerance`.
     seed
@@ -100,7 +104,9 @@ class Split:
 
 
 def encode_labels(labels: Any, split: Split, task: str = "task") -> tuple[np.ndarray, tuple[str, ...]]:
-    """Class numbers of the labels (sorted by name) and the names; refuses missing labels, empty parts and a task of one class.
+    """Class numbers of the labels (sorted by name) and the names.
+
+    Refuses missing labels, empty parts and a task of one class.
 
     A label of the test part that training never shows cannot be predicted: it keeps its class and counts as wrong.
     """

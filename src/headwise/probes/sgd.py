@@ -19,8 +19,9 @@ def fit_senteval(
 ) -> tuple[Tensor, Tensor]:
     """Train `head x penalty` classifiers together.
 
-    Every classifier starts from the same weights and sees the same batches, as SentEval's would with one seed, so that each ends where it would have
-    ended alone. One whose validation accuracy has not improved for long enough is frozen; a head whose classifiers are all frozen leaves the computation.
+    Every classifier starts from the same weights and sees the same batches, as SentEval's would with one seed, so that
+    each ends where it would have ended alone. One whose validation accuracy has not improved for long enough is frozen;
+    a head whose classifiers are all frozen leaves the computation.
 
     Parameters
     ----------

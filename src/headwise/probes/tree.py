@@ -77,8 +77,8 @@ class Trees:
 class Part:
     """Some sentences as padded tensors.
 
-    `maps[sentence, from, to, head]` (None for probes that look at no maps), `vectors[sentence, word, size]`, `head[sentence, word]` (width for the root, −100 for
-    words that are not scored), `real[sentence, word]`.
+    `maps[sentence, from, to, head]` (None for probes that look at no maps), `vectors[sentence, word, size]`,
+    `head[sentence, word]` (width for the root, −100 for words that are not scored), `real[sentence, word]`.
     """
 
     sentences: list[int]
@@ -105,7 +105,10 @@ def part_of(trees: Trees, sentences: Sequence[int], file: MapFile | None, device
 
 
 class TreeProbe(nn.Module):
-    """Scores of every candidate head of every word. `forward` gives `[sentence, dependent, candidate]`, the last candidate being the root."""
+    """Scores of every candidate head of every word.
+
+    `forward` gives `[sentence, dependent, candidate]`, the last candidate being the root.
+    """
 
     needs_maps = True
 
@@ -121,7 +124,10 @@ class TreeProbe(nn.Module):
 
 
 class AttentionProbe(TreeProbe):
-    """`p(i|j) ∝ exp(Σ_k w_k A_k[i, j] + u_k A_k[j, i])`, the root with a learned bias. Starts from zero: the problem is convex."""
+    """`p(i|j) ∝ exp(Σ_k w_k A_k[i, j] + u_k A_k[j, i])`, the root with a learned bias.
+
+    Starts from zero: the problem is convex.
+    """
 
     def __init__(self, heads: int) -> None:
         super().__init__()
@@ -141,9 +147,12 @@ class AttentionProbe(TreeProbe):
 
 
 class AttentionWordsProbe(TreeProbe):
-    """The same with `w_k = W_k · (v_i ⊕ v_j)` and `u_k = U_k · (v_i ⊕ v_j)`. The root, which no attention reaches, has a learned bias and vector: `b + r · v_j`.
+    """The same with `w_k = W_k · (v_i ⊕ v_j)` and `u_k = U_k · (v_i ⊕ v_j)`.
 
-    `W_k · (v_i ⊕ v_j)` is a sum of one number for the candidate and one for the dependent, so nothing of size word² × vector is ever formed.
+    The root, which no attention reaches, has a learned bias and vector: `b + r · v_j`.
+
+    `W_k · (v_i ⊕ v_j)` is a sum of one number for the candidate and one for the dependent, so nothing of size word² ×
+    vector is ever formed.
     """
 
     def __init__(self, heads: int, size: int) -> None:
@@ -168,7 +177,10 @@ class AttentionWordsProbe(TreeProbe):
         return both[..., 0].transpose(1, 2) + both[..., 1], self.root + part.vectors @ self.root_vector
 
     def head_weights(self, part: Part) -> Tensor:
-        """The weight of each head for each scored word and its true head, `[word, head, (w, u)]`; words under the root have none."""
+        """The weight of each head for each scored word and its true head, `[word, head, (w, u)]`.
+
+        Words under the root have none.
+        """
         candidate, dependent = self._parts(part)
         sentence, word = ((part.head >= 0) & (part.head < part.real.shape[1])).nonzero(as_tuple=True)
         return candidate[sentence, part.head[sentence, word]] + dependent[sentence, word]
@@ -215,7 +227,8 @@ def distance_features(real: Tensor) -> Tensor:
     return torch.stack([*shares, *indicators], dim=-1)
 
 
-# --- fitting ----------------------------------------------------------------------------------------------------------------
+# --- fitting
+# ----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

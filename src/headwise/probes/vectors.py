@@ -23,11 +23,13 @@ def read_vectors(path: str | Path, wanted: Collection[str]) -> dict[str, np.ndar
     Parameters
     ----------
     path
-        An `.npz` with `words` and `vectors[word, size]`, or text with a word and its numbers in each line (GloVe's format, also `.gz`, `.xz`).
+        An `.npz` with `words` and `vectors[word, size]`, or text with a word and its numbers in each line (GloVe's
+        format, also `.gz`, `.xz`).
     wanted
         Only these are kept, so that a large file is not held in memory.
 
-    Words the file does not have are absent. Where a file has a word with several capitalisations, the lower-cased one counts, else the first.
+    Words the file does not have are absent. Where a file has a word with several capitalisations, the lower-cased one
+    counts, else the first.
     """
     path = Path(path)
     if not path.is_file():

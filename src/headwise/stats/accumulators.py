@@ -21,7 +21,10 @@ class Accumulator(Protocol):
 
 
 class Moments:
-    """Count, mean and sum of squared deviations over examples, elementwise (Chan et al.'s pairwise update: equal values keep a variance of exactly zero)."""
+    """Count, mean and sum of squared deviations over examples, elementwise.
+
+    Chan et al.'s pairwise update: equal values keep a variance of exactly zero.
+    """
 
     def __init__(self, *shape: int) -> None:
         self.count = torch.zeros(shape, dtype=torch.float64)
@@ -29,7 +32,10 @@ class Moments:
         self.squares = torch.zeros(shape, dtype=torch.float64)
 
     def add(self, values: Tensor, where: tuple[int | slice, ...] = ()) -> None:
-        """Take in `values[example, ...]`; NaN means: this example has no such value and is left out. `where` selects the part of the shape the values are for."""
+        """Take in `values[example, ...]`; NaN means: this example has no such value and is left out.
+
+        `where` selects the part of the shape the values are for.
+        """
         values = values.detach().to("cpu", torch.float64)
         present = ~values.isnan()
         count = present.sum(0).double()
@@ -79,7 +85,7 @@ class Moments:
             return np.where(count > 1, self.squares.numpy() / (count - 1), np.nan)
 
     def summary(self) -> dict[str, np.ndarray]:
-        """`mean`, `n`, `low`, `high`: NaN where nothing was seen, the 95 % interval of the mean (Student's t) NaN below two examples."""
+        """`mean`, `n`, `low`, `high` (95 %, Student's t); NaN where nothing was seen, the interval below two too."""
         count = self.count.numpy()
         mean = np.where(count > 0, self.mean.numpy(), np.nan)
         low, high = mean_interval(mean, self.variance(), count)
@@ -87,10 +93,12 @@ class Moments:
 
 
 class Ratios:
-    """A ratio of totals over examples, Σy/Σw, with the interval of a ratio estimator: every token (or pair) weighs alike, examples are the sampling unit.
+    """A ratio of totals over examples, Σy/Σw, with the interval of a ratio estimator.
 
-    The variance is the delta method's `n/(n−1) · Σ(y − R·w)² / (Σw)²`, which needs sums only, so states merge by addition. `w` may be broadcast over `y`.
-    """
+    Every token (or pair) weighs alike, examples are the sampling unit.
+
+    The variance is the delta method's `n/(n−1) · Σ(y − R·w)² / (Σw)²`, which needs sums only, so states merge by
+    addition. `w` may be broadcast over `y`."""
 
     def __init__(self, *shape: int, weight_shape: tuple[int, ...] | None = None) -> None:
         weight_shape = shape if weight_shape is None else weight_shape
@@ -98,7 +106,10 @@ class Ratios:
         self.parts |= {name: torch.zeros(weight_shape, dtype=torch.float64) for name in ("w", "ww", "count")}
 
     def add_sums(self, numerator: Tensor, denominator: Tensor, where: tuple[int | slice, ...] = ()) -> None:
-        """Take in per-example totals `y[example, ...]` and weights `w[example, ...]`; examples of weight zero are left out."""
+        """Take in per-example totals `y[example, ...]` and weights `w[example, ...]`.
+
+        Examples of weight zero are left out.
+        """
         y, w = (x.detach().to("cpu", torch.float64) for x in (numerator, denominator))
         y = torch.where(w > 0, y, 0.0)
         for name, value in (
@@ -127,7 +138,8 @@ class Ratios:
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = p["y"] / p["w"]
             residual = np.maximum(p["yy"] - 2 * ratio * p["yw"] + ratio**2 * p["ww"], 0)
-            # mean_interval divides by the count once more, hence the factor that makes this the variance of one "effective" example.
+            # mean_interval divides by the count once more, hence the factor that makes this the variance of one
+            # "effective" example.
             variance = residual / (p["count"] - 1) / (p["w"] / p["count"]) ** 2
         count = np.broadcast_to(p["count"], ratio.shape)
         low, high = mean_interval(ratio, np.where(count > 1, variance, np.nan), count)
@@ -154,10 +166,12 @@ class Sums:
 
 
 class Records:
-    """One row of scores for each example, for paired tests, bootstrap and distributions; kept in the shard's file and sorted by example at the end.
+    """One row of scores for each example, for paired tests, bootstrap and distributions.
 
-    Rows are filled layer by layer: `add(indices, values, where)` sets `values[example, ...]` in the part `where` of the rows of these examples.
-    """
+    Kept in the shard's file and sorted by example at the end.
+
+    Rows are filled layer by layer: `add(indices, values, where)` sets `values[example, ...]` in the part `where` of the
+    rows of these examples."""
 
     def __init__(self, *shape: int, dtype: torch.dtype = torch.float32) -> None:
         self.shape = shape

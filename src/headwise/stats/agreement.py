@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from headwise.core.errors import ParameterError
-
-LEVEL = 0.95
+from headwise.stats.bootstrap import REPEATS, percentile_interval, resamples
 
 
 @dataclass(frozen=True, slots=True)
 class Kappa:
-    """Cohen's kappa with its percentile-bootstrap interval, the share of equal labels, and the share expected by chance.
+    """Cohen's kappa with its bootstrap interval, the share of equal labels, and the share expected by chance.
 
     NaN where it is not defined: nothing labelled twice, or both labellers gave one and the same label throughout.
     """
@@ -31,37 +30,32 @@ class Kappa:
             return "no map was labelled by both"
         if np.isnan(self.kappa):
             return f"n = {self.n}, equal labels {self.observed:.0%}; kappa is not defined for a single label"
-        return f"Cohen's kappa {self.kappa:.3f} (95 % interval {self.low:.3f} to {self.high:.3f}), n = {self.n}, equal labels {self.observed:.0%}"
+        interval = f"95 % interval {self.low:.3f} to {self.high:.3f}"
+        return f"Cohen's kappa {self.kappa:.3f} ({interval}), n = {self.n}, equal labels {self.observed:.0%}"
 
 
-def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable], repeats: int = 2000, seed: int = 0) -> Kappa:
-    """`(p_o − p_e) / (1 − p_e)` with p_o the share of equal labels and p_e that expected from both labellers' label shares (Cohen 1960).
+def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable], repeats: int = REPEATS, seed: int = 0) -> Kappa:
+    """Cohen's kappa of two labellers, with the percentile bootstrap over what they labelled.
 
-    The interval is the percentile bootstrap over maps.
+    `(p_o − p_e) / (1 − p_e)` with p_o the share of equal labels and p_e that expected from both labellers' label shares
+    (Cohen 1960). Written out, since scikit-learn's takes one table at a time and there are 2000 resamples.
+
+    >>> cohen_kappa("aabb", "aaba").kappa
+    0.5
     """
     if len(first) != len(second):
         raise ParameterError(
             f"Both labellers must have labelled the same maps; {len(first)} and {len(second)} labels came."
         )
-    names = sorted({*first, *second}, key=str)
-    place = {name: k for k, name in enumerate(names)}
-    table = np.zeros((len(names), len(names)))
-    for a, b in zip(first, second, strict=True):
-        table[place[a], place[b]] += 1
-    n = len(first)
-    if n == 0:
+    if not len(first):
         return Kappa(np.nan, np.nan, np.nan, 0, np.nan, np.nan)
+    place = {name: k for k, name in enumerate(sorted({*first, *second}, key=str))}
+    table = np.zeros((len(place), len(place)))
+    np.add.at(table, ([place[name] for name in first], [place[name] for name in second]), 1)
     kappa, observed, expected = _kappa(table)
-    draws = (
-        np.random.default_rng(seed)
-        .multinomial(n, table.ravel() / n, size=repeats)
-        .reshape(repeats, *table.shape)
-        .astype(float)
-    )
-    resampled = _kappa(draws)[0]
-    defined = resampled[~np.isnan(resampled)]
-    low, high = np.percentile(defined, [50 * (1 - LEVEL), 50 * (1 + LEVEL)]) if len(defined) else (np.nan, np.nan)
-    return Kappa(float(kappa), float(low), float(high), n, float(observed), float(expected))
+    drawn = resamples(len(first), repeats, seed, table.ravel() / len(first)).reshape(repeats, *table.shape)
+    low, high = percentile_interval(_kappa(drawn)[0])
+    return Kappa(float(kappa), float(low), float(high), len(first), float(observed), float(expected))
 
 
 def _kappa(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,14 +1,83 @@
-"""A test of a mean that does not lean on normality: the studentized bootstrap, for many columns at once, each by itself and as a family."""
+"""The one bootstrap: resamples as counts, percentile intervals, metrics of resamples, a test of many skewed means."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import numpy as np
+from scipy import stats as scipy_stats
 
-from headwise.stats.tests import FEW
+from headwise.stats.intervals import LEVEL
 
+REPEATS = 2000
+FEW = 30  # below this many values an approximation by large samples is flagged
 COLUMNS = 4096  # so many columns are resampled at a time
+
+
+def resamples(
+    count: int, repeats: int = REPEATS, seed: int | np.random.Generator = 0, shares: np.ndarray | None = None
+) -> np.ndarray:
+    """How often each example is drawn in each resample of `count` draws, float64 `[resample, example]`.
+
+    Sums over a resample are then products with this matrix, and the same resamples serve every column. `shares` are the
+    probabilities of what is drawn (cells of a table, say), where they are not alike.
+
+    >>> resamples(4, repeats=3).sum(1)
+    array([4., 4., 4.])
+    """
+    shares = np.full(count, 1 / max(count, 1)) if shares is None else shares
+    return np.random.default_rng(seed).multinomial(count, shares, size=repeats).astype(float)
+
+
+def percentile_interval(resampled: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
+    """The middle `level` of what resamples `[resample, ...]` gave; NaN is left out, a column of nothing else is NaN."""
+    tails = [50 * (1 - level), 50 * (1 + level)]
+    missing = np.isnan(resampled)
+    if not missing.any():
+        low, high = np.percentile(resampled, tails, axis=0)
+        return low, high
+    out = np.full((2, *resampled.shape[1:]), np.nan)
+    some = ~missing.all(0)
+    if some.any():
+        out[:, some] = np.nanpercentile(resampled[:, some], tails, axis=0)
+    return out[0], out[1]
+
+
+def bootstrap_interval(
+    values: np.ndarray, repeats: int = REPEATS, level: float = LEVEL, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Percentile bootstrap of the mean over axis 0 (examples); NaN entries are left out."""
+    values = np.asarray(values, dtype=float)
+    flat = values.reshape(len(values), -1)
+    present = ~np.isnan(flat)
+    draws = resamples(len(values), repeats, seed)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        means = (draws @ np.where(present, flat, 0.0)) / (draws @ present)
+    low, high = percentile_interval(means, level)
+    return low.reshape(values.shape[1:]), high.reshape(values.shape[1:])
+
+
+def resampled_metric(metric: str, draws: np.ndarray, truth: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """A metric of `values[condition, example]` on each resample, `[resample, condition]`, from weighted sums.
+
+    For Spearman's correlation the ranks of the whole sample stand for those of each resample.
+    """
+    n = draws.sum(1, keepdims=True)
+    truth = np.asarray(truth)
+    if metric == "accuracy":
+        return np.asarray(draws @ (values == truth).T.astype(float) / n)
+    if metric == "f1":
+        hits = draws @ ((values == 1) & (truth == 1)).T.astype(float)
+        total = draws @ (values == 1).T.astype(float) + (draws @ (truth == 1).astype(float))[:, None]
+        return np.where(total > 0, 2 * hits / np.maximum(total, 1e-300), 0.0)
+    if metric == "spearman":
+        truth, values = scipy_stats.rankdata(truth), scipy_stats.rankdata(values, axis=1)
+    x, y = np.asarray(truth, dtype=float), np.asarray(values, dtype=float)
+    x, y = x - x.mean(), y - y.mean(1, keepdims=True)
+    mean_x, mean_y = (draws @ x)[:, None] / n, draws @ y.T / n
+    covariance = draws @ (x * y).T / n - mean_x * mean_y
+    variance = ((draws @ x**2)[:, None] / n - mean_x**2) * (draws @ (y**2).T / n - mean_y**2)
+    return np.where(variance > 1e-20, covariance / np.sqrt(np.maximum(variance, 1e-300)), 0.0)
 
 
 class FamilyTest(NamedTuple):
@@ -18,22 +87,18 @@ class FamilyTest(NamedTuple):
     p_adjusted: np.ndarray
 
 
-def bootstrap_t_test(values: np.ndarray, threshold: float, repeats: int = 1000, seed: int = 0) -> np.ndarray:
-    """p-values of `H0: mean ≤ threshold` for each column of `values[example, ...]`; see `bootstrap_family_test`."""
-    return bootstrap_family_test(values, threshold, repeats, seed).p_value
-
-
 def bootstrap_family_test(values: np.ndarray, threshold: float, repeats: int = 1000, seed: int = 0) -> FamilyTest:
-    """p-values of `H0: mean ≤ threshold` for each column of `values[example, ...]`.
+    """p-values of `H0: mean ≤ threshold` for each column of `values[example, ...]`, by the studentized bootstrap.
 
-    With `t = (m − threshold) / (s/√n)` and, for each resample, `t* = (m* − m) / (s*/√n)`, p is the share of `t* ≥ t` (the given sample counts as one). Unlike z
-    it follows the skew of the scores (Hall 1992). The same resamples serve every column; NaN entries are left out; p is NaN below two values, and 0 or 1
-    (as in the z-test) where the values do not vary.
+    With `t = (m − threshold) / (s/√n)` and, for each resample, `t* = (m* − m) / (s*/√n)`, p is the share of `t* ≥ t`
+    (the given sample counts as one). Unlike z it follows the skew of the scores (Hall 1992). The same resamples serve
+    every column; NaN entries are left out; p is NaN below two values, and 0 or 1 (as in the z-test) where the values do
+    not vary.
 
-    The adjusted p is the share of resamples whose largest `t*` over all columns is at least `t` (Westfall and Young: family-wise error, however the columns hang together).
-    Multiplying p by the number of columns would not do: p cannot be less than `1 / (repeats + 1)`. Columns of fewer than 30 values (or than the longest column has, if that
-    is less) get 1 and have no part in the others': their `t*` has no bounds to speak of.
-    """
+    The adjusted p is the share of resamples whose largest `t*` over all columns is at least `t` (Westfall and Young:
+    family-wise error, however the columns hang together). Multiplying p by the number of columns would not do: p cannot
+    be less than `1 / (repeats + 1)`. Columns of fewer than 30 values (or than the longest column has, if that is less)
+    get 1 and have no part in the others': their `t*` has no bounds to speak of."""
     values = np.asarray(values)
     shape = values.shape[1:]
     if len(values) < 2:
@@ -43,14 +108,10 @@ def bootstrap_family_test(values: np.ndarray, threshold: float, repeats: int = 1
     enough = count >= min(FEW, int(count.max(initial=0)))
     p, observed = np.full(flat.shape[1], np.nan), np.full(flat.shape[1], np.nan)
     largest = np.full(repeats, -np.inf)
-    draws = (
-        np.random.default_rng(seed)
-        .multinomial(len(values), np.full(len(values), 1 / len(values)), size=repeats)
-        .astype(np.float32)
-    )
+    draws = resamples(len(values), repeats, seed).astype(np.float32)
     for start in range(0, flat.shape[1], COLUMNS):
         here = slice(start, start + COLUMNS)
-        p[here], observed[here], resampled = _test(flat[:, here].astype(np.float64), threshold, draws)
+        p[here], observed[here], resampled = _studentized(flat[:, here].astype(np.float64), threshold, draws)
         taking_part = enough[here] & np.isfinite(observed[here])
         largest = np.maximum(largest, resampled[:, taking_part].max(1, initial=-np.inf))
     reached = repeats - np.searchsorted(np.sort(largest), observed, side="left")
@@ -59,14 +120,14 @@ def bootstrap_family_test(values: np.ndarray, threshold: float, repeats: int = 1
     return FamilyTest(p.reshape(shape), adjusted.reshape(shape))
 
 
-def _test(values: np.ndarray, threshold: float, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _studentized(values: np.ndarray, threshold: float, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """p and t of each column (t is not finite where the values do not vary), and t* `[resample, column]`."""
     present = ~np.isnan(values)
     count = present.sum(0)
     safe = np.maximum(count, 1)
     lowest = np.where(present, values, np.inf).min(0)
     varies = np.where(present, values, -np.inf).max(0) > lowest
-    # The mean of equal values may be off by rounding, which would pass for a spread, and one such column for the largest t* of the family.
+    # The mean of equal values may be off by rounding, which would pass for a spread, and its t* for the largest of all.
     mean = np.where(varies, np.where(present, values, 0.0).sum(0) / safe, lowest)
     deviations = np.where(present, values - mean, 0.0)
     scale = np.sqrt((deviations**2).sum(0) / np.maximum(count - 1, 1))

@@ -8,14 +8,16 @@ from scipy.spatial.distance import squareform
 
 
 def linkage(distance: np.ndarray) -> np.ndarray:
-    """The tree of merges by Ward's rule (least growth of the spread within groups; the distances must be Euclidean ones).
+    """The tree of merges by Ward's rule (least growth of the spread within groups.
+
+    The distances must be Euclidean ones).
 
     `[merge, 4]`: the two parts (items, then earlier merges), their distance, the number of items.
     """
     distance = np.asarray(distance, dtype=float)
     if len(distance) < 2:
         return np.zeros((0, 4))
-    return hierarchy.linkage(squareform(distance, checks=False), method="ward")
+    return np.asarray(hierarchy.linkage(squareform(distance, checks=False), method="ward"))
 
 
 def leaf_order(tree: np.ndarray, items: int) -> np.ndarray:
@@ -37,21 +39,15 @@ def cut(tree: np.ndarray, items: int, count: int) -> np.ndarray:
 
 
 def silhouette(distance: np.ndarray, labels: np.ndarray) -> float:
-    """The mean of `(b − a) / max(a, b)` over items: a, mean distance to its own group, b, to the nearest other one; 0 for an item alone in its group."""
-    distance = np.asarray(distance, dtype=float)
-    groups = np.unique(labels)
-    if len(groups) < 2:
+    """The mean of `(b − a) / max(a, b)` over items: a, mean distance to its own group, b, to the nearest other one.
+
+    0 for an item alone in its group, NaN for a single group.
+    """
+    if len(np.unique(labels)) < 2:
         return float("nan")
-    members = (labels[:, None] == groups[None]).astype(float)
-    sizes = members.sum(0)
-    sums = distance @ members
-    own = labels[:, None] == groups[None]
-    alone = sizes[own.argmax(1)] == 1
-    a = sums[own] / np.maximum(sizes[own.argmax(1)] - 1, 1)
-    b = np.where(own, np.inf, sums / sizes).min(1)
-    scale = np.maximum(a, b)
-    scores = np.divide(b - a, scale, out=np.zeros_like(a), where=(scale > 0) & ~alone)
-    return float(scores.mean())
+    from sklearn.metrics import silhouette_score
+
+    return float(silhouette_score(distance, labels, metric="precomputed"))
 
 
 def best_cut(distance: np.ndarray, tree: np.ndarray, most: int = 12) -> np.ndarray:

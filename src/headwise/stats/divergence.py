@@ -16,13 +16,15 @@ DEVICE_ELEMENTS = 1 << 26  # elements of a block on an accelerator
 
 
 def smooth(maps: Tensor, visible: Tensor, amount: float) -> Tensor:
-    """Mix each row with the uniform row: `(1 − amount) · A[i, j] + amount / |V(i)|` on V(i), zero elsewhere (0.001 in Clark et al.'s code).
+    """Mix each row with the uniform row: `(1 − amount) · A[i, j] + amount / |V(i)|` on V(i), zero elsewhere.
+
+    The amount is 0.001 in Clark et al.'s code.
 
     Parameters
     ----------
-    maps
+    maps : Tensor
         `[..., query, key]`
-    visible
+    visible : Tensor
         V(i) as bool, broadcastable to `maps`.
     """
     if amount == 0:
@@ -32,22 +34,26 @@ def smooth(maps: Tensor, visible: Tensor, amount: float) -> Tensor:
 
 
 def pairwise_js(maps: Tensor, threads: int | None = None) -> Tensor:
-    """Jensen-Shannon divergence in nats between all pairs of heads, summed over rows: `JS = H(m) − (H(p) + H(q)) / 2`, `m = (p + q) / 2`.
+    """Jensen-Shannon divergence in nats between all pairs of heads, summed over rows.
 
-    Divergences are summed over rows, so rows need not be told apart: every head is one long vector, and entries that are zero for all heads
-    (keys no row may see) are dropped before any work: a causal map costs half.
+    `JS = H(m) − (H(p) + H(q)) / 2` with `m = (p + q) / 2`.
+
+    Divergences are summed over rows, so rows need not be told apart: every head is one long vector, and entries that
+    are zero for all heads (keys no row may see) are dropped before any work: a causal map costs half.
 
     Parameters
     ----------
-    maps
-        `[head, query, key]` (or `[head, anything]`), every row a distribution over its keys, zero outside V(i) and on padding.
-    threads
+    maps : Tensor
+        `[head, query, key]` (or `[head, anything]`), every row a distribution over its keys, zero outside V(i) and on
+        padding.
+    threads : int, optional
         How many threads share the pairs on a CPU (torch's number where None). The result does not depend on it.
 
     Returns
     -------
     Tensor
-        float64 `[head, head]` on the CPU, symmetric, zero on the diagonal, never negative. Logarithms float32, sums of blocks float64.
+        float64 `[head, head]` on the CPU, symmetric, zero on the diagonal, never negative. Logarithms float32, sums of
+        blocks float64.
     """
     if maps.shape[0] == 0 or maps[0].numel() == 0:
         return torch.zeros(maps.shape[0], maps.shape[0], dtype=torch.float64)
@@ -69,7 +75,10 @@ def pairwise_js(maps: Tensor, threads: int | None = None) -> Tensor:
 
 
 def _products_cpu(half: np.ndarray, threads: int) -> np.ndarray:
-    """`Σ m log2 m` of all pairs i ≤ j; heads are dealt out to threads so that each pair is summed by one thread in one order."""
+    """`Σ m log2 m` of all pairs i ≤ j.
+
+    Heads are dealt out to threads so that each pair is summed by one thread in one order.
+    """
     heads = len(half)
     out = np.zeros((heads, heads))
 
@@ -139,5 +148,5 @@ def _log2(values: np.ndarray, out: np.ndarray) -> None:
 def _dot(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Row by row dot products."""
     if hasattr(np, "vecdot"):
-        return np.vecdot(first, second)
-    return np.einsum("rc,rc->r", first, second)
+        return np.asarray(np.vecdot(first, second))
+    return np.asarray(np.einsum("rc,rc->r", first, second))

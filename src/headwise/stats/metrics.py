@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy import stats as scipy_stats
+
+from headwise.stats.correlation import correlation
 
 
 def accuracy(truth: np.ndarray, predicted: np.ndarray) -> float:
@@ -15,37 +15,27 @@ def accuracy(truth: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def f1(truth: np.ndarray, predicted: np.ndarray) -> float:
-    """`2 tp / (2 tp + fp + fn)` of class 1; 0 where there is neither a prediction nor an example of it."""
-    truth, predicted = np.asarray(truth) == 1, np.asarray(predicted) == 1
-    hits = float(np.sum(truth & predicted))
-    total = float(np.sum(truth) + np.sum(predicted))
-    return 2 * hits / total if total else 0.0
+    """F1 of class 1; 0 where there is neither a prediction nor an example of it."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(np.asarray(truth) == 1, np.asarray(predicted) == 1, zero_division=0.0))
 
 
 def matthews(truth: np.ndarray, predicted: np.ndarray) -> float:
-    """Matthews' correlation of two classes, `(tp·tn − fp·fn) / sqrt((tp+fp)(tp+fn)(tn+fp)(tn+fn))`; 0 where one side does not vary."""
-    truth, predicted = np.asarray(truth, dtype=float), np.asarray(predicted, dtype=float)
-    return _correlate(truth, predicted, lambda x, y: float(np.corrcoef(x, y)[0, 1]))
+    """Matthews' correlation of two classes; 0 where one side does not vary."""
+    from sklearn.metrics import matthews_corrcoef
+
+    return float(matthews_corrcoef(np.asarray(truth), np.asarray(predicted)))
 
 
 def pearson(truth: np.ndarray, predicted: np.ndarray) -> float:
     """Pearson's correlation; 0 where one side does not vary."""
-    return _correlate(truth, predicted, lambda x, y: float(np.corrcoef(x, y)[0, 1]))
+    return float(np.nan_to_num(correlation(truth, predicted).r))
 
 
 def spearman(truth: np.ndarray, predicted: np.ndarray) -> float:
     """Spearman's correlation; 0 where one side does not vary."""
-    return _correlate(truth, predicted, lambda x, y: float(scipy_stats.spearmanr(x, y).statistic))
-
-
-def _correlate(truth: np.ndarray, predicted: np.ndarray, how: Callable[[np.ndarray, np.ndarray], float]) -> float:
-    truth, predicted = np.asarray(truth, dtype=float), np.asarray(predicted, dtype=float)
-    if np.ptp(truth) == 0 or np.ptp(predicted) == 0:
-        return 0.0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = how(truth, predicted)
-    return found if np.isfinite(found) else 0.0
+    return float(np.nan_to_num(correlation(truth, predicted, "spearman").r))
 
 
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
@@ -58,5 +48,9 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 
 
 def score(metrics: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
-    """Several metrics of the same predictions: class numbers, or values for a regression."""
+    """Several metrics of the same predictions: class numbers, or values for a regression.
+
+    >>> score(("accuracy", "f1"), np.array([0, 1, 1, 1]), np.array([0, 1, 1, 0]))
+    {'accuracy': 0.75, 'f1': 0.8}
+    """
     return {name: METRICS[name](truth, predicted) for name in metrics}

@@ -7,7 +7,10 @@ from scipy import stats as scipy_stats
 
 
 def overlap_counts(members: np.ndarray) -> np.ndarray:
-    """How many items each two sets share, `[set, set]`, from `members[..., set]` (bool); the diagonal holds the sizes."""
+    """How many items each two sets share, `[set, set]`, from `members[..., set]` (bool).
+
+    The diagonal holds the sizes.
+    """
     flat = np.asarray(members, dtype=bool).reshape(-1, members.shape[-1]).astype(np.int64)
     return flat.T @ flat
 
@@ -21,7 +24,7 @@ def jaccard(counts: np.ndarray) -> np.ndarray:
 
 
 def overlap_test(members: np.ndarray) -> np.ndarray:
-    """`P(overlap ≥ the one found)` for each two sets drawn at random from all items with their sizes: the hypergeometric tail.
+    """`P(overlap ≥ the one found)` for each two sets drawn at random with their sizes: the hypergeometric tail.
 
     `members[..., set]` is bool. The diagonal and pairs with an empty set are NaN: there is nothing to test.
     """
@@ -30,10 +33,12 @@ def overlap_test(members: np.ndarray) -> np.ndarray:
 
 
 def stratified_overlap_test(members: np.ndarray) -> np.ndarray:
-    """The same with each stratum's (layer's) sizes kept, `members[stratum, item, set]`: roles that merely share layers do not count as overlapping.
+    """The same with each stratum's (layer's) sizes kept, `members[stratum, item, set]`.
 
-    The overlap is then a sum of independent hypergeometric counts, one for each stratum; its distribution is their convolution, so the test is exact.
-    """
+    Sets that merely share layers do not count as overlapping.
+
+    The overlap is then a sum of independent hypergeometric counts, one for each stratum; its distribution is their
+    convolution, so the test is exact."""
     members = np.asarray(members, dtype=bool)
     strata, items, sets = members.shape
     sizes = members.sum(1)

@@ -1,4 +1,4 @@
-"""Points in a few dimensions whose distances come near given ones: multidimensional scaling, classical and by SMACOF, with fixed signs and order."""
+"""Points in few dimensions with nearly the given distances: classical scaling and SMACOF, signs and order fixed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ def classical_mds(distance: np.ndarray, axes: int = 2) -> tuple[np.ndarray, np.n
 
     Parameters
     ----------
-    distance
+    distance : ndarray
         Symmetric `[item, item]`.
-    axes
+    axes : int, default 2
         How many dimensions; those without a positive eigenvalue are zero.
 
     Returns
     -------
-    points
+    points : ndarray
         `[item, axis]`, largest eigenvalue first, signs as in `fix_signs`.
-    share
+    share : ndarray
         `[axis]`: the share of each axis in the sum of the absolute eigenvalues.
     """
     squared = np.asarray(distance, dtype=float) ** 2
@@ -38,10 +38,11 @@ def classical_mds(distance: np.ndarray, axes: int = 2) -> tuple[np.ndarray, np.n
 
 
 def smacof_mds(distance: np.ndarray, axes: int = 2, steps: int = 1000, tolerance: float = 1e-9) -> np.ndarray:
-    """Metric scaling by stress majorisation (de Leeuw): Guttman transforms from the classical solution until the stress no longer falls.
+    """Metric scaling by stress majorisation (de Leeuw): Guttman transforms until the stress no longer falls.
 
-    The start is not random, so the answer is one and the same; it is turned to its principal axes and signed as in `fix_signs`.
-    """
+    It starts from the classical solution, not at random, and has a rule of its own when to stop (scikit-learn's changes
+    from release to release), so the answer is one and the same; it is turned to its principal axes and signed as in
+    `fix_signs`."""
     distance = np.asarray(distance, dtype=float)
     points = classical_mds(distance, axes)[0]
     n = len(points)
@@ -61,7 +62,10 @@ def smacof_mds(distance: np.ndarray, axes: int = 2, steps: int = 1000, tolerance
 
 
 def stress(distance: np.ndarray, points: np.ndarray) -> float:
-    """Kruskal's stress-1: `sqrt(Σ (d_ij − δ_ij)² / Σ d_ij²)` over pairs, d between the points; NaN where all points coincide."""
+    """Kruskal's stress-1: `sqrt(Σ (d_ij − δ_ij)² / Σ d_ij²)` over pairs, d between the points.
+
+    NaN where they coincide.
+    """
     apart = _euclidean(points)
     total = (apart**2).sum()
     return float(np.sqrt(((apart - distance) ** 2).sum() / total)) if total > 0 else float("nan")
@@ -70,11 +74,11 @@ def stress(distance: np.ndarray, points: np.ndarray) -> float:
 def principal_axes(points: np.ndarray) -> np.ndarray:
     """The same points centred and turned so that the first axis has the largest spread, then the second."""
     centred = points - points.mean(0)
-    return centred @ np.linalg.svd(centred, full_matrices=False)[2].T
+    return np.asarray(centred @ np.linalg.svd(centred, full_matrices=False)[2].T)
 
 
 def fix_signs(points: np.ndarray) -> np.ndarray:
-    """Mirror each axis so that its point farthest from zero (the first of them, up to rounding) lies on the positive side."""
+    """Mirror each axis so that its point farthest from zero (the first, up to rounding) lies on the positive side."""
     if not len(points):
         return points
     size = np.abs(points)
@@ -84,4 +88,4 @@ def fix_signs(points: np.ndarray) -> np.ndarray:
 
 
 def _euclidean(points: np.ndarray) -> np.ndarray:
-    return np.sqrt(((points[:, None] - points[None]) ** 2).sum(-1))
+    return np.asarray(np.sqrt(((points[:, None] - points[None]) ** 2).sum(-1)))

@@ -25,9 +25,9 @@ from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
 from headwise.run.plan import model_shape
 from headwise.stats.accumulators import Moments
+from headwise.stats.bootstrap import bootstrap_family_test
 from headwise.stats.corrections import benjamini_hochberg, holm
 from headwise.stats.overlap import overlap_test, stratified_overlap_test
-from headwise.stats.skewed import bootstrap_family_test, bootstrap_t_test
 from headwise.testing import eager_maps, planted_annotations, planted_model
 from headwise.testing.corpora import battery_examples
 from headwise.text import open_corpus
@@ -260,12 +260,11 @@ def test_false_discoveries_and_family_errors_hold_with_true_roles_among_them() -
 def test_the_bootstrap_holds_its_level_where_scores_are_skewed_and_few() -> None:
     rng = np.random.default_rng(7)
     scores = simulate(rng, 40, np.full((20, 20, 4), 2.0), 1.0)
-    p = bootstrap_t_test(scores, 2.0, 400)
+    p = bootstrap_family_test(scores, 2.0, 400).p_value
     assert (p < 0.05).mean() <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / p.size)
-    assert (bootstrap_t_test(scores + 2, 2.0, 400) < 0.05).mean() > 0.5
-    below = bootstrap_t_test(
-        2 - (scores - 2), 2.0, 400
-    )  # skewed to the left: where z rejects too often, the bootstrap must not
+    assert (bootstrap_family_test(scores + 2, 2.0, 400).p_value < 0.05).mean() > 0.5
+    # Skewed to the left: where z rejects too often, the bootstrap must not.
+    below = bootstrap_family_test(2 - (scores - 2), 2.0, 400).p_value
     z = (2 - (scores.astype(float) - 2)).mean(0) - 2
     z /= scores.std(0, ddof=1) / np.sqrt(40)
     assert (z > 1.645).mean() > 0.1
@@ -276,16 +275,16 @@ def test_bootstrap_against_a_plain_one() -> None:
     rng = np.random.default_rng(8)
     values = rng.exponential(1, (30, 3))
     values[:5, 2] = np.nan
-    p = bootstrap_t_test(values, 0.8, 3000)
+    p = bootstrap_family_test(values, 0.8, 3000).p_value
     for column in range(3):
         own = values[~np.isnan(values[:, column]), column]
         t = (own.mean() - 0.8) / (own.std(ddof=1) / np.sqrt(len(own)))
         drawn = [rng.choice(own, len(own)) for _ in range(3000)]
         stars = [(d.mean() - own.mean()) / (d.std(ddof=1) / np.sqrt(len(d))) for d in drawn]
         assert p[column] == pytest.approx(np.mean(np.array(stars) >= t), abs=0.04)
-    assert bootstrap_t_test(np.full((5, 2), 3.0), 2.0).tolist() == [0, 0]
-    assert bootstrap_t_test(np.full((5, 2), 2.0), 2.0).tolist() == [1, 1]
-    assert np.isnan(bootstrap_t_test(np.ones((1, 2)), 2.0)).all()
+    assert bootstrap_family_test(np.full((5, 2), 3.0), 2.0).p_value.tolist() == [0, 0]
+    assert bootstrap_family_test(np.full((5, 2), 2.0), 2.0).p_value.tolist() == [1, 1]
+    assert np.isnan(bootstrap_family_test(np.ones((1, 2)), 2.0).p_value).all()
 
 
 def test_the_bootstrap_holds_its_family_and_finds_roles_all_the_same() -> None:

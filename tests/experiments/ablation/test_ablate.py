@@ -24,11 +24,10 @@ from headwise.experiments.ablation import (
     whole_layers,
 )
 from headwise.experiments.ablation.run import _Runner
-from headwise.experiments.ablation.significance import paired_differences, resampled
+from headwise.experiments.ablation.significance import paired_differences
 from headwise.experiments.finetuning import finetune
 from headwise.experiments.finetuning.classifier import OwnClassifier
 from headwise.models import HeadModel, opening
-from headwise.stats.metrics import METRICS
 from headwise.testing.toy import toy_examples, toy_folder, toy_task
 from headwise.text import Corpus
 
@@ -282,20 +281,6 @@ def test_importance_is_the_slope_of_the_loss_in_a_gate_on_the_head(trained: dict
 
 
 # --- significance -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("metric", ["accuracy", "f1", "matthews", "pearson"])
-def test_resampled_metrics_are_those_of_the_drawn_examples(metric: str) -> None:
-    random = np.random.default_rng(0)
-    continuous = metric == "pearson"
-    truth = random.normal(size=40) if continuous else random.integers(0, 2, 40)
-    values = random.normal(size=(3, 40)) if continuous else random.integers(0, 2, (3, 40))
-    draws = random.multinomial(40, np.full(40, 1 / 40), size=25).astype(float)
-    found = resampled(metric, draws, truth, values)
-    for d, counts in enumerate(draws):
-        index = np.repeat(np.arange(40), counts.astype(int))
-        for c in range(3):
-            assert found[d, c] == pytest.approx(METRICS[metric](truth[index], values[c][index]), abs=1e-9)
 
 
 def test_a_condition_that_changes_nothing_has_p_1_and_a_loss_is_tested_in_pairs() -> None:

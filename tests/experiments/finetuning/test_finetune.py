@@ -12,14 +12,7 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from headwise.core.errors import HeadwiseError, InputError, OutputError, ParameterError
-from headwise.experiments.finetuning import (
-    RECIPES,
-    Results,
-    finetune,
-    make_classifier,
-    median_interval,
-    open_classifier,
-)
+from headwise.experiments.finetuning import RECIPES, Results, finetune, make_classifier, open_classifier
 from headwise.experiments.finetuning.data import collate_rows, encode_rows, training_order
 from headwise.experiments.finetuning.train import predict
 from headwise.models import HeadModel, opening
@@ -304,19 +297,6 @@ def test_recipes_warm_up_and_end_at_zero() -> None:
         assert factors[rising] == 1.0
         assert 0 < factors[-1] < 0.02
     assert RECIPES["pande"].warmup(60_000) == 10_000
-
-
-def test_the_interval_of_a_median_covers_what_it_says() -> None:
-    found = median_interval([3.0, 1.0, 2.0, 5.0, 4.0])
-    assert found == {"median": 3.0, "low": 1.0, "high": 5.0, "coverage": 0.9375, "n": 5}
-    random = np.random.default_rng(0)
-    samples = np.sort(random.normal(size=(1500, 12)), axis=1)
-    hits = []
-    for sample in samples:
-        interval = median_interval(sample)
-        hits.append(interval["low"] <= 0 <= interval["high"])
-    assert np.mean(hits) == pytest.approx(interval["coverage"], abs=0.02)
-    assert interval["coverage"] >= 0.95
 
 
 @pytest.mark.real

@@ -2,6 +2,6 @@
 
 from headwise.analyses.attribution.contributions import METHODS, SOURCES, Contributions, contributions
 from headwise.analyses.attribution.mixing import norm_weighted, rollout
-from headwise.stats.rows import row_correlations
+from headwise.stats.correlation import row_correlations
 
 __all__ = ["METHODS", "SOURCES", "Contributions", "contributions", "norm_weighted", "rollout", "row_correlations"]

@@ -21,7 +21,7 @@ from headwise.analyses.patterns import PATTERNS, classify_maps
 from headwise.core.files import write_atomically
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import Moments, State, Sums, means
-from headwise.stats.rows import row_correlations
+from headwise.stats.correlation import row_correlations
 from headwise.text.encode import Batch, Encoded
 
 READINGS = ("attention", "previous_layer", "input", "rollout", "norm")

@@ -19,7 +19,8 @@ from headwise.analyses.patterns.maps import images, shrink, shrink_visible
 from headwise.analyses.patterns.network import PATTERNS, PatternClassifier, load_classifier, shipped_classifier
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import Moments, Records, State
-from headwise.stats.intervals import bootstrap_interval, wilson_interval
+from headwise.stats.bootstrap import bootstrap_interval
+from headwise.stats.intervals import wilson_interval
 from headwise.text.encode import Batch
 
 # Images of so many maps are made at once: about 20 MB.

@@ -7,8 +7,9 @@ from itertools import combinations
 
 import numpy as np
 
+from headwise.stats.bootstrap import percentile_interval, resamples
+
 REPEATS = 400
-LEVEL = 0.95
 # Half a map is added to every cell of the confusion counts: a mistake never seen in a few dozen maps is rare, not impossible.
 PSEUDO = 0.5
 
@@ -69,11 +70,10 @@ def corrected_with_interval(
     if len(seen) < 2:
         return point, np.full(classes, np.nan), np.full(classes, np.nan)
     rng = np.random.default_rng(seed)
-    draws = rng.multinomial(len(seen), np.full(len(seen), 1 / len(seen)), size=repeats) / len(seen)
-    resampled = draws @ seen
+    resampled = (resamples(len(seen), repeats, rng) / len(seen)) @ seen
     tables = np.stack(
         [rng.multinomial(int(row.sum()), row / max(row.sum(), 1), size=repeats) for row in counts.astype(float)], axis=1
     )
     redrawn = corrected_shares(resampled, said_given_true(tables))
-    low, high = np.percentile(redrawn, [50 * (1 - LEVEL), 50 * (1 + LEVEL)], axis=0)
+    low, high = percentile_interval(redrawn)
     return point, np.minimum(low, point), np.maximum(high, point)

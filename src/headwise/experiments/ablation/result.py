@@ -15,8 +15,8 @@ from headwise.experiments.ablation.sets import Heads
 from headwise.experiments.ablation.significance import Paired, paired_differences
 from headwise.experiments.ablation.subjects import Subject
 from headwise.stats.corrections import correct
+from headwise.stats.correlation import correlation
 from headwise.stats.intervals import mean_interval
-from headwise.stats.tests import correlation
 
 if TYPE_CHECKING:
     from headwise.experiments.ablation.run import Evaluation

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats as scipy_stats
 
-from headwise.stats.intervals import LEVEL
+from headwise.stats.bootstrap import REPEATS, percentile_interval, resampled_metric, resamples
 from headwise.stats.metrics import METRICS
 from headwise.stats.tests import mcnemar_exact
-
-REPEATS = 2000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,13 +43,13 @@ def paired_differences(
     truth
         What is so.
     draws
-        Resamples made before (`bootstrap_draws`), where many comparisons share them.
+        Resamples made before (`resamples`), where many comparisons share them.
 
     The interval is the percentile interval of the metric's difference over resampled examples, the same resamples for every condition. The p-value is McNemar's exact one for
     accuracy (from the examples only one of both gets right), a paired t-test for losses, and `2 Φ(−|difference| / s)` with s the bootstrap's standard deviation for the others.
     """
     n = len(baseline)
-    draws = bootstrap_draws(n, seed, repeats) if draws is None else draws
+    draws = resamples(n, repeats, seed) if draws is None else draws
     if metric == "loss":
         change = values - baseline
         difference = change.mean(1)
@@ -64,7 +62,8 @@ def paired_differences(
         own = METRICS[metric]
         base = own(truth, baseline)
         difference = np.array([own(truth, row) for row in values]) - base
-        spread = resampled(metric, draws, truth, values) - resampled(metric, draws, truth, baseline[None])
+        spread = resampled_metric(metric, draws, truth, values)
+        spread -= resampled_metric(metric, draws, truth, baseline[None])
         if metric == "accuracy":
             right, was = values == truth, baseline == truth
             p = mcnemar_exact((right & ~was).sum(1), (~right & was).sum(1), "two-sided")
@@ -75,34 +74,5 @@ def paired_differences(
                 p = 2 * scipy_stats.norm.sf(np.abs(difference) / deviation)
             p = np.where(deviation == 0, np.where(difference == 0, 1.0, 0.0), p)
             test = "paired bootstrap"
-    low, high = np.percentile(spread, [50 * (1 - LEVEL), 50 * (1 + LEVEL)], axis=0)
+    low, high = percentile_interval(spread)
     return Paired(difference, low, high, np.asarray(p, dtype=float), test)
-
-
-def bootstrap_draws(examples: int, seed: int = 0, repeats: int = REPEATS) -> np.ndarray:
-    """How often each example is drawn in each resample, `[draw, example]`."""
-    return (
-        np.random.default_rng(seed)
-        .multinomial(examples, np.full(examples, 1 / examples), size=repeats)
-        .astype(np.float64)
-    )
-
-
-def resampled(metric: str, draws: np.ndarray, truth: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """A metric of each condition on each resample, `[draw, condition]`, from weighted sums; `draws[draw, example]` counts how often an example was drawn."""
-    n = draws.sum(1, keepdims=True)
-    truth = np.asarray(truth)
-    if metric == "accuracy":
-        return draws @ (values == truth).T.astype(float) / n
-    if metric == "f1":
-        hits = draws @ ((values == 1) & (truth == 1)).T.astype(float)
-        total = draws @ (values == 1).T.astype(float) + (draws @ (truth == 1).astype(float))[:, None]
-        return np.where(total > 0, 2 * hits / np.maximum(total, 1e-300), 0.0)
-    if metric == "spearman":  # ranks of the whole sample stand for those of each resample
-        truth, values = scipy_stats.rankdata(truth), scipy_stats.rankdata(values, axis=1)
-    x, y = np.asarray(truth, dtype=float), np.asarray(values, dtype=float)
-    x, y = x - x.mean(), y - y.mean(1, keepdims=True)
-    mean_x, mean_y = (draws @ x)[:, None] / n, draws @ y.T / n
-    covariance = draws @ (x * y).T / n - mean_x * mean_y
-    variance = ((draws @ x**2)[:, None] / n - mean_x**2) * (draws @ (y**2).T / n - mean_y**2)
-    return np.where(variance > 1e-20, covariance / np.sqrt(np.maximum(variance, 1e-300)), 0.0)

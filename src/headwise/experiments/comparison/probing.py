@@ -11,11 +11,12 @@ import xarray as xr
 from headwise.analyses.probing.analysis import default_settings
 from headwise.analyses.probing.fit import FitOptions, fit_baseline
 from headwise.core.papers import reference
-from headwise.experiments.ablation.significance import bootstrap_draws, paired_differences
+from headwise.experiments.ablation.significance import paired_differences
 from headwise.models import HeadModel
 from headwise.models.vectors import collect_vectors
 from headwise.probes import ProbeSettings
 from headwise.probes.settings import encode_labels, encode_targets
+from headwise.stats.bootstrap import resamples
 from headwise.stats.corrections import correct
 from headwise.text.tasks.probing import read_tasks
 
@@ -61,7 +62,7 @@ def probing_change(
         if not regression:
             majority[t] = np.mean(truth == np.bincount(labels[task.split.train]).argmax())
         metric = "pearson" if regression else "accuracy"
-        draws = bootstrap_draws(len(truth), seed, REPEATS)
+        draws = resamples(len(truth), REPEATS, seed)
         for m, other in enumerate(said[1:]):
             for h in range(size[0] * size[1]):
                 paired = paired_differences(metric, said[0][h], other[h][None], truth, draws=draws)

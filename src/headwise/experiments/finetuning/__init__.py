@@ -3,7 +3,7 @@
 from headwise.experiments.finetuning.classifier import POOLINGS, STARTS, make_classifier, open_classifier
 from headwise.experiments.finetuning.lamb import Lamb
 from headwise.experiments.finetuning.recipes import RECIPES, Recipe
-from headwise.experiments.finetuning.results import Record, Results, median_interval
+from headwise.experiments.finetuning.results import Record, Results
 from headwise.experiments.finetuning.run import finetune
 
 __all__ = [
@@ -16,6 +16,5 @@ __all__ = [
     "Results",
     "finetune",
     "make_classifier",
-    "median_interval",
     "open_classifier",
 ]

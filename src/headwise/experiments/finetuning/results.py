@@ -8,11 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from scipy import stats as scipy_stats
-
 from headwise.core.errors import OutputError
 from headwise.core.files import write_atomically
+from headwise.stats.intervals import median_interval
 
 FORMAT = 1
 RESULTS = "results.json"
@@ -80,27 +78,6 @@ def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
         row = {"task": task, "pooling": pooling, "start": start, "recipe": recipe, "seeds": [r.seed for r in found]}
         rows.append({**row, "metrics": scores, "detail": found[0].detail})
     return rows
-
-
-def median_interval(values: Sequence[float], level: float = 0.95) -> dict[str, float]:
-    """The median with an interval by order statistics, which needs no assumption on how scores are spread.
-
-    The interval from the k-th lowest to the k-th highest of n values holds the true median with probability `1 − 2 P(Binomial(n, 1/2) < k)`; the narrowest that
-    reaches the level is taken, or the whole range with its smaller `coverage` where n is too small for that (five seeds: 93.75 %).
-    """
-    ordered = np.sort(np.asarray(values, dtype=float))
-    n = len(ordered)
-    k = 1
-    while k + 1 <= (n + 1) // 2 and 1 - 2 * scipy_stats.binom.cdf(k, n, 0.5) >= level:
-        k += 1
-    coverage = max(0.0, float(1 - 2 * scipy_stats.binom.cdf(k - 1, n, 0.5)))
-    return {
-        "median": float(np.median(ordered)),
-        "low": float(ordered[k - 1]),
-        "high": float(ordered[n - k]),
-        "coverage": coverage,
-        "n": n,
-    }
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:

@@ -1,17 +1,13 @@
-"""The one store of work under way: finished pieces, each of which knows what it is, which run it belongs to, and whether it is whole."""
+"""The one store of work under way: finished pieces that know which run they belong to and whether they are whole."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import socket
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +18,7 @@ from safetensors.numpy import load, save
 
 from headwise.core.errors import OutputError
 from headwise.core.files import write_atomically
+from headwise.core.lock import Lock
 
 Facts = Mapping[str, Any]
 Say = Callable[[str], None]
@@ -41,14 +38,17 @@ def digest_of(value: object) -> str:
 
 
 class Store:
-    """A folder of finished pieces of one run. A piece that is damaged, or of another run, counts as not there: it is made again, and that is said.
+    """A folder of finished pieces of one run.
+
+    A piece that is damaged, or of another run, counts as not there: it is made again, and that is said.
 
     Parameters
     ----------
     folder : Path
         Where the pieces lie. One run at a time may have it: a second is refused with who holds it.
     identity : Mapping
-        What tells this run from others, as JSON can hold it. The same identity goes on with what is there, another one is refused.
+        What tells this run from others, as JSON can hold it. The same identity goes on with what is there, another one
+        is refused.
     fresh : bool, default False
         Start anew where another run's pieces lie there, instead of refusing.
     adopt : Mapping, optional
@@ -69,7 +69,7 @@ class Store:
         self, folder: Path, identity: Facts, *, fresh: bool = False, adopt: Facts | None = None, say: Say | None = None
     ) -> None:
         self.folder = folder
-        self.identity = json.loads(json.dumps(dict(identity), sort_keys=True, default=str))
+        self.identity = _as_json(identity)
         self.run = digest_of(self.identity)
         self.adopted: dict[str, Any] = dict(adopt or {})
         self.say: Say = say or (lambda _: None)
@@ -89,11 +89,9 @@ class Store:
                 self._clear()
                 stored = None
             self._sweep()
-            before = stored or next(
-                (about for _, about in self._headers()), None
-            )  # a lost note is no loss: every piece has it too
-            if before is not None and isinstance(before.get("adopted"), dict):
-                self.adopted |= {key: value for key, value in before["adopted"].items() if key in self.adopted}
+            adopted = stored.get("adopted") if stored is not None else self._adopted_by_pieces()
+            if isinstance(adopted, dict):
+                self.adopted |= {key: value for key, value in adopted.items() if key in self.adopted}
             note = {"identity": self.identity, "adopted": self.adopted}
             write_atomically(self._note, json.dumps(note, indent=1, sort_keys=True).encode())
         except BaseException:
@@ -146,19 +144,13 @@ class Store:
             self.folder.rmdir()
 
     def _clear(self) -> None:
-        for part in sorted(path for path in self.folder.glob("*.part") if path.is_dir()):
-            _remove_pieces(part)
         _remove_pieces(self.folder)
 
     def part(self, name: str, identity: Facts | None = None) -> Store:
-        """A store within this one, for the phases of one experiment; pieces of another `identity` there are made again."""
+        """A store within this one, for the phases of one experiment; pieces of another `identity` are made again."""
         inner = object.__new__(Store)
         inner.folder, inner.adopted, inner.say = self.folder / f"{name}.part", self.adopted, self.say
-        inner.identity = {
-            "run": self.run,
-            "part": name,
-            **json.loads(json.dumps(dict(identity or {}), sort_keys=True, default=str)),
-        }
+        inner.identity = {"run": self.run, "part": name, **_as_json(identity or {})}
         inner.run = digest_of(inner.identity)
         inner._lock, inner._owner = self._lock, False
         if inner.folder.is_dir():
@@ -166,7 +158,7 @@ class Store:
         return inner
 
     def scratch(self, name: str) -> Path:
-        """A file that is too large to be kept in memory. It is empty whenever a run starts: nothing in it is ever believed."""
+        """The path of a file for what is too large for memory: gone whenever a run starts, so it is never believed."""
         path = self.folder / "scratch" / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -183,37 +175,29 @@ class Store:
 
     def save(self, name: str, arrays: Mapping[str, np.ndarray], facts: Facts | None = None) -> None:
         """Write a piece, whole or not at all."""
-        kept = {key: np.ascontiguousarray(array) for key, array in arrays.items()}
-        told = json.dumps(dict(facts or {}), sort_keys=True)
+        kept = {key: np.asarray(array, order="C") for key, array in arrays.items()}
         about = {
             "piece": name,
             "run": self.run,
-            "facts": told,
-            "digest": _content_digest(name, self.run, kept, told),
+            "facts": json.dumps(dict(facts or {}), sort_keys=True),
             "adopted": json.dumps(self.adopted, sort_keys=True),
         }
-        write_atomically(self._path(name), save(kept, metadata=about))
+        write_atomically(self._path(name), save(kept, metadata=about | {"digest": _content_digest(kept, about)}))
 
     def load(self, name: str) -> Piece | None:
         """A piece, or None where it is not there, is damaged or belongs to another run."""
         path = self._path(name)
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
+        if not path.exists():
             return None
-        except OSError as error:
-            raise OutputError(f"{path} cannot be read ({error.strerror or error}).") from error
-        try:
-            about = _metadata(content)
-            arrays = load(content)
-            whole = about["digest"] == _content_digest(name, about["run"], arrays, about["facts"])
-            if whole and about["piece"] == name and about["run"] == self.run:
-                return Piece(arrays, json.loads(about["facts"]))
-            why = "belongs to another run or another place" if whole else "is damaged"
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError, SafetensorError):
-            why = "is damaged"
-        self.say(f"{path.name} {why}: it is made again.")
-        return None
+        found = _read(path)
+        if found is None:
+            self.say(f"{path.name} is damaged: it is made again.")
+            return None
+        arrays, about = found
+        if about["piece"] != name or about["run"] != self.run:
+            self.say(f"{path.name} belongs to another run or another place: it is made again.")
+            return None
+        return Piece(arrays, json.loads(about["facts"]))
 
     def has(self, name: str) -> bool:
         """Whether a piece is there and whole."""
@@ -232,12 +216,8 @@ class Store:
         return found
 
     def dataset(self, name: str, make: Callable[[], xr.Dataset]) -> xr.Dataset:
-        """Labelled arrays as a piece, made now where they are not there; made or found, what is returned has been on disk."""
-
-        def packed() -> tuple[Mapping[str, np.ndarray], Facts]:
-            return pack_dataset(make())
-
-        piece = self.piece(name, packed)
+        """Labelled arrays as a piece, made now where they are not there; either way what is returned was on disk."""
+        piece = self.piece(name, lambda: pack_dataset(make()))
         return unpack_dataset(piece.arrays, piece.facts)
 
     def drop(self, name: str) -> None:
@@ -248,15 +228,22 @@ class Store:
         """The pieces that are there, whole or not, sorted."""
         return sorted(path.stem for path in self.folder.glob("*.piece"))
 
-    def _headers(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        for name in self.names():
-            with suppress(OSError, ValueError, KeyError, SafetensorError, RecursionError):
-                about = _metadata(self._path(name).read_bytes())
-                if about["run"] == self.run:
-                    yield name, {"adopted": json.loads(about["adopted"])}
+    def _adopted_by_pieces(self) -> object:
+        """What a piece of this run says was adopted: a lost run.json is no loss."""
+        found = (_read(self._path(name)) for name in self.names())
+        return next(
+            (json.loads(about["adopted"]) for _, about in filter(None, found) if about["run"] == self.run), None
+        )
+
+
+def _as_json(facts: Facts) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(dict(facts), sort_keys=True, default=str))
+    return found
 
 
 def _remove_pieces(folder: Path) -> None:
+    for part in folder.glob("*.part"):
+        _remove_pieces(part)
     for path in (*folder.glob("*.piece"), *folder.glob(".*.tmp"), folder / "run.json"):
         path.unlink(missing_ok=True)
     shutil.rmtree(folder / "scratch", ignore_errors=True)
@@ -265,22 +252,28 @@ def _remove_pieces(folder: Path) -> None:
             folder.rmdir()
 
 
-def _metadata(content: bytes) -> dict[str, str]:
-    length = int.from_bytes(content[:8], "little")
-    if length > len(content) - 8:
-        raise ValueError("the header is cut")
-    found = json.loads(content[8 : 8 + length])["__metadata__"]
-    if not isinstance(found, dict):
-        raise TypeError("no metadata")
-    return found
+def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]] | None:
+    """The arrays of a piece and what it says of itself; None where not every byte is as it was written."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise OutputError(f"{path} cannot be read ({error.strerror or error}).") from error
+    try:
+        arrays = load(content)
+        length = int.from_bytes(content[:8], "little")
+        about = json.loads(content[8 : 8 + length])["__metadata__"]
+        digest = about.pop("digest")
+        return (arrays, about) if digest == _content_digest(arrays, about) else None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, SafetensorError):
+        return None
 
 
-def _content_digest(name: str, run: str, arrays: Mapping[str, np.ndarray], facts: str) -> str:
-    digest = hashlib.sha256(f"{name}\0{run}\0{facts}\0".encode())
+def _content_digest(arrays: Mapping[str, np.ndarray], about: Mapping[str, str]) -> str:
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for key in sorted(arrays):
         array = arrays[key]
         digest.update(f"{key}\0{array.dtype.str}\0{array.shape}\0".encode())
-        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 
@@ -312,8 +305,7 @@ def unpack_dataset(arrays: Mapping[str, np.ndarray], facts: Facts) -> xr.Dataset
     coords: dict[str, xr.Variable] = {}
     for key in facts["order"]:
         about = facts["variables"][key]
-        values = np.array(about["text"], dtype=object).reshape(about["shape"]) if "text" in about else arrays[key]
-        values = values.astype(str) if "text" in about else values
+        values = np.array(about["text"], dtype=str).reshape(about["shape"]) if "text" in about else arrays[key]
         (coords if about["coord"] else data)[key] = xr.Variable(about["dims"], values, _lively(about["attrs"]))
     return xr.Dataset(data, coords, _lively(facts["attrs"]))
 
@@ -334,74 +326,3 @@ def _lively(attrs: Mapping[str, Any]) -> dict[str, Any]:
         key: np.array(value["array"], dtype=value["dtype"]) if isinstance(value, dict) and "dtype" in value else value
         for key, value in attrs.items()
     }
-
-
-# --- one run at a time -------------------------------------------------------------------------------------------------
-
-
-class Lock:
-    """A folder for one process at a time. The system lets go of it when the process ends, however it ends, so no lock is ever stale."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._handle: int | None = None
-
-    def take(self) -> None:
-        """Take it, or say who has it."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            while self._handle is None:
-                handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-                if not _lock(handle):
-                    held = os.read(handle, 4096)
-                    os.close(handle)
-                    raise OutputError(
-                        f"{self.path.parent} is in use by {_holder(held)}; wait for it to end, or choose another --out."
-                    )
-                if self.path.exists() and os.stat(self.path).st_ino == os.fstat(handle).st_ino:
-                    self._handle = handle
-                else:
-                    os.close(handle)  # whoever had it removed the file meanwhile: there is a new one
-            about = {
-                "host": socket.gethostname(),
-                "process": os.getpid(),
-                "since": datetime.now(UTC).isoformat(timespec="seconds"),
-            }
-            os.ftruncate(self._handle, 0)
-            os.pwrite(self._handle, json.dumps(about).encode(), 0)
-        except OSError as error:
-            raise OutputError(
-                f"{self.path} cannot be written ({error.strerror or error}); choose another place with --out."
-            ) from error
-
-    def release(self) -> None:
-        """Let others have it."""
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
-
-
-def _lock(handle: int) -> bool:
-    if sys.platform == "win32":
-        import msvcrt
-
-        try:
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-    import fcntl
-
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _holder(held: bytes) -> str:
-    try:
-        about = json.loads(held)
-        return f"process {about['process']} on {about['host']} since {about['since']}"
-    except (ValueError, KeyError, TypeError):
-        return "another process"

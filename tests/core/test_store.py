@@ -1,0 +1,212 @@
+"""The store: what is damaged, out of place or of another run is made again and said; one process at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headwise.core.errors import OutputError
+from headwise.core.store import Store, pack_dataset, unpack_dataset
+
+ARRAYS = {"x": np.arange(6, dtype=np.float32).reshape(2, 3), "empty": np.zeros((0, 4)), "yes": np.array([True, False])}
+FACTS = {"n": 3, "name": "ü"}
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def store(tmp_path: Path, said: list[str]) -> Store:
+    made = Store(tmp_path / "run", {"model": "a"}, adopt={"threads": 1}, say=said.append)
+    made.save("first", ARRAYS, FACTS)
+    return made
+
+
+def again(store: Store, **changes: object) -> Store:
+    """The same folder in the hands of a later run."""
+    store.close()
+    given = {"identity": store.identity, "adopt": {"threads": 8}, "say": store.say} | changes
+    return Store(store.folder, **given)  # type: ignore[arg-type]
+
+
+def test_a_piece_comes_back_as_it_was_made(store: Store, said: list[str]) -> None:
+    piece = store.load("first")
+    assert piece is not None
+    assert piece.facts == FACTS
+    assert piece.arrays.keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+        assert piece.arrays[name].dtype == array.dtype
+        np.testing.assert_array_equal(piece.arrays[name], array)
+    assert store.load("second") is None  # simply not there: nothing to say
+    assert store.names() == ["first"]
+    assert said == []
+
+
+def test_a_piece_is_made_once(store: Store) -> None:
+    made = []
+
+    def make() -> tuple[dict[str, np.ndarray], dict[str, int]]:
+        made.append(1)
+        return {"x": np.ones(2)}, {"n": 2}
+
+    assert store.piece("other", make).facts == {"n": 2}
+    assert again(store).piece("other", make).facts == {"n": 2}
+    assert len(made) == 1
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_flipped_bit_anywhere_is_seen(store: Store, said: list[str], data: st.DataObject) -> None:
+    path = store.folder / "first.piece"
+    content = bytearray(path.read_bytes())
+    place = data.draw(st.integers(0, len(content) * 8 - 1))
+    content[place // 8] ^= 1 << place % 8
+    path.write_bytes(content)
+    said.clear()
+    assert store.load("first") is None
+    assert said == ["first.piece is damaged: it is made again."]
+    store.save("first", ARRAYS, FACTS)
+    assert store.has("first")
+
+
+def test_a_truncated_piece_is_seen(store: Store) -> None:
+    path = store.folder / "first.piece"
+    content = path.read_bytes()
+    for length in range(0, len(content), 7):
+        path.write_bytes(content[:length])
+        assert not store.has("first")
+    path.write_bytes(content + b"\0")
+    assert not store.has("first")
+
+
+def test_a_piece_under_another_name_or_of_another_run_is_made_again(
+    store: Store, said: list[str], tmp_path: Path
+) -> None:
+    shutil.copy(store.folder / "first.piece", store.folder / "second.piece")
+    assert not store.has("second")
+    with Store(tmp_path / "other", {"model": "b"}) as other:
+        other.save("first", ARRAYS, FACTS)
+        shutil.copy(other.folder / "first.piece", store.folder / "first.piece")
+    assert not store.has("first")
+    assert said == [
+        f"{name}.piece belongs to another run or another place: it is made again." for name in ("second", "first")
+    ]
+    part = store.part("probing", {"seed": 1})
+    part.save("first", ARRAYS, FACTS)
+    assert part.has("first")
+    assert not store.part("probing", {"seed": 2}).has("first")
+
+
+@pytest.mark.parametrize("note", [None, b"", b"{", b"[1]", b"\xff\xfe", b'{"identity": 3}', b"[" * 100_000])
+def test_a_lost_or_nonsense_note_is_no_loss(store: Store, note: bytes | None) -> None:
+    path = store.folder / "run.json"
+    path.unlink()
+    if note is not None:
+        path.write_bytes(note)
+    later = again(store)
+    assert later.has("first")
+    assert later.adopted == {"threads": 1}  # every piece has it too
+    assert json.loads(path.read_text())["identity"] == {"model": "a"}
+
+
+def test_another_identity_is_refused_or_starts_anew_and_the_same_goes_on(store: Store) -> None:
+    kept = store.folder / "mine.txt"
+    kept.write_text("not ours")
+    with pytest.raises(OutputError, match=r"an unfinished run that differs in model; .*--overwrite"):
+        again(store, identity={"model": "b"})
+    with again(store, fresh=True) as same:
+        assert same.has("first")
+    store.part("inner").part("deeper").save("x", ARRAYS)
+    other = again(store, identity={"model": "b"}, fresh=True)
+    assert other.names() == []
+    assert other.adopted == {"threads": 8}
+    assert sorted(path.name for path in store.folder.iterdir()) == ["lock", "mine.txt", "run.json"]
+    other.remove()
+    assert [path.name for path in store.folder.iterdir()] == ["mine.txt"]
+
+
+def test_scratch_is_never_believed(store: Store) -> None:
+    part = store.part("probing")
+    for owner in (store, part):
+        owner.scratch("maps").write_bytes(b"from a run that was killed")
+    later = again(store)
+    assert not later.scratch("maps").exists()
+    assert not later.part("probing").scratch("maps").exists()
+
+
+def test_half_written_files_are_swept(store: Store) -> None:
+    (store.folder / ".first.piece.77.tmp").write_bytes(b"half")
+    again(store)
+    assert not list(store.folder.glob(".*.tmp"))
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from headwise.core.store import Store
+store = Store(Path(sys.argv[1]), {"model": "a"})
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_second_process_is_refused_and_a_kill_lets_go(tmp_path: Path) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline().strip() == "held"
+        with pytest.raises(OutputError, match=f"in use by process {holder.pid} on .* since .*; wait for it to end"):
+            Store(tmp_path, {"model": "a"})
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+        with Store(tmp_path, {"model": "a"}) as store, pytest.raises(OutputError, match=f"process {os.getpid()}"):
+            Store(store.folder, {"model": "a"})  # nor twice in one process
+        Store(tmp_path, {"model": "a"}).close()
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(OutputError, match="choose another place with --out"):
+        Store(tmp_path / "file", {"model": "a"})
+
+
+def test_labelled_arrays_come_back_as_they_were(store: Store) -> None:
+    dataset = xr.Dataset(
+        {
+            "score": (
+                ("layer", "word"),
+                np.array([[1.0, np.nan]], dtype=np.float32),
+                {"long_name": "a score", "n": np.int64(3)},
+            ),
+            "said": ("word", np.array(["ä", "b c"], dtype=object)),
+            "none": (("layer", "nothing"), np.zeros((1, 0), dtype=np.int16)),
+            "whole": ((), True),
+        },
+        {"layer": [0], "word": ["x", "yy"], "group": ("layer", [4])},
+        {"tau": 0.5, "edges": np.array([1.0, 2.0])},
+    )
+    arrays, facts = pack_dataset(dataset)
+    xr.testing.assert_identical(
+        unpack_dataset(arrays, json.loads(json.dumps(facts))), dataset.assign(said=dataset["said"].astype(str))
+    )
+    made = store.dataset("result", lambda: dataset)
+    found = again(store).dataset("result", lambda: pytest.fail("made twice"))  # type: ignore[arg-type, return-value]
+    xr.testing.assert_identical(made, found)
+    assert list(found.variables) == list(dataset.variables)
+    assert found["score"].attrs["n"] == 3

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from matplotlib.text import Text
 
 from headwise import Corpus, HeadModel, make_atlas
 from headwise.core.errors import InputError, ParameterError
-from headwise.page.relations import draw_relation, find_sentences
-from headwise.testing import planted_annotations
+from headwise.page.relations import Shown, best_head, draw_relation, find_sentences
+from headwise.testing import planted_annotations, random_model
+from headwise.testing.corpora import battery_examples
 from headwise.text.demo import demo_corpus
 from headwise.text.example import ROOT
 
@@ -26,6 +29,19 @@ def planted() -> tuple[HeadModel, Corpus]:
     return HeadModel.open(made.model, tokenizer=made.tokenizer), Corpus.from_examples(renamed)
 
 
+def pairs(one: Shown) -> set[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The tokens of each word that was asked about and found, and of the words to find."""
+    return {(one.tokens(answer.word), one.tokens(*answer.wanted)) for answer in one.found}
+
+
+def all_right(shown: list[Shown]) -> bool:
+    return all(one.found == list(one.answers) for one in shown)
+
+
+def rights(shown: list[Shown]) -> int:
+    return sum(len(one.found) for one in shown)
+
+
 def test_a_tree_head_is_right_in_every_sentence_and_its_dependents_are_coloured(
     planted: tuple[HeadModel, Corpus],
 ) -> None:
@@ -33,8 +49,7 @@ def test_a_tree_head_is_right_in_every_sentence_and_its_dependents_are_coloured(
     shown = find_sentences(model, corpus, "det", (0, 0), 100)
     with_det = [e for e in corpus if any(r == "det" for r in e.relations) and len(model.encode(e)) <= 24]
     assert len(shown) == len(with_det) > 3
-    for one in shown:
-        assert one.right == one.asked == len(one.pairs)
+    assert all_right(shown)
     example = next(e for e in with_det)
     row = model.encode(example)
     expected = set()
@@ -47,7 +62,7 @@ def test_a_tree_head_is_right_in_every_sentence_and_its_dependents_are_coloured(
                 )
             )
     (own,) = [one for one in shown if one.sample.tokens == [model.encoder.piece_text(int(i)) for i in row.ids]]
-    assert set(own.pairs) == expected
+    assert pairs(own) == expected
     figure = draw_relation(model, [example], "det", (0, 0), 1)[0]
     bold = [
         text.get_text()
@@ -59,16 +74,14 @@ def test_a_tree_head_is_right_in_every_sentence_and_its_dependents_are_coloured(
 
 def test_other_direction_and_coreference(planted: tuple[HeadModel, Corpus]) -> None:
     model, corpus = planted
-    for one in find_sentences(model, corpus, "nsubj", (0, 1), 5, "head_to_dependent"):
-        assert one.right == one.asked
+    assert all_right(find_sentences(model, corpus, "nsubj", (0, 1), 5, "head_to_dependent"))
     by_children, by_tree = (
-        sum(one.right for one in find_sentences(model, corpus, "nsubj", (0, h), 100, "head_to_dependent"))
-        for h in (1, 0)
+        rights(find_sentences(model, corpus, "nsubj", (0, h), 100, "head_to_dependent")) for h in (1, 0)
     )
     assert by_children > by_tree
     found = find_sentences(model, corpus, "coreference", (1, 1), 3)
-    assert all(one.right == one.asked for one in found)
-    assert found[0].asked >= found[-1].asked
+    assert all_right(found)
+    assert len(found[0].answers) >= len(found[-1].answers)
 
 
 def test_frames(planted: tuple[HeadModel, Corpus]) -> None:
@@ -76,21 +89,17 @@ def test_frames(planted: tuple[HeadModel, Corpus]) -> None:
     with_frames = [e for e in corpus if any(link.core for link in e.frames or ()) and len(model.encode(e)) <= 24]
     found = find_sentences(model, corpus, "frames", (2, 0), 100)
     assert len(found) == len(with_frames) > 3  # the planted head finds the first element of every target
-    assert all(one.right == one.asked for one in found)
+    assert all_right(found)
     example = with_frames[0]
     row = model.encode(example)
     (own,) = [one for one in found if one.sample.tokens == [model.encoder.piece_text(int(i)) for i in row.ids]]
     targets = {link.target[0] for link in example.frames if link.core}
-    assert {looking for looking, _ in own.pairs} == {
+    assert {looking for looking, _ in pairs(own)} == {
         tuple(t for t in range(len(row)) if row.word[t] == word) for word in targets
     }
-    assert sum(one.right for one in found) > sum(
-        one.right for one in find_sentences(model, corpus, "frames", (0, 0), 100)
-    )
+    assert rights(found) > rights(find_sentences(model, corpus, "frames", (0, 0), 100))
     atlas = make_atlas(model, corpus, ["frames"])
-    assert "L2H0" in "".join(
-        text.get_text() for text in draw_relation(model, corpus, "frames", count=1, atlas=atlas)[0].findobj(Text)
-    )
+    assert best_head(atlas, "frames") == ((2, 0), "dependent_to_head")
 
 
 def test_a_named_head_is_drawn_in_the_direction_in_which_it_finds_more(planted: tuple[HeadModel, Corpus]) -> None:
@@ -102,15 +111,35 @@ def test_a_named_head_is_drawn_in_the_direction_in_which_it_finds_more(planted: 
 def test_the_best_head_comes_from_an_atlas(planted: tuple[HeadModel, Corpus]) -> None:
     model, corpus = planted
     atlas = make_atlas(model, corpus, ["dependency", "coreference"])
-    said = " ".join(
-        text.get_text() for text in draw_relation(model, corpus, "det", count=1, atlas=atlas)[0].findobj(Text)
-    )
+    assert best_head(atlas, "coreference") == ((1, 1), "dependent_to_head")
+    head, direction = best_head(atlas, "det")
+    assert (head, direction) == ((0, 0), "dependent_to_head")
+    figure = draw_relation(model, corpus, "det", head, 1, direction)[0]
+    said = " ".join(text.get_text() for text in figure.findobj(Text))
     assert "L0H0" in said
     assert "dependent to head" in said
-    said = " ".join(
-        text.get_text() for text in draw_relation(model, corpus, "coreference", count=1, atlas=atlas)[0].findobj(Text)
-    )
-    assert "L1H1" in said
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_drawing_is_right_just_as_often_as_the_number_says(causal: bool) -> None:
+    """With every sentence drawn, the words found and asked about are those behind the accuracy of the atlas."""
+    module, tokenizer = random_model(causal=causal)
+    model = HeadModel.open(module, tokenizer=tokenizer)
+    corpus = Corpus.from_examples([example for example in battery_examples(3) if not example.has_pair])
+    atlas = make_atlas(model, corpus, ["dependency", "coreference"])
+    compared = 0
+    for head, relation in product([(0, 0), (1, 2)], ["obj", "det", "coreference"]):
+        label = {"mention_type": "all"} if relation == "coreference" else {"relation": relation}
+        by_head = atlas["coreference" if relation == "coreference" else "dependency"].sel(label)
+        for direction in ["dependent_to_head", "head_to_dependent"][: 1 if relation == "coreference" else 2]:
+            at = by_head.sel(layer=head[0], head=head[1]).sel(
+                {} if relation == "coreference" else {"direction": direction}
+            )
+            if at["accuracy"] > 0:
+                shown = find_sentences(model, corpus, relation, head, 100, direction, longest=100)
+                assert rights(shown) == round(float(at["accuracy"] * at["accuracy_n"]))
+                compared += 1
+    assert compared >= 4
 
 
 def test_what_cannot_be_drawn_is_refused(planted: tuple[HeadModel, Corpus]) -> None:
@@ -118,7 +147,7 @@ def test_what_cannot_be_drawn_is_refused(planted: tuple[HeadModel, Corpus]) -> N
     with pytest.raises(ParameterError, match=r"no relation in these examples 'dett'.*det"):
         draw_relation(model, corpus, "dett", (0, 0))
     with pytest.raises(ParameterError, match="Name the head"):
-        draw_relation(model, corpus, "det")
+        best_head({}, "det")
     with pytest.raises(ParameterError, match="no head L9H0"):
         draw_relation(model, corpus, "det", (9, 0))
     with pytest.raises(InputError, match="No sentence of at most 3 tokens"):

@@ -95,15 +95,16 @@ def _relation_figures(
     count: int,
     atlas_file: list[Path] | None,
 ) -> list[Any]:
-    from headwise.page.relations import LOOKED_AT, draw_relation, group_of
+    from headwise.analyses.sentences import sought
+    from headwise.page.relations import LOOKED_AT, best_head, draw_relation
     from headwise.run import make_atlas
     from headwise.text import open_corpus
 
     text = open_corpus(corpus, tokenizer=model.tokenizer, limit=LOOKED_AT)
     if chosen:
         return draw_relation(model, text, relation, chosen[0], count)
-    known = load_atlas(atlas_file) or make_atlas(model, text, [group_of(relation)])
-    return draw_relation(model, text, relation, count=count, atlas=known)
+    head, direction = best_head(load_atlas(atlas_file) or make_atlas(model, text, [sought(relation).group]), relation)
+    return draw_relation(model, text, relation, head, count, direction)
 
 
 def register(app: typer.Typer) -> None:

@@ -138,27 +138,3 @@ def find_words(maps: Tensor, visible: Tensor, questions: WordQuestions) -> tuple
     chosen = weights.masked_fill(~(questions.candidate[:, None] & seen), -1.0).argmax(-1, keepdim=True)
     shown = (questions.wanted[:, None] & seen).expand(-1, maps.shape[1], -1)
     return shown.gather(-1, chosen)[..., 0], shown.any(-1)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What one head says to one question: `weight` is the most that a word that is wanted gets."""
-
-    word: int
-    wanted: tuple[int, ...]
-    found: bool
-    weight: float
-
-
-def answers(rows: Rows, batch: Batch, questions: WordQuestions) -> list[Answer]:
-    """What the one head of `rows` says to questions on a batch of one example, where it could find the answer."""
-    index = word_index(batch)
-    maps, visible = word_maps(rows, index), word_visibility(rows, index) > 0
-    found, possible = find_words(maps, visible, questions)
-    out = []
-    for number in possible[:, 0].nonzero()[:, 0].tolist():
-        word = int(questions.word[number])
-        wanted = (questions.wanted[number] & visible[0, 0, word]).nonzero()[:, 0]
-        weight = float(maps[0, 0, word, wanted].max())
-        out.append(Answer(word, tuple(wanted.tolist()), bool(found[number, 0]), weight))
-    return out

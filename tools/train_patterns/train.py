@@ -1,95 +1,35 @@
-"""Trains the classifier of maps and scores it: folds over heads for choosing, a whole model held out for the figures that are reported.
+"""Trains the classifier of maps and scores it: folds over heads for choosing, a whole model held out for the report.
 
-Usage: python -m headwise.analyses.patterns.train FOLDER [--out WEIGHTS] [--report RESULTS.json]; FOLDER holds maps.npz, maps.csv and labels.csv.
+    python tools/train_patterns/train.py FOLDER [--out WEIGHTS] [--report RESULTS.json] [--typical TYPICAL.npz]
+
+FOLDER holds maps.npz, maps.csv and labels.csv (data/patterns); README.md has the command that made the shipped files.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
+from labelled import Labelled, augmented, load_labelled, to_images
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from headwise.analyses.patterns.maps import images, shrink, shrink_visible
+from headwise.analyses.patterns.maps import CHANNELS
 from headwise.analyses.patterns.network import PATTERNS, PatternClassifier, PatternNetwork
-from headwise.analyses.patterns.store import read_labels, read_maps
-from headwise.analyses.patterns.typical import pick_typical, save_typical
-from headwise.core.errors import InputError
+from headwise.analyses.patterns.store import save_maps
 
 HELD_OUT = "all-MiniLM-L6-v2"
 FOLDS = 5
-
-
-@dataclass(frozen=True, eq=False)
-class Labelled:
-    """Labelled maps, padded to one width: `weights[map, n, n]`, their lengths, labels (index into PATTERNS), and where each comes from."""
-
-    weights: Tensor
-    lengths: Tensor
-    causal: Tensor
-    labels: Tensor
-    model: np.ndarray
-    head: np.ndarray  # model, layer and head in one string: the unit that folds and resamples keep together
-    drawn: np.ndarray
-    names: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def select(self, keep: np.ndarray) -> Labelled:
-        index = torch.as_tensor(np.flatnonzero(keep) if keep.dtype == bool else keep, device=self.labels.device)
-        plain = index.cpu().numpy()
-        tensors = (getattr(self, name)[index] for name in ("weights", "lengths", "causal", "labels"))
-        return Labelled(*tensors, *(getattr(self, name)[plain] for name in ("model", "head", "drawn", "names")))
-
-    def to(self, device: str) -> Labelled:
-        return replace(
-            self, **{name: getattr(self, name).to(device) for name in ("weights", "lengths", "causal", "labels")}
-        )
-
-
-def load_labelled(folder: Path, round: int = 1, labeller: str | None = None) -> Labelled:
-    """Maps with the labels of one pass of one labeller: the first in the table where none is named, so that a second opinion makes no map count twice."""
-    maps = read_maps(folder / "maps.npz")
-    with (folder / "maps.csv").open(newline="", encoding="utf-8") as file:
-        origin = {row["id"]: row for row in csv.DictReader(file)}
-    labels = [label for label in read_labels(folder / "labels.csv", maps) if label.round == round]
-    if labeller is None and labels:
-        labeller = labels[0].labeller
-    labels = [label for label in labels if label.labeller == labeller]
-    if not labels:
-        whose = "" if labeller is None else f" of '{labeller}'"
-        raise InputError(
-            f"{folder / 'labels.csv'} has no labels{whose} in pass {round}; name a labeller and a pass that are in it."
-        )
-    unknown = [label.id for label in labels if label.id not in origin]
-    if unknown:
-        raise InputError(f"{folder / 'maps.csv'} says nothing of the labelled map '{unknown[0]}'.")
-    width = max(len(maps[label.id]) for label in labels)
-    weights = torch.zeros(len(labels), width, width)
-    for k, label in enumerate(labels):
-        own = torch.from_numpy(maps[label.id])
-        weights[k, : len(own), : len(own)] = own / own.sum(-1, keepdim=True).clamp(min=1e-9)
-    rows = [origin[label.id] for label in labels]
-    return Labelled(
-        weights,
-        torch.tensor([len(maps[label.id]) for label in labels]),
-        torch.tensor([row["causal"] == "1" for row in rows]),
-        torch.tensor([PATTERNS.index(label.label) for label in labels]),
-        np.array([row["model"] for row in rows]),
-        np.array([f"{row['model']} L{row['layer']}H{row['head']}" for row in rows]),
-        np.array([row["drawn"] for row in rows]),
-        np.array([label.id for label in labels]),
-    )
+TYPICAL = 3  # maps of each pattern that the gallery shows
+FEWEST_TOKENS = 20  # of such a map
 
 
 @dataclass(frozen=True)
@@ -108,53 +48,6 @@ class Settings:
     balance: float = 0.5  # exponent of inverse class frequency in the loss
     mixup: float = 0.0  # parameter of the Beta distribution by which two maps and their labels are blended; 0 for never
     average: float = 0.0  # decay of the running mean of the weights, which is what is kept; 0 for the last weights
-
-
-def visible_of(lengths: Tensor, causal: Tensor, width: int) -> Tensor:
-    """V(i) as bool `[map, 1, width, width]`."""
-    place = torch.arange(width, device=lengths.device)
-    real = place[None] < lengths[:, None]
-    square = real[:, :, None] & real[:, None, :]
-    ahead = place[None, :] > place[:, None]
-    return (square & ~(ahead[None] & causal[:, None, None]))[:, None]
-
-
-def to_images(weights: Tensor, lengths: Tensor, causal: Tensor) -> Tensor:
-    """`[map, n, n]`, padded, to `[map, channel, SIZE, SIZE]`."""
-    visible = visible_of(lengths, causal, weights.shape[-1])
-    return images(shrink(weights[:, None] * visible, lengths), shrink_visible(visible, lengths), lengths)[:, 0]
-
-
-def augmented(weights: Tensor, lengths: Tensor, causal: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """The same maps otherwise: tokens left out, both axes turned round (encoders), weights sharpened or flattened, noise; what a labeller sees stays the same kind.
-
-    Tokens that many others attend to are never left out: they may be what makes a map vertical.
-    """
-    count, width = weights.shape[0], weights.shape[-1]
-    device = weights.device
-
-    def uniform(*shape: int) -> Tensor:
-        return torch.rand(*shape, generator=generator, device=device)
-
-    place = torch.arange(width, device=device)[None]
-    real = place < lengths[:, None]
-    turn = (uniform(count) < 0.5) & ~causal
-    order = torch.where(turn[:, None] & real, lengths[:, None] - 1 - place, place.expand(count, -1))
-    column = (weights.sum(-2) / lengths[:, None]).gather(-1, order)
-    share = uniform(count, 1) * 0.25 * (uniform(count, 1) < 0.7) * (lengths[:, None] > 10)
-    keep = real & ((uniform(count, width) >= share) | (column > 2.0 / lengths[:, None]) | (place == 0))
-    fresh = keep.sum(-1)
-    order = order.gather(-1, torch.argsort(~keep, dim=-1, stable=True))
-    weights = weights.gather(-2, order[:, :, None].expand_as(weights)).gather(-1, order[:, None, :].expand_as(weights))
-    visible = visible_of(fresh, causal, width)[:, 0]
-    # sharpen or flatten, noise
-    power = 0.8 + 0.45 * uniform(count, 1, 1)
-    noise = torch.exp(0.3 * uniform(count, 1, 1) * torch.randn(weights.shape, generator=generator, device=device))
-    weights = weights.clamp(min=0) ** power * noise * visible
-    weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-9)
-    blend = 0.08 * uniform(count, 1, 1) * (uniform(count, 1, 1) < 0.5)
-    weights = (1 - blend) * weights + blend * visible / visible.sum(-1, keepdim=True).clamp(min=1)
-    return weights * visible, fresh
 
 
 def fit(data: Labelled, settings: Settings, seed: int) -> PatternNetwork:
@@ -185,9 +78,8 @@ def fit(data: Labelled, settings: Settings, seed: int) -> PatternNetwork:
             else:
                 shown = plain[index]
             shown = (shown * mask).contiguous(memory_format=torch.channels_last)
-            with torch.autocast(
-                device.type, torch.bfloat16, enabled=device.type == "cpu"
-            ):  # half the time there, and no worse
+            # On a processor bfloat16 takes half the time, and is no worse.
+            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cpu"):
                 loss = _loss(network, loss_of, shown, data.labels[index], settings.mixup, generator)
             optimizer.zero_grad()
             loss.backward()
@@ -209,17 +101,15 @@ def _loss(
     if not mixup:
         return loss_of(network(shown), labels)
     partner = torch.randperm(len(labels), generator=generator, device=labels.device)
-    share = float(
-        np.random.default_rng(int(torch.randint(2**31, (), generator=generator, device=labels.device))).beta(
-            mixup, mixup
-        )
-    )
+    drawn = int(torch.randint(2**31, (), generator=generator, device=labels.device))
+    share = float(np.random.default_rng(drawn).beta(mixup, mixup))
     said = network(share * shown + (1 - share) * shown[partner])
     return share * loss_of(said, labels) + (1 - share) * loss_of(said, labels[partner])
 
 
-def channel_mask(channels: Sequence[int], device: Any) -> Tensor:
-    mask = torch.zeros(5, 1, 1, device=device)
+def channel_mask(channels: Sequence[int], device: torch.device) -> Tensor:
+    """1 for the channels that a network is shown."""
+    mask = torch.zeros(len(CHANNELS), 1, 1, device=device)
     mask[list(channels)] = 1
     return mask
 
@@ -253,7 +143,10 @@ def f1_scores(table: np.ndarray) -> np.ndarray:
 
 
 def score(truth: np.ndarray, said: np.ndarray, head: np.ndarray, repeats: int = 2000, seed: int = 0) -> dict[str, Any]:
-    """F1 per class, macro F1 over the classes that occur, and accuracy, each with a percentile-bootstrap interval over heads (whose maps resemble each other)."""
+    """F1 per class, macro F1 over the classes that occur, and accuracy.
+
+    Each has a percentile-bootstrap interval over heads, whose maps resemble each other.
+    """
     _, group = np.unique(head, return_inverse=True)
     tables = np.zeros((group.max() + 1, len(PATTERNS), len(PATTERNS)))
     np.add.at(tables, (group, truth, said), 1)
@@ -291,18 +184,49 @@ def cross_validate(data: Labelled, settings: Settings, seeds: Sequence[int] = (0
     return out
 
 
+def save_classifier(path: Path, classifier: PatternClassifier, about: Mapping[str, str] | None = None) -> None:
+    """Write weights (as float16), confusion counts and what else there is to say of them to one file."""
+    tensors = {
+        f"{k}.{name}": (value.half() if value.is_floating_point() else value).cpu().contiguous()
+        for k, network in enumerate(classifier.networks)
+        for name, value in network.state_dict().items()
+        if not name.endswith("num_batches_tracked")
+    }
+    known = {
+        "patterns": PATTERNS,
+        "channels": CHANNELS,
+        "networks": len(classifier.networks),
+        "confusion": classifier.confusion.tolist(),
+        "confusion_causal": classifier.confusion_causal.tolist(),
+    }
+    save_file(tensors, path, metadata={key: json.dumps(value) for key, value in known.items()} | dict(about or {}))
+
+
+def pick_typical(data: Labelled, probabilities: np.ndarray) -> dict[str, list[int]]:
+    """For each pattern the places of the maps that the classifier is surest of and right about.
+
+    Each is of another head on another text, none shorter than 20 tokens, the last one causal.
+    """
+    labels, lengths, causal = (getattr(data, name).cpu().numpy() for name in ("labels", "lengths", "causal"))
+    texts = np.array([name.rpartition("/")[0] for name in data.names])  # an id is model/text/head
+    found: dict[str, list[int]] = {}
+    for k, pattern in enumerate(PATTERNS):
+        chosen = found[pattern] = []
+        fitting = (labels == k) & (probabilities.argmax(-1) == k) & (lengths >= FEWEST_TOKENS)
+        for kind, upto in ((~causal, TYPICAL - 1), (causal, TYPICAL)):
+            for i in np.argsort(-probabilities[:, k], kind="stable"):
+                new = data.head[i] not in data.head[chosen] and texts[i] not in texts[chosen]
+                if fitting[i] and kind[i] and new and len(chosen) < upto:
+                    chosen.append(int(i))
+    return found
+
+
 def write_typical(path: Path, data: Labelled, classifier: PatternClassifier) -> None:
     """Choose and write the maps that the gallery shows."""
-    shown = to_images(data.weights, data.lengths, data.causal)
-    probabilities = classifier.probabilities(shown).cpu().numpy()
-    lengths = data.lengths.cpu().numpy()
-    texts = np.array([name.rpartition("/")[0] for name in data.names])  # an id is model/text/head
-    picked = pick_typical(
-        data.names, data.labels.cpu().numpy(), probabilities, data.head, texts, lengths, data.causal.cpu().numpy()
-    )
-    place = {str(name): k for k, name in enumerate(data.names)}
-    cut = {name: data.weights[k, : lengths[k], : lengths[k]].cpu().numpy() for name, k in place.items()}
-    save_typical(path, {pattern: [cut[name] for name in names] for pattern, names in picked.items()})
+    probabilities = classifier.probabilities(to_images(data.weights, data.lengths, data.causal)).cpu().numpy()
+    cut = [own[:n, :n].cpu().numpy() for own, n in zip(data.weights, data.lengths.tolist(), strict=True)]
+    picked = pick_typical(data, probabilities)
+    save_maps(path, {f"{pattern}|{k}": cut[i] for pattern, own in picked.items() for k, i in enumerate(own)})
 
 
 CANDIDATES = {
@@ -317,75 +241,83 @@ CANDIDATES = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--out", type=Path, default=None)
-    parser.add_argument("--report", type=Path, default=None)
-    parser.add_argument("--typical", type=Path, default=None, help="where to write typical maps of each pattern")
+    parser.add_argument("--out", type=Path, help="where to write the weights")
+    parser.add_argument("--report", type=Path, help="where to write the scores")
+    parser.add_argument("--typical", type=Path, help="where to write typical maps of each pattern")
+    parser.add_argument("--networks", type=int, default=3, help="networks, by seed, that the classifier averages")
     parser.add_argument(
-        "--networks", type=int, default=3, help="how many networks, by seed, are averaged in the shipped classifier"
+        "--fold-networks", type=int, default=3, help="those averaged where folds or models are left out"
     )
     parser.add_argument(
-        "--fold-networks", type=int, default=3, help="how many of them are averaged where folds or models are left out"
-    )
-    parser.add_argument(
-        "--choose", action="store_true", help="compare the candidate settings by folds on the training models first"
+        "--choose", action="store_true", help="compare the candidates by folds on training models first"
     )
     parser.add_argument("--settings", default="chosen", choices=sorted(CANDIDATES))
-    given = parser.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    everything = load_labelled(given.folder).to(device)
-    training = everything.select(everything.model != HELD_OUT)
-    held = everything.select(everything.model == HELD_OUT)
-    report: dict[str, Any] = {"candidates": {}}
-    chosen = given.settings
+    parser.add_argument("--epochs", type=int, help="instead of those of the settings, to try the program out")
+    given = parser.parse_args(arguments)
+    everything = load_labelled(given.folder).to("cuda" if torch.cuda.is_available() else "cpu")
+    held_out = everything.model == HELD_OUT
+    training, held = everything.select(~held_out), everything.select(held_out)
+    candidates = {
+        name: own if given.epochs is None else replace(own, epochs=given.epochs) for name, own in CANDIDATES.items()
+    }
+    report: dict[str, Any] = {"candidates": {}, "chosen": given.settings}
     if given.choose:
-        for name, settings in CANDIDATES.items():
+        tried = report["candidates"]
+        for name, settings in candidates.items():
             said = cross_validate(training, settings).argmax(-1)
-            report["candidates"][name] = score(training.labels.cpu().numpy(), said, training.head)
-            print(name, report["candidates"][name]["macro F1"], report["candidates"][name]["accuracy"], flush=True)
-        chosen = max(report["candidates"], key=lambda name: report["candidates"][name]["macro F1"][0])
-    settings, seeds, few = CANDIDATES[chosen], range(given.networks), range(given.fold_networks)
-    report["chosen"] = chosen
-    networks = tuple(fit(training, settings, seed) for seed in seeds)
-    held_truth, held_said = held.labels.cpu().numpy(), predict(networks, held).argmax(-1)
-    report[f"held out, {HELD_OUT}"] = score(held_truth, held_said, held.head)
-    by_design = held.drawn == "design"
-    report[f"held out, {HELD_OUT}, by design only"] = score(
-        held_truth[by_design], held_said[by_design], held.head[by_design]
-    )
-    nothing = np.zeros((len(PATTERNS), len(PATTERNS)), dtype=int)
+            tried[name] = score(training.labels.cpu().numpy(), said, training.head)
+            print(name, tried[name]["macro F1"], tried[name]["accuracy"], flush=True)
+        report["chosen"] = max(tried, key=lambda name: tried[name]["macro F1"][0])
+    settings, few = candidates[report["chosen"]], range(given.fold_networks)
+    networks = tuple(fit(training, settings, seed) for seed in range(given.networks))
+    about = {"data": everything.digest, "settings": json.dumps(asdict(settings))}
     if given.out is not None:  # at once: what follows takes longer
-        PatternClassifier(networks, nothing, nothing).save(given.out)
-    folds = cross_validate(training, settings, few).argmax(-1)
-    truth = training.labels.cpu().numpy()
-    encoder = ~training.causal.cpu().numpy()
-    report["folds, training models"] = score(truth, folds, training.head)
-    report["folds, wiki-bert"] = score(truth[encoder], folds[encoder], training.head[encoder])
-    report["folds, causal"] = score(truth[~encoder], folds[~encoder], training.head[~encoder])
-    print(json.dumps(report["folds, training models"]), flush=True)
-    causal_truth, causal_said, causal_head = [], [], []
-    for model in sorted(set(training.model[~encoder])):
-        rest, own = training.select(training.model != model), training.select(training.model == model)
-        said = predict([fit(rest, settings, seed) for seed in few], own).argmax(-1)
-        report[f"causal, {model} left out"] = score(own.labels.cpu().numpy(), said, own.head)
-        causal_truth.append(own.labels.cpu().numpy())
-        causal_said.append(said)
-        causal_head.append(own.head)
-    truth_left, said_left, head_left = (np.concatenate(parts) for parts in (causal_truth, causal_said, causal_head))
-    report["causal, each model left out"] = score(truth_left, said_left, head_left)
+        nothing = np.zeros((len(PATTERNS), len(PATTERNS)), dtype=int)
+        save_classifier(given.out, PatternClassifier(networks, nothing, nothing), about)
     # Mistakes are counted on maps of heads or models that the judging networks never saw.
-    seen_not = confusion(np.concatenate([truth[encoder], held_truth]), np.concatenate([folds[encoder], held_said]))
-    classifier = PatternClassifier(networks, seen_not, confusion(truth_left, said_left))
+    counts, causal_counts = score_all(report, training, held, networks, settings, few)
+    classifier = PatternClassifier(networks, counts, causal_counts)
     if given.out is not None:
-        classifier.save(given.out)
+        save_classifier(given.out, classifier, about)
     if given.typical is not None:
         write_typical(given.typical, everything, classifier)
     text = json.dumps(report, indent=1)
     if given.report is not None:
         given.report.write_text(text + "\n", encoding="utf-8")
     print(text)
+
+
+def score_all(
+    report: dict[str, Any],
+    training: Labelled,
+    held: Labelled,
+    networks: Sequence[PatternNetwork],
+    settings: Settings,
+    seeds: Sequence[int],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Write every score into the report; the confusion counts of encoders and of causal models."""
+    held_truth, held_said = held.labels.cpu().numpy(), predict(networks, held).argmax(-1)
+    report[f"held out, {HELD_OUT}"] = score(held_truth, held_said, held.head)
+    drawn = held.drawn == "design"
+    report[f"held out, {HELD_OUT}, by design only"] = score(held_truth[drawn], held_said[drawn], held.head[drawn])
+    truth, folds = training.labels.cpu().numpy(), cross_validate(training, settings, seeds).argmax(-1)
+    encoder = ~training.causal.cpu().numpy()
+    for name, own in (("training models", encoder | ~encoder), ("wiki-bert", encoder), ("causal", ~encoder)):
+        report[f"folds, {name}"] = score(truth[own], folds[own], training.head[own])
+    print(json.dumps(report["folds, training models"]), flush=True)
+    left: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    for model in sorted(set(training.model[~encoder])):
+        rest, alone = training.select(training.model != model), training.select(training.model == model)
+        said = predict([fit(rest, settings, seed) for seed in seeds], alone).argmax(-1)
+        left.append((alone.labels.cpu().numpy(), said, alone.head))
+        report[f"causal, {model} left out"] = score(*left[-1])
+    causal_truth, causal_said, causal_head = (np.concatenate(parts) for parts in zip(*left, strict=True))
+    report["causal, each model left out"] = score(causal_truth, causal_said, causal_head)
+    encoders = confusion(np.concatenate([truth[encoder], held_truth]), np.concatenate([folds[encoder], held_said]))
+    return encoders, confusion(causal_truth, causal_said)
 
 
 if __name__ == "__main__":

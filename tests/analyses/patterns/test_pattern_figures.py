@@ -9,7 +9,7 @@ from matplotlib.text import Text
 
 from headwise.analyses.patterns import PATTERNS
 from headwise.analyses.patterns.figures import COLOURS, gallery, heads, shade, shares, shares_by_corpus
-from headwise.analyses.patterns.typical import PER_PATTERN, pick_typical, typical_maps
+from headwise.analyses.patterns.store import typical_maps
 from headwise.core.errors import ParameterError
 from headwise.plots.registry import figures_for
 
@@ -94,18 +94,6 @@ def test_typical_maps_come_with_the_package() -> None:
     maps = typical_maps()
     assert list(maps) == list(PATTERNS)
     for own in maps.values():
-        assert 1 <= len(own) <= PER_PATTERN
+        assert 1 <= len(own) <= 3
         for weights in own:
             np.testing.assert_allclose(weights.sum(-1), 1, atol=0.1)  # bytes: small weights are rounded
-
-
-def test_typical_maps_are_sure_and_right_and_of_different_heads_and_texts() -> None:
-    names = np.array(list("abcdefg"))
-    labels = np.array([0, 0, 0, 0, 1, 0, 0])
-    sure = np.array([0.9, 0.8, 0.95, 0.99, 0.9, 0.7, 0.94])
-    probabilities = np.stack([sure, 1 - sure, *np.zeros((3, 7))], axis=1)
-    heads_of = np.array(["x", "y", "x", "z", "w", "v", "u"])
-    texts = np.array(["1", "2", "3", "4", "5", "6", "3"])  # g is on the text of c, which is surer
-    tokens = np.array([30, 30, 30, 10, 30, 30, 30])
-    causal = np.array([False, False, False, False, False, True, False])
-    assert pick_typical(names, labels, probabilities, heads_of, texts, tokens, causal)["vertical"] == ["c", "b", "f"]

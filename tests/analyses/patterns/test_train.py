@@ -1,29 +1,40 @@
-"""Training: folds keep heads together, augmented maps are maps of the same kind, a small network learns planted maps, scores equal scikit-learn's."""
+"""The tool that trains the pattern classifier: its parts, the whole of it on a few maps, and the shipped files made again."""
 
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
+import importlib
+import json
+import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from sklearn.metrics import accuracy_score, f1_score
+from torch import nn
 
-from headwise.analyses.patterns import PATTERNS, Label, save_maps
+from headwise.analyses import patterns
+from headwise.analyses.patterns import PATTERNS, Label, load_classifier, save_maps, shipped_classifier
+from headwise.analyses.patterns.maps import map_images
+from headwise.analyses.patterns.network import WEIGHTS, PatternClassifier, PatternNetwork
 from headwise.analyses.patterns.store import append_label
-from headwise.analyses.patterns.train import (
-    Labelled,
-    Settings,
-    augmented,
-    fit,
-    head_folds,
-    load_labelled,
-    predict,
-    score,
-)
 from headwise.core.errors import InputError
+
+ROOT = Path(__file__).parents[3]
+DATA = ROOT / "data" / "patterns"
+SHIPPED = Path(patterns.__file__).parent
+TOOL = ROOT / "tools" / "train_patterns"
+if not TOOL.is_dir():
+    pytest.skip("the tool is part of the repository, not of the package", allow_module_level=True)
+sys.path.insert(0, str(TOOL))
+labelled, train = (importlib.import_module(name) for name in ("labelled", "train"))
+Labelled, augmented, load_labelled = labelled.Labelled, labelled.augmented, labelled.load_labelled
+Settings, fit, head_folds, predict, score = (
+    getattr(train, name) for name in ("Settings", "fit", "head_folds", "predict", "score")
+)
 
 
 def planted_set(count: int, seed: int = 0) -> Labelled:
@@ -136,3 +147,108 @@ def test_reading_labelled_maps(tmp_path: Path) -> None:
         load_labelled(tmp_path, labeller="z")
     with pytest.raises(InputError, match="says nothing of the labelled map 'a'"):
         load_labelled(tmp_path, round=2)
+
+
+def test_saving_and_loading_is_the_same_function(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    networks = []
+    for _ in range(2):
+        made = PatternNetwork()
+        # Statistics as after training, so that taking them into the convolution is a real test.
+        for layer in made.convolutions:
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.running_mean = torch.randn(layer.num_features) * 0.1
+                layer.running_var = torch.rand(layer.num_features) + 0.5
+        made.load_state_dict(
+            {k: v.half().float() if v.is_floating_point() else v for k, v in made.state_dict().items()}
+        )
+        networks.append(made.eval())
+    counts = np.arange(25).reshape(5, 5)
+    train.save_classifier(tmp_path / "w.safetensors", PatternClassifier(tuple(networks), counts, counts.T))
+    back = load_classifier(tmp_path / "w.safetensors")
+    shown = map_images((3 * torch.randn(4, 30, 30)).softmax(-1), causal=False)
+    with torch.no_grad():
+        expected = sum(made(shown).softmax(-1) for made in networks) / 2
+    torch.testing.assert_close(back.probabilities(shown), expected, atol=1e-5, rtol=1e-4)
+    np.testing.assert_array_equal(back.confusion, counts)
+    np.testing.assert_array_equal(back.confusion_causal, counts.T)
+    assert not any(isinstance(layer, nn.BatchNorm2d) for layer in back.networks[0].convolutions)
+
+
+def test_typical_maps_are_sure_and_right_and_of_different_heads_and_texts() -> None:
+    sure = np.array([0.9, 0.8, 0.95, 0.99, 0.9, 0.7, 0.94])
+    probabilities = np.stack([sure, 1 - sure, *np.zeros((3, 7))], axis=1)
+    maps = Labelled(
+        weights=torch.zeros(7, 1, 1),
+        lengths=torch.tensor([30, 30, 30, 10, 30, 30, 30]),
+        causal=torch.tensor([False, False, False, False, False, True, False]),
+        labels=torch.tensor([0, 0, 0, 0, 1, 0, 0]),
+        model=np.full(7, "m"),
+        head=np.array(["x", "y", "x", "z", "w", "v", "u"]),
+        drawn=np.full(7, "design"),
+        names=np.array([f"m/{text}/h" for text in "1234563"]),  # the last is on the text of the third, which is surer
+    )
+    assert train.pick_typical(maps, probabilities)["vertical"] == [2, 1, 5]
+
+
+def test_the_whole_tool_on_a_few_maps(tmp_path: Path) -> None:
+    """One tiny epoch from a folder of labelled maps to weights that load and say what they were trained on."""
+    planted = planted_set(48)
+    maps, rows = {}, [["id", "model", "causal", "layer", "head", "drawn"]]
+    for k, n in enumerate(planted.lengths.tolist()):
+        causal = bool(planted.causal[k])
+        model = ("story", "other")[k % 8 == 2] if causal else (train.HELD_OUT, "bert")[k % 8 > 3]
+        maps[f"{model}/{k}/h"] = planted.weights[k, :n, :n].numpy()
+        rows.append([f"{model}/{k}/h", model, str(int(causal)), str(k), "0", "design"])
+        label = PATTERNS[int(planted.labels[k])]
+        append_label(tmp_path / "labels.csv", Label(f"{model}/{k}/h", label, "x"))
+    save_maps(tmp_path / "maps.npz", maps)
+    with (tmp_path / "maps.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    out, report, typical = (tmp_path / name for name in ("w.safetensors", "r.json", "t.npz"))
+    train.main(
+        f"{tmp_path} --out {out} --report {report} --typical {typical} --networks 1 --fold-networks 1 --epochs 1".split()
+    )
+    classifier = load_classifier(out)
+    assert len(classifier.networks) == 1
+    assert classifier.confusion.sum() == 24  # every encoder map is judged once by a network that did not see its head
+    assert classifier.confusion_causal.sum() == 24
+    assert json.loads(report.read_text())["causal, each model left out"]["n"] == 24
+    assert typical.exists()
+    with safe_open(out, "pt") as file:
+        assert file.metadata()["data"] == load_labelled(tmp_path).digest
+
+
+@pytest.fixture(scope="module")
+def everything() -> Labelled:
+    return load_labelled(DATA)
+
+
+def test_the_shipped_weights_name_the_data_they_were_trained_on(everything: Labelled) -> None:
+    with safe_open(SHIPPED / WEIGHTS, "pt") as file:
+        about = file.metadata()
+    assert about["data"] == everything.digest
+    chosen = json.loads((DATA / "results.json").read_text())["chosen"]
+    assert json.loads(about["settings"]) == json.loads(json.dumps(asdict(train.CANDIDATES[chosen])))
+    other = replace(everything, labels=(everything.labels + 1) % len(PATTERNS))
+    assert other.digest != everything.digest
+
+
+@pytest.mark.slow
+def test_the_shipped_typical_maps_are_made_again(everything: Labelled, tmp_path: Path) -> None:
+    train.write_typical(tmp_path / "typical.npz", everything, shipped_classifier())
+    with np.load(tmp_path / "typical.npz") as again, np.load(SHIPPED / "typical.npz") as shipped:
+        assert again.files == shipped.files
+        for name in shipped.files:
+            np.testing.assert_array_equal(again[name], shipped[name])
+
+
+@pytest.mark.slow
+def test_the_held_out_figures_are_those_of_the_shipped_weights(everything: Labelled) -> None:
+    """The macro F1 reported for the model that training never saw comes out of the shipped weights and these maps."""
+    held = everything.select(everything.model == train.HELD_OUT)
+    shown = train.to_images(held.weights, held.lengths, held.causal)
+    said = shipped_classifier().probabilities(shown).argmax(-1).numpy()
+    got = train.score(held.labels.numpy(), said, held.head, repeats=10)["macro F1"][0]
+    reported = json.loads((DATA / "results.json").read_text())[f"held out, {train.HELD_OUT}"]["macro F1"]
+    assert got == pytest.approx(reported[0], abs=0.02)  # weights were rounded to half precision after scoring

@@ -1,4 +1,4 @@
-"""The five patterns of attention maps (Kovaleva et al. 2019, §4.1): a trained classifier, its labelled maps, and the tool to label more."""
+"""The five patterns of attention maps (Kovaleva et al. 2019, §4.1): a trained classifier, and a page to label maps."""
 
 from headwise.analyses.patterns.label import serve_labels
 from headwise.analyses.patterns.network import (

@@ -1,4 +1,4 @@
-"""Which of five patterns each head's maps show: vertical, diagonal, both, block, heterogeneous (Kovaleva et al. 2019, §4.1)."""
+"""Which of five patterns each head's maps show: vertical, diagonal, both, block or none (Kovaleva et al. 2019, §4.1)."""
 
 from __future__ import annotations
 
@@ -29,24 +29,26 @@ AT_ONCE = 256
 
 @dataclass(frozen=True)
 class Patterns(Observer):
-    """The share of each head's maps that a trained classifier calls vertical, diagonal, vertical+diagonal, block, or heterogeneous.
+    """The share of a head's maps that a classifier calls vertical, diagonal, vertical+diagonal, block, heterogeneous.
 
-    Every map `A[l, h]` of every example is brought to one size (`headwise.analyses.patterns.maps`) and classified by a network of eight convolutions; its class is the most
-    probable one.
+    Every map `A[l, h]` of every example is brought to one size (`headwise.analyses.patterns.maps`) and classified by a
+    network of eight convolutions; its class is the most probable one (Kovaleva et al. 2019, §4.1).
 
     - `proportion[layer, head, pattern]`: share of examples whose map is called that, with Wilson's 95 % interval;
     - `probability[layer, head, pattern]`: the mean probability the network gives, with its interval;
     - `overall[pattern]`: the share over all heads and examples (Fig 2), with an interval over examples;
-    - `overall_corrected[pattern]`, `proportion_corrected[layer, head, pattern]`: the true shares that the classifier's known confusion would turn into those (least squares on the
-      simplex); the interval of the former holds the doubt about examples and about the confusion;
-    - `confusion[pattern, said]`: the counts on held-out labelled maps behind the correction (of causal maps, for a causal model).
+    - `overall_corrected[pattern]`, `proportion_corrected[layer, head, pattern]`: the true shares that the classifier's
+      known confusion would turn into those (least squares on the simplex); the interval of the former holds the doubt
+      about examples and about the confusion;
+    - `confusion[pattern, said]`: the counts on held-out labelled maps behind the correction (of causal maps, for a
+      causal model).
 
     Parameters
     ----------
-    min_tokens
-        Shorter examples are left out and counted in the attribute `short_examples`: a map of three tokens shows no pattern.
-    classifier
-        A weights file written by `headwise.analyses.patterns.train`; nothing for the shipped one.
+    min_tokens : int, default 6
+        Shorter examples are left out and counted in the attribute `short_examples`: three tokens show no pattern.
+    classifier : str, optional
+        A weights file written by `tools/train_patterns`; nothing for the shipped one.
     """
 
     min_tokens: int = 6
@@ -118,30 +120,21 @@ class Patterns(Observer):
         counts = self._classifier.confusion_causal if shape.causal else self._classifier.confusion
         shares = np.where(count > 0, said.mean.numpy(), np.nan)
         corrected = corrected_shares(shares, said_given_true(counts)).astype(np.float32)
-        variables["proportion_corrected"] = xr.Variable(
-            heads,
-            corrected,
-            {"units": "share of examples", "long_name": "proportion corrected for the classifier's confusion"},
-        )
+        words = {"units": "share of examples", "long_name": "proportion corrected for the classifier's confusion"}
+        variables["proportion_corrected"] = xr.Variable(heads, corrected, words)
         per_example = state.records("example").values.mean(1)  # over layers; every layer has as many heads
         kept = per_example[~np.isnan(per_example).any(-1)]
         whole = kept.mean(0) if len(kept) else np.full(len(PATTERNS), np.nan)
         nothing = np.full(len(PATTERNS), np.nan)
         low, high = bootstrap_interval(kept) if len(kept) > 1 else (nothing, nothing)
-        for name, values, unit in (
-            ("overall", (whole, low, high), "share of maps"),
-            ("overall_corrected", corrected_with_interval(per_example, counts), "share of maps"),
-        ):
+        corrected_overall = corrected_with_interval(per_example, counts)
+        for name, values in (("overall", (whole, low, high)), ("overall_corrected", corrected_overall)):
             for suffix, value in zip(("", "_low", "_high"), values, strict=True):
-                variables[name + suffix] = xr.Variable(("pattern",), value.astype(np.float32), {"units": unit})
-            variables[f"{name}_n"] = xr.Variable(
-                ("pattern",), np.full(len(PATTERNS), len(kept)), {"long_name": f"examples behind {name}"}
-            )
-        variables["confusion"] = xr.Variable(
-            ("pattern", "said"),
-            counts.astype(np.int64),
-            {"long_name": "held-out labelled maps by true and by said pattern"},
-        )
+                variables[name + suffix] = xr.Variable("pattern", value.astype(np.float32), {"units": "share of maps"})
+            words = {"long_name": f"examples behind {name}"}
+            variables[f"{name}_n"] = xr.Variable("pattern", np.full(len(PATTERNS), len(kept)), words)
+        words = {"long_name": "held-out labelled maps by true and by said pattern"}
+        variables["confusion"] = xr.Variable(("pattern", "said"), counts.astype(np.int64), words)
         coords = layer_head_coords(shape) | {"pattern": np.array(PATTERNS), "said": np.array(PATTERNS)}
         short = int(len(per_example) - len(kept))
         return xr.Dataset(variables, coords=coords, attrs={"short_examples": short})

@@ -1,8 +1,7 @@
-"""Shares of classes corrected for a classifier's confusion: the shares that, confused in the known way, come nearest to what was counted."""
+"""Shares of classes corrected for a classifier's confusion: those that, so confused, come nearest to the counted."""
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import combinations
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from headwise.stats.bootstrap import percentile_interval, resamples
 
 REPEATS = 400
-# Half a map is added to every cell of the confusion counts: a mistake never seen in a few dozen maps is rare, not impossible.
+# Half a map is added to each row of the confusion counts: a mistake not seen in dozens of maps is rare, not impossible.
 PSEUDO = 0.5
 
 
@@ -20,24 +19,24 @@ def said_given_true(counts: np.ndarray) -> np.ndarray:
     return smoothed / smoothed.sum(-1, keepdims=True)
 
 
-@lru_cache(maxsize=8)
-def _supports(classes: int) -> tuple[tuple[int, ...], ...]:
-    return tuple(chosen for size in range(1, classes + 1) for chosen in combinations(range(classes), size))
-
-
 def corrected_shares(said: np.ndarray, mistakes: np.ndarray) -> np.ndarray:
-    """`argmin_p ‖Cᵀ p − q‖²` over the simplex (p ≥ 0, Σ p = 1), with q the shares said `[..., class]` and `C[true, said]` the probabilities of `said_given_true`
-    (one table for all shares, or one for each).
+    """`argmin_p ‖Cᵀ p − q‖²` over the simplex (p ≥ 0, Σ p = 1), with q the shares said `[..., class]`.
 
-    Exact: the least-squares solution with Σ p = 1 is taken on every subset of classes, and the best one that is nowhere negative is kept. NaN shares stay NaN.
+    `C[true, said]` are the probabilities of `said_given_true`: one table for all shares, or one for each. Exact: the
+    least-squares solution with Σ p = 1 is taken on every subset of classes, and the best one that is nowhere negative
+    is kept. NaN shares stay NaN.
+
+    Examples
+    --------
+    >>> corrected_shares(np.array([0.5, 0.5]), np.array([[1.0, 0.0], [0.5, 0.5]])).round(3).tolist()
+    [0.0, 1.0]
     """
     classes = said.shape[-1]
     shares = said.reshape(-1, classes)
     tables = mistakes.reshape(-1, classes, classes)
     best = np.full(shares.shape, np.nan)
     least = np.full(len(shares), np.inf)
-    for chosen in _supports(classes):
-        index = list(chosen)
+    for index in (list(own) for size in range(1, classes + 1) for own in combinations(range(classes), size)):
         part = tables[:, index]  # said given these true classes
         size = len(index)
         # minimise ‖partᵀ p − q‖² with Σ p = 1, by Lagrange: [part partᵀ, 1; 1ᵀ, 0] [p; λ] = [part q; 1]
@@ -58,9 +57,10 @@ def corrected_shares(said: np.ndarray, mistakes: np.ndarray) -> np.ndarray:
 def corrected_with_interval(
     per_example: np.ndarray, counts: np.ndarray, repeats: int = REPEATS, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Corrected shares `[class]` with a 95 % interval from `per_example[example, class]` (the share of each class said in each example) and confusion counts.
+    """Corrected shares `[class]` with a 95 % interval, from the shares said in each example and confusion counts.
 
-    Both sources of doubt are in the interval: examples are resampled, and so are the labelled maps behind each row of the confusion counts.
+    Both sources of doubt are in the interval: examples (`per_example[example, class]`) are resampled, and so are the
+    labelled maps behind each row of the confusion counts.
     """
     seen = per_example[~np.isnan(per_example).any(-1)]
     classes = per_example.shape[-1]

@@ -1,8 +1,9 @@
-"""Figures of the five kinds of attention map: typical ones, how often each occurs, and in which heads (Kovaleva et al. 2019, §4.1)."""
+"""Figures of the five kinds of attention map: typical ones, how often each occurs, in which heads."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -12,13 +13,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from headwise.analyses.patterns.network import PATTERNS
-from headwise.analyses.patterns.store import is_causal
-from headwise.analyses.patterns.typical import typical_maps
+from headwise.analyses.patterns.store import shade, typical_maps
 from headwise.core.errors import ParameterError
 from headwise.plots import data, style
 from headwise.plots.registry import figure
 
 COLOURS = dict(zip(PATTERNS, (style.BLUE, style.VERMILION, style.PINK, style.GREEN, style.PALE), strict=True))
+DARK = ("vertical", "diagonal", "block")  # print on them is white
 _HATCHES = dict(zip(PATTERNS, ("", "", "////", "", ""), strict=True))  # told apart without colour too
 
 
@@ -26,8 +27,9 @@ _HATCHES = dict(zip(PATTERNS, ("", "", "////", "", ""), strict=True))  # told ap
     "patterns",
     name="gallery",
     title="Typical maps of each kind",
-    caption="Of the labelled maps that come with headwise, those the classifier is surest of: vertical, diagonal, both, block, heterogeneous. "
-    "Rows attend to columns; white is no weight, black the map's 99th percentile. Triangular maps are from causal models.",
+    caption="Of the labelled maps that come with headwise, those the classifier is surest of: vertical, diagonal, "
+    "both, block, heterogeneous. Rows attend to columns; white is no weight, black the map's 99th percentile. "
+    "Triangular maps are from causal models.",
     paper="Kovaleva et al. 2019, Fig 1",
     needs=("proportion",),
 )
@@ -36,9 +38,9 @@ def gallery(dataset: xr.Dataset | None = None, maps: Mapping[str, Sequence[np.nd
 
     Parameters
     ----------
-    dataset
+    dataset : Dataset, optional
         Not looked at: the maps come with headwise.
-    maps
+    maps : Mapping, optional
         Other maps `{pattern: [[n, n], ...]}`.
     """
     shown = typical_maps() if maps is None else {name: list(own) for name, own in maps.items()}
@@ -52,48 +54,34 @@ def gallery(dataset: xr.Dataset | None = None, maps: Mapping[str, Sequence[np.nd
     for column, name in enumerate(names):
         for row in range(rows):
             ax = axes[row, column]
-            ax.set_xticks([])
-            ax.set_yticks([])
+            ax.set(xticks=[], yticks=[])
             ax.spines[:].set_visible(True)
             if row >= len(shown[name]):
                 ax.set_visible(False)
                 continue
-            ax.imshow(
-                shade(shown[name][row]),
-                cmap="Greys",
-                vmin=0,
-                vmax=1,
-                interpolation="nearest" if len(shown[name][row]) < 60 else "antialiased",
-            )
+            weights = shown[name][row]
+            smooth = "nearest" if len(weights) < 60 else "antialiased"
+            ax.imshow(shade(weights), cmap="Greys", vmin=0, vmax=1, interpolation=smooth)
             if row == 0:
                 ax.set_title(name, fontsize=style.NORMAL)
-            ax.set_xlabel(f"{len(shown[name][row])} tokens", fontsize=style.SMALL)
+            ax.set_xlabel(f"{len(weights)} tokens", fontsize=style.SMALL)
     note = "White: no weight; black: the map's 99th percentile; shades by the square root"
-    style.annotate_figure(
-        fig,
-        "Typical attention maps of each kind",
-        [note, "Rows are queries, columns keys; triangular maps are from causal models"],
-    )
+    how = "Rows are queries, columns keys; triangular maps are from causal models"
+    style.annotate_figure(fig, "Typical attention maps of each kind", [note, how])
     return style.finish(fig)
-
-
-def shade(weights: np.ndarray) -> np.ndarray:
-    """A map as the labellers saw it: the square root of the weight over the 99th percentile of the visible weights, at most 1."""
-    visible = weights[np.tril_indices(len(weights))] if is_causal(weights) else weights.ravel()
-    return np.sqrt(np.clip(weights / max(float(np.quantile(visible, 0.99)), 1e-9), 0, 1))
 
 
 @figure(
     "patterns",
     name="shares",
     title="How often each kind of map occurs",
-    caption="Left: the share of all maps of all heads that the classifier calls each kind, as counted and corrected for its known mistakes, with 95 % intervals. "
-    "Right: the counted shares by layer.",
+    caption="Left: the share of all maps of all heads that the classifier calls each kind, as counted and corrected "
+    "for its known mistakes, with 95 % intervals. Right: the counted shares by layer.",
     paper="Kovaleva et al. 2019, Fig 2",
     needs=("overall",),
 )
 def shares(dataset: xr.Dataset) -> Figure:
-    """Shares of the five kinds over all maps, counted and corrected, and by layer; draws `overall`, `overall_corrected` and `proportion`."""
+    """Shares of the five kinds over all maps and by layer; draws `overall`, `overall_corrected` and `proportion`."""
     fig = style.new_figure(style.PAGE, 2.7)
     left, right = fig.subplots(1, 2, width_ratios=(1.15, 1))
     place = np.arange(len(PATTERNS))
@@ -106,19 +94,9 @@ def shares(dataset: xr.Dataset) -> Figure:
         for k, pattern in enumerate(PATTERNS):
             colour = style.GREY if pattern == "heterogeneous" else COLOURS[pattern]
             if ends is not None:
-                left.plot(
-                    [ends[0][k], ends[1][k]], [k + offset] * 2, color=colour, linewidth=1.2, solid_capstyle="butt"
-                )
-            face = colour if marker == "o" else "white"
-            left.plot(
-                value[k],
-                k + offset,
-                marker,
-                color=colour,
-                markerfacecolor=face,
-                markersize=4.5,
-                label=label if k == 0 else None,
-            )
+                left.hlines(k + offset, ends[0][k], ends[1][k], color=colour, linewidth=1.2)
+            drawn = {"color": colour, "markerfacecolor": colour if marker == "o" else "white", "markersize": 4.5}
+            left.plot(value[k], k + offset, marker, label=label if k == 0 else None, **drawn)
     left.set_yticks(place, PATTERNS)
     left.invert_yaxis()
     left.set_xlim(-0.02 * left.get_xlim()[1], None)  # a share of 0 is drawn whole
@@ -131,11 +109,8 @@ def shares(dataset: xr.Dataset) -> Figure:
     right.set_ylabel("share of maps")
     style.panel_labels([left, right], ["all heads together", "by layer"])
     count = int(np.max(dataset["overall_n"].values)) if "overall_n" in dataset else 0
-    notes = [
-        data.source_text(dataset),
-        f"n = {count:,} examples" if count else "",
-        "Intervals: 95 %, over examples; those of the corrected shares also over the labelled maps behind the correction",
-    ]
+    bars = "Intervals: 95 %, over examples; of the corrected shares also over the labelled maps behind the correction"
+    notes = [data.source_text(dataset), f"n = {count:,} examples" if count else "", bars]
     style.annotate_figure(fig, "The five kinds of attention map", notes, _legend(), columns=len(PATTERNS))
     return style.finish(fig)
 
@@ -155,7 +130,8 @@ def heads(dataset: xr.Dataset) -> Figure:
     known = ~np.isnan(proportion).any(-1)
     top = np.where(known, np.nan_to_num(proportion).argmax(-1), 0)
     share = np.where(known, np.nan_to_num(proportion).max(-1), 0.0)
-    colours = np.array([to_rgb("#8c8c8c" if name == "heterogeneous" else COLOURS[name]) for name in PATTERNS])[top]
+    solid = COLOURS | {"heterogeneous": "#8c8c8c"}
+    colours = np.array([to_rgb(solid[name]) for name in PATTERNS])[top]
     strength = np.clip((share - 0.2) / 0.8, 0.08, 1)[..., None] * 0.85
     cell = min(0.42, (style.PAGE - 0.7) / count)
     fig = style.new_figure(max(style.COLUMN, count * cell + 0.8), layers * min(cell, 0.3) + 1.25)
@@ -163,27 +139,16 @@ def heads(dataset: xr.Dataset) -> Figure:
     ax.imshow(np.where(known[..., None], 1 - strength * (1 - colours), 1.0), aspect="auto", interpolation="nearest")
     if cell >= 0.28 and layers * count <= 600:
         for layer, head in zip(*np.nonzero(known), strict=True):
-            dark = strength[layer, head, 0] > 0.55 and PATTERNS[top[layer, head]] in ("vertical", "diagonal", "block")
-            text = f"{100 * share[layer, head]:.0f}"
-            ax.text(
-                head, layer, text, ha="center", va="center", fontsize=style.SMALL, color="white" if dark else style.INK
-            )
+            dark = strength[layer, head, 0] > 0.55 and PATTERNS[top[layer, head]] in DARK
+            _print(ax, head, layer, share[layer, head], "white" if dark else style.INK)
     ax.set_xticks(range(count), [str(h) for h in data.numbers(dataset, "head")])
     ax.set_yticks(range(layers), [str(k) for k in data.numbers(dataset, "layer")])
     ax.set_xlabel("head")
     ax.set_ylabel("layer (0 at the top)")
-    grey = [Patch(facecolor="#8c8c8c" if name == "heterogeneous" else COLOURS[name], label=name) for name in PATTERNS]
-    style.annotate_figure(
-        fig,
-        "The commonest kind of map of each head",
-        [
-            data.source_text(dataset),
-            data.count_text(dataset, "proportion"),
-            "Numbers: per cent of the examples, as counted; paler: a smaller share; intervals are in the tables",
-        ],
-        grey,
-        columns=3,
-    )
+    how = "Numbers: per cent of the examples, as counted; paler: a smaller share; intervals are in the tables"
+    notes = [data.source_text(dataset), data.count_text(dataset, "proportion"), how]
+    legend = [Patch(facecolor=solid[name], label=name) for name in PATTERNS]
+    style.annotate_figure(fig, "The commonest kind of map of each head", notes, legend, columns=3)
     return style.finish(fig)
 
 
@@ -192,9 +157,9 @@ def shares_by_corpus(results: Mapping[str, xr.Dataset], corrected: bool = False)
 
     Parameters
     ----------
-    results
+    results : Mapping
         `{corpus: dataset of the analysis patterns}`.
-    corrected
+    corrected : bool, default False
         Draw `overall_corrected` instead of `overall`.
     """
     if not results:
@@ -223,39 +188,21 @@ def _stack(ax: Axes, values: np.ndarray, names: Sequence[str], numbers: bool = F
     below = np.zeros(len(names))
     for k, pattern in enumerate(PATTERNS):
         height = np.nan_to_num(values[:, k])
-        ax.bar(
-            place,
-            height,
-            0.8,
-            bottom=below,
-            color=COLOURS[pattern],
-            hatch=_HATCHES[pattern],
-            edgecolor="white",
-            linewidth=0.4,
-        )
-        if numbers:
-            for bar in np.flatnonzero(height > 0.04).tolist():
-                dark = pattern in ("vertical", "diagonal", "block")
-                box = (
-                    None
-                    if dark or not _HATCHES[pattern]
-                    else {"facecolor": COLOURS[pattern], "edgecolor": "none", "pad": 0.8}
-                )
-                middle = below[bar] + height[bar] / 2
-                ax.text(
-                    bar,
-                    middle,
-                    f"{100 * height[bar]:.0f}",
-                    ha="center",
-                    va="center",
-                    fontsize=style.SMALL,
-                    color="white" if dark else style.INK,
-                    bbox=box,
-                )
+        look = {"color": COLOURS[pattern], "hatch": _HATCHES[pattern], "edgecolor": "white", "linewidth": 0.4}
+        ax.bar(place, height, 0.8, below, **look)
+        box = {"facecolor": COLOURS[pattern], "edgecolor": "none", "pad": 0.8} if _HATCHES[pattern] else None
+        for bar in np.flatnonzero(height > 0.04).tolist() if numbers else ():
+            ink = "white" if pattern in DARK else style.INK
+            _print(ax, bar, below[bar] + height[bar] / 2, height[bar], ink, box)
         below = below + height
     step = max(1, -(-len(names) // 13))
     ax.set_xticks(place[::step], list(names)[::step])
     ax.set_ylim(0, 1)
+
+
+def _print(ax: Axes, x: float, y: float, share: float, ink: str, box: dict[str, Any] | None = None) -> None:
+    """A share in per cent, in the middle of its cell or bar."""
+    ax.text(x, y, f"{100 * share:.0f}", ha="center", va="center", fontsize=style.SMALL, color=ink, bbox=box)
 
 
 def _legend() -> list[Patch]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from headwise.analyses.patterns.network import PATTERNS
-from headwise.analyses.patterns.store import Label, append_label, is_causal, read_labels, read_maps
+from headwise.analyses.patterns.store import Label, append_label, read_labels, read_maps, shade
 from headwise.core.errors import InputError, ParameterError
 from headwise.stats.agreement import Kappa, cohen_kappa
 
@@ -32,13 +32,14 @@ class LabelSession:
 
     Parameters
     ----------
-    maps_file
+    maps_file : Path
         An .npz file of square maps by id.
-    labels_file
-        The table that rows are added to; made where there is none. Maps this labeller has labelled in this pass are not shown again.
-    labeller
+    labels_file : Path
+        The table that rows are added to; made where there is none. Maps this labeller has labelled in this pass are not
+        shown again.
+    labeller : str, default ""
         Who labels.
-    round
+    round : int, default 1
         Which pass this is; a second pass of the same labeller shows the maps again, in another order.
     """
 
@@ -60,7 +61,7 @@ class LabelSession:
         self._done = {label.id: label.label for label in labels if self._own(label)}
         self._history = list(self._done)
         names = list(self.maps)
-        # A fixed shuffle, so that neighbouring maps do not come from one text, and a later sitting goes on in the same order.
+        # A fixed shuffle: neighbouring maps do not come from one text, and a later sitting goes on in the same order.
         self._order = [names[k] for k in np.random.default_rng(round).permutation(len(names))]
 
     def _own(self, label: Label) -> bool:
@@ -70,22 +71,15 @@ class LabelSession:
         """What the page shows now: the next map without a label, or that all are done."""
         with self._lock:
             name = next((name for name in self._order if name not in self._done), None)
-            state: dict[str, Any] = {
-                "done": len(self._done),
-                "total": len(self.maps),
-                "labeller": self.labeller,
-                "keys": KEYS,
-                "id": name,
-            }
-            state["last"] = self._done.get(self._history[-1]) if self._history else None
+            last = self._done.get(self._history[-1]) if self._history else None
+            state: dict[str, Any] = {"done": len(self._done), "total": len(self.maps), "labeller": self.labeller}
+            state |= {"keys": KEYS, "id": name, "last": last}
         if name is None:
             state["agreement"] = [f"{who}: {kappa}" for who, kappa in self.agreement().items()]
             return state
         weights = self.maps[name]
-        visible = weights[np.tril_indices(len(weights))] if is_causal(weights) else weights.ravel()
-        top = max(float(np.quantile(visible, 0.99)), 1e-9)
-        shade = np.rint(255 * np.sqrt(np.clip(weights / top, 0, 1))).astype(np.uint8)
-        return state | {"n": len(weights), "shade": base64.b64encode(shade.tobytes()).decode("ascii")}
+        shown = np.rint(255 * shade(weights)).astype(np.uint8).tobytes()
+        return state | {"n": len(weights), "shade": base64.b64encode(shown).decode("ascii")}
 
     def say(self, name: str, label: str) -> None:
         """Keep a label; it is on the disk when this returns."""
@@ -101,7 +95,7 @@ class LabelSession:
             self._history.append(name)
 
     def undo(self) -> str | None:
-        """Take the last label back (by a row with an empty label); its map is shown again. Returns its id, None where there is nothing to undo."""
+        """Take the last label back (by a row with an empty label): its map is shown again. Its id, None for none."""
         with self._lock:
             if not self._history:
                 return None
@@ -111,7 +105,7 @@ class LabelSession:
             return name
 
     def agreement(self) -> dict[str, Kappa]:
-        """Cohen's kappa with every other labeller, and with this labeller's other passes, over the maps both have labelled."""
+        """Cohen's kappa with all other labellers and with this one's other passes, over the maps both have labelled."""
         if not self.labels_file.exists():
             return {}
         others: dict[str, dict[str, str]] = {}
@@ -142,11 +136,8 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._allowed():
             self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"not for other pages")
         elif self.path == "/":
-            self._answer(
-                HTTPStatus.OK,
-                "text/html; charset=utf-8",
-                resources.files("headwise.analyses.patterns").joinpath(PAGE).read_bytes(),
-            )
+            page = resources.files("headwise.analyses.patterns").joinpath(PAGE).read_bytes()
+            self._answer(HTTPStatus.OK, "text/html; charset=utf-8", page)
         elif self.path == "/next":
             self._json(HTTPStatus.OK, self.session.next())
         else:
@@ -206,19 +197,21 @@ def serve_labels(
     round: int = 1,
     say: Callable[[str], None] = print,
 ) -> dict[str, Kappa]:
-    """Serve the labelling page until interrupted, then say and return the agreement with everyone else in the label file.
+    """Serve the labelling page until interrupted, then say and return the agreement with all others in the label file.
 
     Parameters
     ----------
-    maps_file, labels_file
-        Maps by id (.npz), and the table of labels, which is only ever added to: a later call goes on where this one stopped.
-    port
+    maps_file, labels_file : Path
+        Maps by id (.npz), and the table of labels, which is only ever added to: a later call goes on where one stopped.
+    port : int, default 0
         Port on 127.0.0.1; 0 takes any free one.
-    open_browser
+    open_browser : bool, default True
         Whether to open the page at once.
-    labeller, round
-        Who labels, and in which pass.
-    say
+    labeller : str, default ""
+        Who labels.
+    round : int, default 1
+        In which pass.
+    say : callable, default print
         Where the address and the agreement are printed.
     """
     session = LabelSession(Path(maps_file), Path(labels_file), labeller, round)

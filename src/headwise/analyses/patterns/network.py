@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, load_file, save_file
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
@@ -21,25 +20,22 @@ from headwise.core.errors import InputError, ParameterError
 
 PATTERNS = ("vertical", "diagonal", "vertical+diagonal", "block", "heterogeneous")
 WEIGHTS = "weights.safetensors"
+MEANING = {"patterns": PATTERNS, "channels": CHANNELS}  # what a file of weights must say of what goes in and comes out
 # Maps that go through the network at once: beyond this, a processor's cache loses more than batching gains.
 CHUNK = 256
 
 
 class PatternNetwork(nn.Module):
-    """Eight 3 × 3 convolutions with ReLU, in four pairs between which the image is halved, then the mean and the maximum over places and one linear layer.
+    """Eight 3 × 3 convolutions with ReLU, in four pairs between which the image is halved, and one linear layer.
 
-    Takes `[map, channel, SIZE, SIZE]` (see `headwise.analyses.patterns.maps`), gives logits `[map, pattern]` in the order of `PATTERNS`.
+    That layer sees the mean and the maximum over places. Takes `[map, channel, SIZE, SIZE]` (see
+    `headwise.analyses.patterns.maps`), gives logits `[map, pattern]` in the order of `PATTERNS`.
     """
 
-    def __init__(
-        self,
-        widths: tuple[int, ...] = (12, 12, 24, 24, 48, 48, 64, 64),
-        channels: int = len(CHANNELS),
-        dropout: float = 0.0,
-    ) -> None:
+    def __init__(self, widths: tuple[int, ...] = (12, 12, 24, 24, 48, 48, 64, 64), dropout: float = 0.0) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        before = channels
+        before = len(CHANNELS)
         for k, width in enumerate(widths):
             layers += [nn.Conv2d(before, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
             if k % 2 and k < len(widths) - 1:
@@ -52,14 +48,16 @@ class PatternNetwork(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         features = self.convolutions(images)
         pooled = torch.cat([features.mean((-2, -1)), features.amax((-2, -1))], dim=-1)
-        return self.classify(self.dropout(pooled))
+        logits: Tensor = self.classify(self.dropout(pooled))
+        return logits
 
 
 @dataclass(frozen=True, eq=False)
 class PatternClassifier:
     """A trained network (or several, whose probabilities are averaged) with what is known of its mistakes.
 
-    `confusion[c, d]` counts the held-out maps of true class c that it called d: what `patterns` corrects its proportions by; `confusion_causal` likewise for causal maps.
+    `confusion[c, d]` counts the held-out maps of true class c that it called d: what `patterns` corrects its
+    proportions by; `confusion_causal` likewise for causal maps.
     """
 
     networks: tuple[PatternNetwork, ...]
@@ -77,60 +75,33 @@ class PatternClassifier:
 
     def to(self, device: torch.device) -> PatternClassifier:
         """The same classifier on a device."""
-        return PatternClassifier(
-            tuple(copy.deepcopy(network).to(device) for network in self.networks), self.confusion, self.confusion_causal
-        )
-
-    def save(self, path: Path) -> None:
-        """Write weights (as float16) and confusion counts to one file."""
-        tensors = {
-            f"{k}.{name}": value
-            for k, network in enumerate(self.networks)
-            for name, value in network.state_dict().items()
-        }
-        tensors = {
-            name: value.half() if value.is_floating_point() else value
-            for name, value in tensors.items()
-            if not name.endswith("num_batches_tracked")
-        }
-        about = {
-            "patterns": json.dumps(PATTERNS),
-            "channels": json.dumps(CHANNELS),
-            "networks": str(len(self.networks)),
-        }
-        about |= {
-            "confusion": json.dumps(self.confusion.tolist()),
-            "confusion_causal": json.dumps(self.confusion_causal.tolist()),
-        }
-        save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, path, metadata=about)
+        return replace(self, networks=tuple(copy.deepcopy(network).to(device) for network in self.networks))
 
 
-def _assemble(tensors: dict[str, Tensor], about: dict[str, str], where: str) -> PatternClassifier:
-    if json.loads(about.get("patterns", "[]")) != list(PATTERNS) or json.loads(about.get("channels", "[]")) != list(
-        CHANNELS
-    ):
-        raise InputError(
-            f"{where} holds no pattern classifier of this version; train one with headwise.analyses.patterns.train."
-        )
+def load_classifier(path: Path) -> PatternClassifier:
+    """A classifier from a file of weights that `tools/train_patterns` wrote."""
+    try:
+        with safe_open(path, "pt") as file:
+            about, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path} cannot be read as a pattern classifier ({error}).") from error
+    if any(json.loads(about.get(key, "[]")) != list(names) for key, names in MEANING.items()):
+        raise InputError(f"{path} holds no pattern classifier of this version; train one with tools/train_patterns.")
     networks = []
     for k in range(int(about["networks"])):
         own = {name.split(".", 1)[1]: value.float() for name, value in tensors.items() if name.startswith(f"{k}.")}
-        widths = tuple(
-            len(own[name])
-            for name in sorted(own, key=_layer_order)
-            if name.startswith("convolutions") and own[name].ndim == 4
-        )
-        network = PatternNetwork(widths)
+        convolutions = [name for name, value in own.items() if name.startswith("convolutions") and value.ndim == 4]
+        network = PatternNetwork(tuple(len(own[name]) for name in sorted(convolutions, key=_place)))
         network.load_state_dict(own, strict=False)
-        networks.append(_channels_last(_fused(network.eval())))
-    return PatternClassifier(
-        tuple(networks), np.array(json.loads(about["confusion"])), np.array(json.loads(about["confusion_causal"]))
-    )
+        # torch's stubs do not know the argument; it is the layout in which convolutions are fastest
+        networks.append(_fused(network.eval()).to(memory_format=torch.channels_last))  # type: ignore[call-overload]
+    confusion, causal = (np.array(json.loads(about[key])) for key in ("confusion", "confusion_causal"))
+    return PatternClassifier(tuple(networks), confusion, causal)
 
 
-def _channels_last(network: PatternNetwork) -> PatternNetwork:
-    """The layout in which convolutions are fastest."""
-    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs do not know the argument
+def _place(name: str) -> int:
+    """The number of a layer in `convolutions.12.weight`."""
+    return int(name.split(".")[1])
 
 
 def _fused(network: PatternNetwork) -> PatternNetwork:
@@ -146,28 +117,16 @@ def _fused(network: PatternNetwork) -> PatternNetwork:
     return network
 
 
-def _layer_order(name: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in name.split(".") if part.isdigit())
+_SHIPPED: WeakValueDictionary[str, PatternClassifier] = WeakValueDictionary()
 
 
-def _metadata(raw: bytes) -> dict[str, str]:
-    length = int.from_bytes(raw[:8], "little")
-    return json.loads(raw[8 : 8 + length]).get("__metadata__", {})
-
-
-def load_classifier(path: Path) -> PatternClassifier:
-    """A classifier from a file that `PatternClassifier.save` wrote."""
-    try:
-        return _assemble(load_file(path), _metadata(Path(path).read_bytes()), str(path))
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{path} cannot be read as a pattern classifier ({error}).") from error
-
-
-@lru_cache(maxsize=1)
 def shipped_classifier() -> PatternClassifier:
-    """The classifier that comes with headwise."""
-    raw = resources.files("headwise.analyses.patterns").joinpath(WEIGHTS).read_bytes()
-    return _assemble(load(raw), _metadata(raw), WEIGHTS)
+    """The classifier that comes with headwise; the same one as long as somebody holds it."""
+    found = _SHIPPED.get(WEIGHTS)
+    if found is None:
+        with resources.as_file(resources.files("headwise.analyses.patterns") / WEIGHTS) as path:
+            found = _SHIPPED[WEIGHTS] = load_classifier(path)
+    return found
 
 
 def classify_maps(maps: Tensor, causal: bool, classifier: PatternClassifier | None = None) -> Tensor:
@@ -175,17 +134,24 @@ def classify_maps(maps: Tensor, causal: bool, classifier: PatternClassifier | No
 
     Parameters
     ----------
-    maps
+    maps : Tensor
         `[..., n, n]`, rows receiving, columns giving; without padding. Rows need not sum to one: they are made to.
-    causal
-        Whether a row may look at later columns; if so, what stands there is ignored.
-    classifier
+    causal : bool
+        Whether later columns are hidden from a row; if so, what stands there is ignored.
+    classifier : PatternClassifier, optional
         Another than the shipped one.
 
     Returns
     -------
     Tensor
-        `[..., pattern]`, in the order of `PATTERNS`, on the CPU's or the maps' own device.
+        `[..., pattern]`, in the order of `PATTERNS`, on the maps' own device.
+
+    Examples
+    --------
+    >>> stripe = torch.zeros(30, 30)
+    >>> stripe[:, 4] = 1
+    >>> PATTERNS[int(classify_maps(stripe, causal=False).argmax())]
+    'vertical'
     """
     if maps.ndim < 2 or maps.shape[-1] != maps.shape[-2] or maps.shape[-1] == 0:
         raise ParameterError(f"`maps` must be square, [..., n, n]; its shape is {list(maps.shape)}.")
@@ -195,12 +161,7 @@ def classify_maps(maps: Tensor, causal: bool, classifier: PatternClassifier | No
     device = next(chosen.networks[0].parameters()).device
     n = maps.shape[-1]
     flat = maps.reshape(-1, n, n).float()
-    if causal:
-        flat = flat.tril()
+    flat = flat.tril() if causal else flat
     flat = flat / flat.sum(-1, keepdim=True).clamp(min=1e-12)
-    out = torch.empty(len(flat), len(PATTERNS))
-    for begin in range(0, len(flat), CHUNK):
-        out[begin : begin + CHUNK] = chosen.probabilities(
-            map_images(flat[begin : begin + CHUNK].to(device), causal)
-        ).cpu()
-    return out.reshape(*maps.shape[:-2], len(PATTERNS)).to(maps.device)
+    found = [chosen.probabilities(map_images(part.to(device), causal)) for part in flat.split(CHUNK)]
+    return torch.cat(found).reshape(*maps.shape[:-2], len(PATTERNS)).to(maps.device)

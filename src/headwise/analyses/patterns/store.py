@@ -7,6 +7,7 @@ import os
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +29,16 @@ class Label:
     round: int = 1
 
 
-def to_bytes(weights: np.ndarray) -> np.ndarray:
-    """Weights in 0..1 as bytes, `round(255 · √w)`: fine where weights are small, and never off by more than 0.004."""
-    return np.rint(255 * np.sqrt(np.clip(weights, 0, 1))).astype(np.uint8)
-
-
-def from_bytes(stored: np.ndarray) -> np.ndarray:
-    """Bytes back to float32 weights."""
-    return (stored.astype(np.float32) / 255) ** 2
-
-
 def save_maps(path: Path, maps: Mapping[str, np.ndarray]) -> None:
-    """Write maps `{id: [n, n] weights}` for `headwise label`."""
-    for name, weights in maps.items():
-        _check_square(path, name, np.asarray(weights))
-    stored: dict[str, Any] = {name: to_bytes(np.asarray(weights)) for name, weights in maps.items()}
+    """Write maps `{id: [n, n] weights}` for `headwise label`.
+
+    Weights become bytes, `round(255 · √w)`: fine where weights are small, and never off by more than 0.004.
+    """
+    stored: dict[str, Any] = {}
+    for name, given in maps.items():
+        weights = np.asarray(given)
+        _check_square(path, name, weights)
+        stored[name] = np.rint(255 * np.sqrt(np.clip(weights, 0, 1))).astype(np.uint8)
     np.savez_compressed(path, **stored)
 
 
@@ -57,8 +53,9 @@ def read_maps(path: Path) -> dict[str, np.ndarray]:
         raise InputError(f"{path} cannot be read as an .npz file of maps ({error}).") from error
     for name, array in arrays.items():
         _check_square(path, name, array)
+    # Bytes hold the square roots of weights, see `save_maps`.
     return {
-        name: from_bytes(array) if array.dtype == np.uint8 else array.astype(np.float32)
+        name: (array.astype(np.float32) / 255) ** 2 if array.dtype == np.uint8 else array.astype(np.float32)
         for name, array in arrays.items()
     }
 
@@ -70,19 +67,28 @@ def _check_square(path: Path, name: str, array: np.ndarray) -> None:
         )
 
 
-def is_causal(weights: np.ndarray) -> bool:
-    """Whether nothing stands above the diagonal."""
-    return not np.triu(weights, 1).any()
+def typical_maps() -> dict[str, list[np.ndarray]]:
+    """Labelled maps that come with the package, `{pattern: [weights [n, n], ...]}`: the classifier's surest first."""
+    with resources.as_file(resources.files("headwise.analyses.patterns") / "typical.npz") as path:
+        stored = read_maps(path)
+    return {name: [stored[key] for key in sorted(stored) if key.split("|")[0] == name] for name in PATTERNS}
+
+
+def shade(weights: np.ndarray) -> np.ndarray:
+    """A map as labellers see it: the square root of the weight over the 99th percentile of visible weights, at most 1."""
+    causal = not np.triu(weights, 1).any()
+    visible = weights[np.tril_indices(len(weights))] if causal else weights.ravel()
+    return np.sqrt(np.clip(weights / max(float(np.quantile(visible, 0.99)), 1e-9), 0, 1))
 
 
 def read_labels(path: Path, maps: Iterable[str] | None = None) -> list[Label]:
-    """The labels that stand: for each map, labeller and pass the last row, none where that row's label is empty (undone).
+    """The labels that stand: for each map, labeller and pass the last row, none where its label is empty (undone).
 
     Parameters
     ----------
-    path
+    path : Path
         A table with the columns `id`, `label`, `labeller`, `pass`; others are ignored.
-    maps
+    maps : iterable of str, optional
         The ids there are: a label for another is an error.
     """
     try:
@@ -90,8 +96,9 @@ def read_labels(path: Path, maps: Iterable[str] | None = None) -> list[Label]:
             reader = csv.DictReader(file)
             lacking = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
             if lacking:
+                needed = ", ".join(COLUMNS)
                 raise InputError(
-                    f"{path}, line 1: a label file needs the columns {', '.join(COLUMNS)}; {', '.join(lacking)} is missing."
+                    f"{path}, line 1: a label file needs the columns {needed}; {', '.join(lacking)} is missing."
                 )
             rows = [(reader.line_num, row) for row in reader]
     except FileNotFoundError as error:
@@ -104,7 +111,8 @@ def read_labels(path: Path, maps: Iterable[str] | None = None) -> list[Label]:
         name, label = row["id"] or "", row["label"] or ""
         if known is not None and name not in known:
             raise InputError(
-                f"{path}, line {line}: there is no map '{name}' in the maps file; give the maps these labels were made for."
+                f"{path}, line {line}: there is no map '{name}' in the maps file; "
+                "give the maps these labels were made for."
             )
         if label and label not in PATTERNS:
             raise InputError(f"{path}, line {line}: {unknown('pattern', label, PATTERNS)}")

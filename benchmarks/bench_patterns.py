@@ -24,14 +24,14 @@ def main() -> None:
         3 * torch.randn(options.maps, options.length, options.length, generator=torch.Generator().manual_seed(0))
     ).softmax(-1)
     few = maps[: max(options.maps // 8, 1)]  # one at a time is slow: an eighth of them, scaled up
-    shipped_classifier()
-    together = best_time(lambda: classify_maps(maps, causal=False), options.repeats)
-    alone = best_time(lambda: [classify_maps(one, causal=False) for one in few], options.repeats) * len(maps) / len(few)
+    classifier = shipped_classifier()
+    together = best_time(lambda: classify_maps(maps, False, classifier), options.repeats)
+    alone = best_time(lambda: [classify_maps(one, False, classifier) for one in few], options.repeats)
+    alone *= len(maps) / len(few)
     shrinking = best_time(lambda: map_images(maps, causal=False), options.repeats)
     report_ratio(f"{options.maps} maps of {options.length} tokens classified at once", together, "one at a time", alone)
-    print(
-        f"{options.maps / together:.0f} maps/s at once, {options.maps / alone:.0f} maps/s one at a time; bringing them to one size takes {shrinking / together:.0%} of it"
-    )
+    rates = f"{options.maps / together:.0f} maps/s at once, {options.maps / alone:.0f} maps/s one at a time"
+    print(f"{rates}; bringing them to one size takes {shrinking / together:.0%} of it")
 
 
 if __name__ == "__main__":

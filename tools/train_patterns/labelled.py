@@ -21,7 +21,7 @@ TENSORS, ARRAYS = ("weights", "lengths", "causal", "labels"), ("model", "head", 
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Labelled maps padded to one width, `weights[map, n, n]`, their labels (index into PATTERNS), and whence each comes."""
+    """Labelled maps padded to one width, `weights[map, n, n]`, with labels (index into PATTERNS) and origin."""
 
     weights: Tensor
     lengths: Tensor

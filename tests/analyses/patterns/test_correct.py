@@ -1,4 +1,4 @@
-"""Shares corrected for confusion: against a general solver, and that the truth is recovered with an interval that holds it."""
+"""Shares corrected for confusion: against a general solver, the truth is recovered, with an interval that holds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The labelling tool: what is on the disk after every key, going on later, undo, agreement, and refusing what is wrong."""
+"""The labelling tool: what is on the disk after every key, going on later, undo, agreement, refusing what is wrong."""
 
 from __future__ import annotations
 

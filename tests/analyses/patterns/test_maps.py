@@ -1,4 +1,4 @@
-"""Maps of any length brought to one size: against slow loops, and that stripes, diagonals and blocks stay what they are."""
+"""Maps of any length brought to one size: against slow loops, and stripes, diagonals and blocks stay what they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The network and the classifier that comes with headwise: shape, size, speed tricks that change nothing, planted maps, held-out labels."""
+"""The network and the classifier that comes with headwise: shape, size, tricks that change nothing, planted maps."""
 
 from __future__ import annotations
 

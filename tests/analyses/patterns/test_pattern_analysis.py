@@ -1,4 +1,4 @@
-"""`patterns` as an analysis: equal to one map at a time, planted heads get their pattern, short examples left out, proportions that hold together."""
+"""`patterns` as an analysis: equal to one map at a time, planted heads, short examples, proportions that hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tool that trains the pattern classifier: its parts, the whole of it on a few maps, and the shipped files made again."""
+"""The tool that trains the pattern classifier: its parts, the whole on a few maps, the shipped files made again."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_reading_labelled_maps(tmp_path: Path) -> None:
         ["m L1H2"],
     )
     torch.testing.assert_close(got.weights[0].sum(-1), torch.ones(5))
-    # A second labeller's opinion is there to be compared with; it must neither replace the first nor make a map count twice.
+    # A second labeller's opinion is there to be compared with; it must not replace the first nor count twice.
     assert load_labelled(tmp_path, labeller="y").labels.tolist() == [0]
     with pytest.raises(InputError, match="no labels of 'z' in pass 1"):
         load_labelled(tmp_path, labeller="z")
@@ -206,9 +206,8 @@ def test_the_whole_tool_on_a_few_maps(tmp_path: Path) -> None:
     with (tmp_path / "maps.csv").open("w", newline="") as file:
         csv.writer(file).writerows(rows)
     out, report, typical = (tmp_path / name for name in ("w.safetensors", "r.json", "t.npz"))
-    train.main(
-        f"{tmp_path} --out {out} --report {report} --typical {typical} --networks 1 --fold-networks 1 --epochs 1".split()
-    )
+    files = f"{tmp_path} --out {out} --report {report} --typical {typical}"
+    train.main(f"{files} --networks 1 --fold-networks 1 --epochs 1".split())
     classifier = load_classifier(out)
     assert len(classifier.networks) == 1
     assert classifier.confusion.sum() == 24  # every encoder map is judged once by a network that did not see its head

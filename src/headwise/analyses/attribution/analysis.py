@@ -27,40 +27,44 @@ ADDED = ("previous_layer", "input")
 class Attribution(Experiment):
     """How much each token contributes to each head's output, from the layer below and from the input, and how far attention tells it (Pascual et al. 2021, §4-9).
 
-    The contribution of token i to token j at a head is `‖∂O[l,h,j]/∂x_i‖ / Σ_k ‖∂O[l,h,j]/∂x_k‖` (Frobenius norms of Jacobian blocks), x being what enters the head's own layer
-    (`previous_layer`) or the model (`input`). Beside them stand two other readings of mixing: `rollout` (attention traced back to the input, Abnar & Zuidema
-    2020) and `norm` (attention times the
-    norm of the projected value, Kobayashi et al. 2020). With `source` one of `attention`, `previous_layer`, `input`, `rollout`, `norm`:
+    The contribution of token i to token j at a head is `‖∂O[l,h,j]/∂x_i‖ / Σ_k ‖∂O[l,h,j]/∂x_k‖` (Frobenius norms of
+    Jacobian blocks), x being what enters the head's own layer (`previous_layer`) or the model (`input`). Beside them
+    stand two other readings of mixing: `rollout` (attention traced back to the input, Abnar & Zuidema 2020) and `norm`
+    (attention times the norm of the projected value, Kobayashi et al. 2020). With `source` one of `attention`,
+    `previous_layer`, `input`, `rollout`, `norm`:
 
-    - `pearson`, `spearman[source, layer, head]`: correlation of attention with that reading, row by row over the tokens a row may see, then over rows and
-      examples (Fig 1, 6); rows of fewer than
-      three tokens and rows where one side is constant are left out and counted in `rows_left_out`; NaN for `attention` itself;
+    - `pearson`, `spearman[source, layer, head]`: correlation of attention with that reading, row by row over the tokens
+      a row may see, then over rows and examples (Fig 1, 6); rows of fewer than three tokens and rows where one side is
+      constant are left out and counted in `rows_left_out`; NaN for `attention` itself;
     - `agreement[source, layer, head]`: Spearman's correlation of that reading with the contribution of the input;
-    - `histogram[source, layer, head, offset]`, `centre[source, layer, head]` and what else `offsets` gives, on these examples (Fig 2-5); `previous_layer` and
-      `input` are added to the group `offsets`
-      of the same atlas;
-    - `share[source, layer, head, receiver, token_type]`: what tokens of each type contribute to receiving tokens of each kind (`all`, `cls`, `sep`, `other`):
-      what heads that look at separators
-      really gather (§9.1); `own[source, layer, head]`: what a token contributes to itself;
-    - `layer_own`, `layer_own_largest[layer]`: how much of a token is still in its own hidden state after each layer, and how often it is the largest part (the
-      original form, on the layer's output);
-    - `pattern_share[source, layer, pattern]`, for `attention` and `input`: the share of heads whose map shows each of the five patterns (§9.1: which persist globally);
+    - `histogram[source, layer, head, offset]`, `centre[source, layer, head]` and what else `offsets` gives, on these
+      examples (Fig 2-5); `previous_layer` and `input` are added to the group `offsets` of the same atlas;
+    - `share[source, layer, head, receiver, token_type]`: what tokens of each type contribute to receiving tokens of
+      each kind (`all`, `cls`, `sep`, `other`): what heads that look at separators really gather (§9.1);
+      `own[source, layer, head]`: what a token contributes to itself;
+    - `layer_own`, `layer_own_largest[layer]`: how much of a token is still in its own hidden state after each layer,
+      and how often it is the largest part (the original form, on the layer's output);
+    - `pattern_share[source, layer, pattern]`, for `attention` and `input`: the share of heads whose map shows each of
+      the five patterns (§9.1: which persist globally);
     - `sample_*[layer, head, token, source_token]`: the maps of one input, for figures 7 and 12-23.
 
     Parameters
     ----------
     method
-        `sketch` (random tangents: fast, with a stated error), `exact` (forward mode) or `reverse` (autograd, very slow).
+        `sketch` (random tangents: fast, with a stated error), `exact` (forward mode) or `reverse` (autograd, very
+        slow).
     error
         For `sketch`: the wanted median total variation between estimated and true rows.
     length
-        Longest input in tokens: `d_head` (default: there attention is identifiable), `all`, or a number. Longer inputs are left out and counted.
+        Longest input in tokens: `d_head` (default: there attention is identifiable), `all`, or a number. Longer inputs
+        are left out and counted.
     memory
         MiB that tangents may take.
     weighting
         `examples` or `tokens` (the paper's): what weighs alike in means.
     patterns
-        So many examples have the maps of all heads, of attention and of the input's contribution, sorted into the five patterns; 0 for none.
+        So many examples have the maps of all heads, of attention and of the input's contribution, sorted into the five
+        patterns; 0 for none.
     tf32
         Let a GPU use tf32 for matrix products.
     compiled

@@ -1,7 +1,8 @@
 """A tensor that carries many directional derivatives along: the value is computed once, only its tangents come in numbers.
 
-Dual numbers with the tangents as batch rows compute the same value again for every row. Here the value has no tangent dimension at all, so a pass costs one matrix product for
-each tangent and layer and little else. Functions with a rule (`rules.py`) are fast; every other function is differentiated by torch itself, on its own.
+Dual numbers with the tangents as batch rows compute the same value again for every row. Here the value has no tangent
+dimension at all, so a pass costs one matrix product for each tangent and layer and little else. Functions with a rule
+(`rules.py`) are fast; every other function is differentiated by torch itself, on its own.
 """
 
 from __future__ import annotations

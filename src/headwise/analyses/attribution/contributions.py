@@ -29,10 +29,10 @@ SOURCES = ("previous_layer", "input")
 class Contributions:
     """How much of each token is in each head's output (Pascual et al. 2021, §4), receiving token first, as in attention.
 
-    `heads[example, layer, head, receiving, source]` = `‖∂O[l,h,j]/∂x_i‖ / Σ_k ‖∂O[l,h,j]/∂x_k‖` with x = E[0] (`input`) or E[l] (`previous_layer`): rows sum
-    to one, padding is zero.
-    `layers[example, layer, receiving, source]`, where asked for: the same of what leaves each layer, `E[l+1]`, from the input.
-    For a sketch: `error`, `low`, `high` (standard error and 95 % interval of each share), `tangents[example]` per token, and `total_variation[example]`, the
+    `heads[example, layer, head, receiving, source]` = `‖∂O[l,h,j]/∂x_i‖ / Σ_k ‖∂O[l,h,j]/∂x_k‖` with x = E[0] (`input`)
+    or E[l] (`previous_layer`): rows sum to one, padding is zero. `layers[example, layer, receiving, source]`, where
+    asked for: the same of what leaves each layer, `E[l+1]`, from the input. For a sketch: `error`, `low`, `high`
+    (standard error and 95 % interval of each share), `tangents[example]` per token, and `total_variation[example]`, the
     foretold median error of a row.
     """
 
@@ -68,11 +68,11 @@ def contributions(
     model, batch
         An opened model; a batch, a text, or several.
     source
-        `input`: from what enters the first layer, with all the mixing in between; `previous_layer`: from what enters the head's own layer.
+        `input`: from what enters the first layer, with all the mixing in between; `previous_layer`: from what enters
+        the head's own layer.
     method
-        `exact` (forward mode), `sketch` (random tangents, with errors) or `reverse` (plain autograd: slow, to check the others by). Contributions of the
-        previous layer have a closed form, which
-        both `exact` and `sketch` use.
+        `exact` (forward mode), `sketch` (random tangents, with errors) or `reverse` (plain autograd: slow, to check the
+        others by). Contributions of the previous layer have a closed form, which both `exact` and `sketch` use.
     layer_output
         With `source="input"`: also the contributions to what leaves each layer.
     error, tangents, seed
@@ -82,7 +82,8 @@ def contributions(
     tf32
         Let a GPU multiply tangents in tf32; the model's own values stay in IEEE float32.
     compiled
-        Let torch compile layer norms on a GPU: a tenth faster, after some seconds at the first sentence. Elsewhere it changes nothing.
+        Let torch compile layer norms on a GPU: a tenth faster, after some seconds at the first sentence. Elsewhere it
+        changes nothing.
 
     A model in half precision is computed in float32.
 

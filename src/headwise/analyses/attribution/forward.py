@@ -34,8 +34,9 @@ def exact_squares(
 ) -> Squares:
     """`‖∂O[l,h,j] / ∂E[0,i]‖²` (and `‖∂E[l+1,j] / ∂E[0,i]‖²`) for all layers, heads and tokens of a batch (Pascual et al. 2021, §4).
 
-    One tangent per token and dimension of the input, all layers and heads read off on its way; the squares of a token's tangents add up to the squared norm of its block.
-    `memory` (MiB) bounds how many tangents travel together, whatever the length of the input.
+    One tangent per token and dimension of the input, all layers and heads read off on its way; the squares of a token's
+    tangents add up to the squared norm of its block. `memory` (MiB) bounds how many tangents travel together, whatever
+    the length of the input.
     """
     check_served(model)
     tokens, width = int(batch.lengths.max()), model.hidden

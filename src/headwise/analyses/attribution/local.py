@@ -86,13 +86,14 @@ class _Replay(Passage):
 def local_squares(model: HeadModel, batch: Batch, *, memory: float = DEFAULT_MEMORY) -> Tensor:
     """`‖∂O[l,h,j] / ∂E[l,i]‖²` for all layers, heads and tokens: `[example, layer, head, receiving, source]` (Pascual et al. 2021, §4).
 
-    Where query, key and value of a token depend on that token alone (true of every usual layer, and looked at), with P the weights, s the scale and y the head's output,
+    Where query, key and value of a token depend on that token alone (true of every usual layer, and looked at), with P
+    the weights, s the scale and y the head's output,
 
     `∂y_j/∂x_i = P_ji (V'_i + s (v_i − y_j) (q_jᵀ K'_i)) + [i = j] s Σ_k P_jk (v_k − y_j) (k_kᵀ Q'_j)`,
 
-    so all blocks follow from the d_head × width Jacobians of query, key and value of each token, which `width` tangents give for all tokens at once.
-    Soft-capped scores bring their own slope in.
-    Layers of another kind get their tangents pushed through one by one.
+    so all blocks follow from the d_head × width Jacobians of query, key and value of each token, which `width` tangents
+    give for all tokens at once. Soft-capped scores bring their own slope in. Layers of another kind get their tangents
+    pushed through one by one.
     """
     check_served(model)
     with torch.no_grad():
@@ -128,7 +129,8 @@ def _closed_form(model: HeadModel, batch: Batch, made: Made, memory: float) -> T
     moved = _moved(model, made, hidden, alone)
     if moved is None or any(m[0, :, :, 1:].any() or m[1, :, :, :-1].any() for m in moved):
         return None
-    # Where no norm and no position comes before query, key and value, every token has the same Jacobian: that of one token will do.
+    # Where no norm and no position comes before query, key and value, every token has the same Jacobian: that of one
+    # token will do.
     same = n > 1 and all(
         torch.allclose(m[0, :, :, 0], m[1, :, :, -1], rtol=1e-5, atol=1e-6 * float(m.abs().max())) for m in moved
     )
@@ -173,9 +175,10 @@ def _moved(model: HeadModel, made: Made, hidden: Tensor, tangents: Tensor) -> tu
 class _Grams:
     """Squared norms of a layer's blocks from products of the Jacobians of single tokens, summed over input dimensions.
 
-    The block is `P_ji (V'_i + (v_i − y_j) aᵀ)` with `a = s_ji K'_iᵀ q_j`, and for i = j `F_j Q'_j` besides, with `F_j = Σ_k P_jk s_jk (v_k − y_j) k_kᵀ`. Its
-    square needs only the products
-    `V'V'ᵀ`, `V'K'ᵀ`, `K'K'ᵀ`, ... of each token, `[example, head, token, size, size]`, which broadcast where all tokens share them. All in float64, since terms may cancel.
+    The block is `P_ji (V'_i + (v_i − y_j) aᵀ)` with `a = s_ji K'_iᵀ q_j`, and for i = j `F_j Q'_j` besides, with
+    `F_j = Σ_k P_jk s_jk (v_k − y_j) k_kᵀ`. Its square needs only the products `V'V'ᵀ`, `V'K'ᵀ`, `K'K'ᵀ`, ... of each
+    token, `[example, head, token, size, size]`, which broadcast where all tokens share them. All in float64, since
+    terms may cancel.
     """
 
     def __init__(self, call: Call, heads: slice) -> None:

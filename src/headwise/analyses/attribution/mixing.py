@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def rollout(attention: Tensor, real: Tensor) -> Tensor:
     """Attention traced back to the input: `[example, layer, head, receiving, source]` from weights of the same shape.
 
-    Abnar & Zuidema's rollout of the layers below, `R[l] = Â[l-1] ⋯ Â[0]` with `Â = (mean over heads of A + I) / 2`, as the head sees it: `A[l,h] · R[l]`. In
-    the first layer that is attention.
+    Abnar & Zuidema's rollout of the layers below, `R[l] = Â[l-1] ⋯ Â[0]` with `Â = (mean over heads of A + I) / 2`, as
+    the head sees it: `A[l,h] · R[l]`. In the first layer that is attention.
     """
     weights = attention.double()
     eye = torch.eye(weights.shape[-1], dtype=torch.float64, device=weights.device)
@@ -40,9 +40,9 @@ def rollout(attention: Tensor, real: Tensor) -> Tensor:
 def norm_weighted(model: HeadModel, batch: Batch, attention: Tensor) -> tuple[Tensor, bool]:
     """`‖α_ji f(x_i)‖` of each head, rows divided by their sum: `[example, layer, head, receiving, source]`; and whether the output projection is in `f`.
 
-    `f(x) = (x W_V + b_V) W_O`, the head's own part of the output projection. That matrix is found by what the model does with the values of each head: the
-    first linear map their tangents go
-    through after the attention. Where a model has none (or its code takes no tangents), f is the value alone, and the second result is False.
+    `f(x) = (x W_V + b_V) W_O`, the head's own part of the output projection. That matrix is found by what the model
+    does with the values of each head: the first linear map their tangents go through after the attention. Where a model
+    has none (or its code takes no tangents), f is the value alone, and the second result is False.
     """
     check_served(model)
     try:
@@ -73,8 +73,8 @@ class _Values(Passage):
 class _Projected(Passage):
     """Norms of the values after each head's part of the output projection.
 
-    The head outputs go on as bundles whose tangent h is the values of head h alone. The first linear map they meet is the output projection; there the norms
-    are taken, and the bundle ends.
+    The head outputs go on as bundles whose tangent h is the values of head h alone. The first linear map they meet is
+    the output projection; there the norms are taken, and the bundle ends.
     """
 
     def __init__(self, model: HeadModel) -> None:

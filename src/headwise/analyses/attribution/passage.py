@@ -29,8 +29,9 @@ class Finished(Exception):
 class _UntilFinished:
     """Ends a `with` block at `Finished`, and lets go at once of what the model had under way.
 
-    The frames that the exception came through hold the last layer's tangents. Should anything keep the exception (a wrapper around a layer that noted it, a cycle
-    that only the garbage collector ends), they would pile up from chunk to chunk, beyond what the memory parameter allows.
+    The frames that the exception came through hold the last layer's tangents. Should anything keep the exception (a
+    wrapper around a layer that noted it, a cycle that only the garbage collector ends), they would pile up from chunk
+    to chunk, beyond what the memory parameter allows.
     """
 
     def __enter__(self) -> None:
@@ -54,7 +55,8 @@ class Passage:
     model
         Whose pass it is.
     rows
-        How many times each example of the batch stands in the pass, one copy after the other (for dual numbers, whose tangents are batch rows).
+        How many times each example of the batch stands in the pass, one copy after the other (for dual numbers, whose
+        tangents are batch rows).
     """
 
     def __init__(self, model: HeadModel, rows: int = 1) -> None:

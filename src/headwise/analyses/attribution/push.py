@@ -75,7 +75,8 @@ class DualPush(_Push):
 def push(model: HeadModel, batch: Batch, tangents: Tensor, heads: Take, layers: Take | None = None) -> None:
     """Push `tangents[tangent, example, token, width]` on E[0] through the model.
 
-    `heads(layer, [tangent, example, head, token, d_head])` is called for every layer, `layers(layer, [tangent, example, token, width])` for what leaves it.
+    `heads(layer, [tangent, example, head, token, d_head])` is called for every layer,
+    `layers(layer, [tangent, example, token, width])` for what leaves it.
     """
     if way(model, batch) == "bundle":
         with torch.no_grad():

@@ -209,7 +209,8 @@ def _mul(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     a, b = args
     primal = func(primal_of(a), primal_of(b))
     if isinstance(a, Bundle) and isinstance(b, Bundle):
-        # The second product goes into the first: three tensors of tangents at once would set the peak of a composed activation.
+        # The second product goes into the first: three tensors of tangents at once would set the peak of a composed
+        # activation.
         tangent = (lifted(a, primal.ndim) * b.primal).addcmul_(a.primal, lifted(b, primal.ndim))
     else:
         moving, fixed = (a, b) if isinstance(a, Bundle) else (b, a)
@@ -287,7 +288,8 @@ def norm_tangent(tangent: Tensor, normed: Tensor, scale: Tensor) -> Tensor:
     """`scale · (t − mean t − x̂ · mean(t·x̂))`: the derivative of a layer norm at x̂ along t."""
     if use_compiled():
         return _compiled_norm()(tangent, normed, scale)
-    # Both means at once, as products with the two vectors (1, x̂)/d of each token: one reading of the tangents instead of three.
+    # Both means at once, as products with the two vectors (1, x̂)/d of each token: one reading of the tangents instead
+    # of three.
     width = normed.shape[-1]
     rows = tangent.flatten(1, -2).transpose(0, 1)  # token, tangent, width
     flat = normed.reshape(-1, width)

@@ -37,8 +37,9 @@ MARGIN = 1.1  # a foretold error is taken for this much larger: a variance from 
 class Sketch:
     """Estimated contributions `[example, layer, head, receiving, source]` with standard errors and 95 % intervals; `layers` those to what leaves each layer.
 
-    `tangents[example]` random tangents were used for each token; `total_variation[example]` is the foretold median over rows of `½ Σ_i |estimate − truth|`.
-    `exact[example]`: so many tangents were needed that the exact computation was cheaper, and done.
+    `tangents[example]` random tangents were used for each token; `total_variation[example]` is the foretold median over
+    rows of `½ Σ_i |estimate − truth|`. `exact[example]`: so many tangents were needed that the exact computation was
+    cheaper, and done.
     """
 
     shares: Tensor
@@ -63,15 +64,17 @@ def sketch(
 ) -> Sketch:
     """Contributions of the input to every head's output by k random tangents per token.
 
-    With u of independent signs, `E ‖J u‖² = ‖J‖²`; the mean s over k of them estimates the squared norm of a block, its square root the norm, and those of a row, divided by
-    their sum, the contributions. Their errors follow from the spread of the k values: `log s` varies about as the logarithm of a χ² with `2k/r` degrees of
-    freedom, r being the relative
-    variance of one value (a token's own, drawn towards the mean of its row). The interval is one of the logit of the contribution, with Student's t (Welch).
+    With u of independent signs, `E ‖J u‖² = ‖J‖²`; the mean s over k of them estimates the squared norm of a block, its
+    square root the norm, and those of a row, divided by their sum, the contributions. Their errors follow from the
+    spread of the k values: `log s` varies about as the logarithm of a χ² with `2k/r` degrees of freedom, r being the
+    relative variance of one value (a token's own, drawn towards the mean of its row). The interval is one of the logit
+    of the contribution, with Student's t (Welch).
 
     Parameters
     ----------
     error
-        Wanted median over rows of the total variation `½ Σ_i |estimate − truth|`: k is chosen for it, example by example.
+        Wanted median over rows of the total variation `½ Σ_i |estimate − truth|`: k is chosen for it, example by
+        example.
     tangents
         k, instead of choosing it.
     seed

@@ -19,8 +19,9 @@ TOP = 6
 def special_table(dataset: xr.Dataset, token_type: str = "sep", top: int = 12) -> pd.DataFrame:
     """What the heads that look most at one type of token really gather: one row a head, the largest attention share first (Pascual et al. 2021, §9.1).
 
-    Columns: the head, the share of its attention on tokens of that type, what those tokens contribute to its output from the layer below and from the input,
-    what each receiving token contributes to itself, and what tokens that are neither special nor punctuation contribute from the input.
+    Columns: the head, the share of its attention on tokens of that type, what those tokens contribute to its output
+    from the layer below and from the input, what each receiving token contributes to itself, and what tokens that are
+    neither special nor punctuation contribute from the input.
     """
     share = dataset["share"].sel(receiver="all")
     if token_type not in share["token_type"].values:

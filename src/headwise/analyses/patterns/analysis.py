@@ -1,4 +1,4 @@
-"""Which of five patterns each head's maps show: vertical, diagonal, both, block or none (Kovaleva et al. 2019, §4.1)."""
+"""Which of five patterns a head's maps show: vertical, diagonal, both, block or none (Kovaleva et al. 2019, §4.1)."""
 
 from __future__ import annotations
 

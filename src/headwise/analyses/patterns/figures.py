@@ -95,8 +95,9 @@ def shares(dataset: xr.Dataset) -> Figure:
             colour = style.GREY if pattern == "heterogeneous" else COLOURS[pattern]
             if ends is not None:
                 left.hlines(k + offset, ends[0][k], ends[1][k], color=colour, linewidth=1.2)
-            drawn = {"color": colour, "markerfacecolor": colour if marker == "o" else "white", "markersize": 4.5}
-            left.plot(value[k], k + offset, marker, label=label if k == 0 else None, **drawn)
+            face = colour if marker == "o" else "white"
+            (point,) = left.plot(value[k], k + offset, marker, color=colour, markerfacecolor=face, markersize=4.5)
+            point.set_label(label if k == 0 else "_")
     left.set_yticks(place, PATTERNS)
     left.invert_yaxis()
     left.set_xlim(-0.02 * left.get_xlim()[1], None)  # a share of 0 is drawn whole
@@ -188,9 +189,9 @@ def _stack(ax: Axes, values: np.ndarray, names: Sequence[str], numbers: bool = F
     below = np.zeros(len(names))
     for k, pattern in enumerate(PATTERNS):
         height = np.nan_to_num(values[:, k])
-        look = {"color": COLOURS[pattern], "hatch": _HATCHES[pattern], "edgecolor": "white", "linewidth": 0.4}
-        ax.bar(place, height, 0.8, below, **look)
-        box = {"facecolor": COLOURS[pattern], "edgecolor": "none", "pad": 0.8} if _HATCHES[pattern] else None
+        colour, hatch = COLOURS[pattern], _HATCHES[pattern]
+        ax.bar(place, height, 0.8, below, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4)
+        box = {"facecolor": colour, "edgecolor": "none", "pad": 0.8} if hatch else None
         for bar in np.flatnonzero(height > 0.04).tolist() if numbers else ():
             ink = "white" if pattern in DARK else style.INK
             _print(ax, bar, below[bar] + height[bar] / 2, height[bar], ink, box)

@@ -14,8 +14,8 @@ TOP_SHARE = 0.01
 def bins(lengths: Tensor, width: int, start: int = 0, stop: int | None = None) -> Tensor:
     """One-hot `[example, SIZE, token]`: which of at most SIZE groups each of the tokens `start..stop` falls into.
 
-    Up to SIZE tokens, each is its own group; beyond, token t of n falls into group `⌊t · SIZE / n⌋`, so that groups are neighbours and (nearly) of one size.
-    Padding tokens belong to none.
+    Up to SIZE tokens, each is its own group; beyond, token t of n falls into group `⌊t · SIZE / n⌋`, so that groups are
+    neighbours and (nearly) of one size. Padding tokens belong to none.
     """
     stop = width if stop is None else stop
     tokens = torch.arange(start, stop, device=lengths.device)
@@ -26,11 +26,12 @@ def bins(lengths: Tensor, width: int, start: int = 0, stop: int | None = None) -
 
 
 def shrink(weights: Tensor, lengths: Tensor, start: int = 0) -> Tensor:
-    """Mass between groups of tokens: `[example, head, row, key]`, the rows from `start` on, to `[example, head, SIZE, SIZE]`.
+    """Mass between groups of tokens: `[example, head, row, key]`, rows from `start` on, to `[..., SIZE, SIZE]`.
 
-    `M[I, J] = 1/|I| Σ_{i ∈ I} Σ_{j ∈ J} A[i, j]`: how much a token of group I gives to group J, so rows still sum to one. It is linear, so blocks of rows add up.
-    A head on the previous token keeps a full diagonal, a head on one token a full stripe, and a head on its segment a full block, however long the input. Maps of at
-    most SIZE tokens are left as they are, in the upper left corner.
+    `M[I, J] = 1/|I| Σ_{i ∈ I} Σ_{j ∈ J} A[i, j]`: how much a token of group I gives to group J, so rows still sum to
+    one. It is linear, so blocks of rows add up. A head on the previous token keeps a full diagonal, a head on one token
+    a full stripe, and a head on its segment a full block, however long the input. Maps of at most SIZE tokens are left
+    as they are, in the upper left corner.
     """
     keys = bins(lengths, weights.shape[-1]).to(weights.dtype)
     rows = bins(lengths, weights.shape[-1], start, start + weights.shape[-2]).to(weights.dtype)
@@ -39,7 +40,7 @@ def shrink(weights: Tensor, lengths: Tensor, start: int = 0) -> Tensor:
 
 
 def shrink_visible(visible: Tensor, lengths: Tensor, start: int = 0) -> Tensor:
-    """How many of the pairs of two groups are visible: `[example, 1 or head, row, key]` to `[example, 1 or head, SIZE, SIZE]`; blocks of rows add up."""
+    """How many pairs of two groups are visible, `[example, 1 or head, SIZE, SIZE]`; blocks of rows add up."""
     keys = bins(lengths, visible.shape[-1]).float()
     rows = bins(lengths, visible.shape[-1], start, start + visible.shape[-2]).float()
     return rows[:, None] @ (visible.float() @ keys[:, None].transpose(-1, -2))
@@ -50,10 +51,12 @@ def images(mass: Tensor, seen_pairs: Tensor, lengths: Tensor) -> Tensor:
 
     Maps of fewer than SIZE groups are stretched by repeating their cells. Channels:
 
-    - `seen`: the map as a labeller sees it, the square root of the weight over the map's 99th percentile of visible weights, at most 1;
+    - `seen`: the map as a labeller sees it, the square root of the weight over the map's 99th percentile of visible
+      weights, at most 1;
     - `weight`: the square root of the weight itself;
     - `visible`: 1 where a query may look;
-    - `column`: the square root of the mean weight of each column over the rows that may look there, along the whole column;
+    - `column`: the square root of the mean weight of each column over the rows that may look there, along the whole
+      column;
     - `offset`: the square root of the mean weight at each distance from the diagonal, along it.
     """
     groups = lengths.clamp(max=SIZE)

@@ -1,4 +1,4 @@
-"""The classifier of attention maps: a network of eight convolutions, and its trained weights that come with the package."""
+"""The classifier of attention maps: a network of eight convolutions, and its trained weights, which are shipped."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def typical_maps() -> dict[str, list[np.ndarray]]:
 
 
 def shade(weights: np.ndarray) -> np.ndarray:
-    """A map as labellers see it: the square root of the weight over the 99th percentile of visible weights, at most 1."""
+    """A map as labellers see it: the square root of the weight over the 99th percentile of the visible, at most 1."""
     causal = not np.triu(weights, 1).any()
     visible = weights[np.tril_indices(len(weights))] if causal else weights.ravel()
     return np.sqrt(np.clip(weights / max(float(np.quantile(visible, 0.99)), 1e-9), 0, 1))

@@ -54,7 +54,7 @@ def main() -> None:
     dev = tuple(
         Example(text=" ".join(random.choice(words, args.length)), label=str(i % 2)) for i in range(args.examples)
     )
-    task = Task("bench", "classification", ("accuracy",), ("0", "1"), (), dev)
+    task = Task.of_parts("bench", (), dev)
     subject = TaskSubject(classifier, tokenizer, task, max_length=args.length)
     model = subject.model
     conditions = single_heads(model.layers, model.heads)

@@ -16,7 +16,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from headwise.probes import PENALTIES, ProbeSettings, Split, fit_probes
+from headwise.probes import PENALTIES, ProbeSettings, fit_probes
+from headwise.text.tasks import Split
 
 WANTED = {"cpu": 8.0, "cuda": 50.0}
 

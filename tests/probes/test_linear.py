@@ -12,17 +12,10 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from headwise.core.errors import InputError, ParameterError
-from headwise.probes import (
-    ArrayFeatures,
-    JoinedFeatures,
-    PairFeatures,
-    ProbeSettings,
-    Split,
-    fit_probes,
-    fit_regressions,
-)
+from headwise.probes import ArrayFeatures, JoinedFeatures, PairFeatures, ProbeSettings, fit_probes, fit_regressions
 from headwise.probes.linear import pick
 from headwise.probes.settings import make_folds
+from headwise.text.tasks import Split
 
 PENALTIES = (1e-5, 1e-3, 1e-1)
 

@@ -10,7 +10,8 @@ from sklearn import metrics as reference
 
 from headwise.core.errors import InputError, ParameterError
 from headwise.text import Corpus, Example
-from headwise.text.tasks import GLUE, METRICS, read_task, score
+from headwise.text.known_tasks import NUMBERS
+from headwise.text.tasks import GLUE, METRICS, Task, read_task, score
 
 
 def test_metrics_are_those_of_scikit_learn_and_scipy() -> None:
@@ -86,15 +87,23 @@ def test_every_glue_task_is_read_from_its_folder(name: str, tmp_path: Path) -> N
     assert task.fingerprint() == read_task(name, data=folder / name).fingerprint()
 
 
+def test_a_limited_regression_keeps_its_parts_and_numbers() -> None:
+    task = Task.of_parts("own", tuple(corpus(*map(float, range(20)))), tuple(corpus(*map(float, range(9)))), NUMBERS)
+    limited = task.limit(5, None, 4)
+    assert (limited.kind, limited.second_metric, limited.classes, limited.outputs) == ("regression", "spearman", (), 1)
+    assert (len(limited.train), len(limited.dev)) == (5, 4)
+    assert {example.label for example in limited.dev} <= set(map(float, range(9)))
+
+
 def test_class_numbers_follow_the_sorted_labels(tmp_path: Path) -> None:
     task = read_task("RTE", data=glue(tmp_path))
-    assert task.labels == ("entailment", "not_entailment")
+    assert task.classes == ("entailment", "not_entailment")
     assert task.targets(task.dev).tolist() == [0, 1, 0, 1]
 
 
 def test_f1_is_of_the_label_1(tmp_path: Path) -> None:
     task = read_task("MRPC", data=glue(tmp_path))
-    assert task.labels[1] == "1"
+    assert task.classes[1] == "1"
 
 
 def corpus(*labels: object, pair: bool = False) -> Corpus:

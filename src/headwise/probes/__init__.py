@@ -3,7 +3,7 @@
 from headwise.probes.features import ArrayFeatures, Features, JoinedFeatures, PairFeatures
 from headwise.probes.linear import ProbeScores, fit_probes, fit_regressions
 from headwise.probes.ridge import greedy_heads
-from headwise.probes.settings import PENALTIES, ProbeSettings, Split
+from headwise.probes.settings import PENALTIES, ProbeSettings
 
 __all__ = [
     "PENALTIES",
@@ -13,7 +13,6 @@ __all__ = [
     "PairFeatures",
     "ProbeScores",
     "ProbeSettings",
-    "Split",
     "fit_probes",
     "fit_regressions",
     "greedy_heads",

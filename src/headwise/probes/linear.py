@@ -13,8 +13,9 @@ from headwise.core.errors import ParameterError
 from headwise.probes.features import ArrayFeatures, Features, Scaler, load, with_ones
 from headwise.probes.lbfgs import fit_lbfgs
 from headwise.probes.ridge import fit_ridge, one_hot
-from headwise.probes.settings import ProbeSettings, Split, encode_labels, encode_targets, make_folds
+from headwise.probes.settings import ProbeSettings, encode_labels, encode_targets, make_folds
 from headwise.probes.sgd import accuracies, fit_senteval, predictions
+from headwise.text.tasks import Split
 
 EARLY_STOPPING_SHARE = 0.05  # of the pool, when cross-validation has used all of it (SentEval's validation_split)
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from headwise.core.errors import InputError, ParameterError
+from headwise.text.tasks import Split
 
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 SOLVERS = ("senteval", "lbfgs", "ridge")
@@ -83,24 +84,6 @@ class ProbeSettings:
             raise ParameterError(
                 f"`folds` must be at least 2, or nothing for no cross-validation; it is {self.folds!r}."
             )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Split:
-    """Which examples train, validate and test; indices into the features' example axis."""
-
-    train: np.ndarray
-    validation: np.ndarray
-    test: np.ndarray
-
-    def __post_init__(self) -> None:
-        for name in ("train", "validation", "test"):
-            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.int64))
-
-    @property
-    def pool(self) -> np.ndarray:
-        """Training and validation part together, in example order."""
-        return np.sort(np.concatenate([self.train, self.validation]))
 
 
 def encode_labels(labels: Any, split: Split, task: str = "task") -> tuple[np.ndarray, tuple[str, ...]]:

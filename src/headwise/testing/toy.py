@@ -33,9 +33,7 @@ def toy_examples(count: int, seed: int = 0, pairs: bool = False, regression: boo
 def toy_task(count: int = 64, *, pairs: bool = False, regression: bool = False) -> Task:
     """The toy task with `count` examples in each part."""
     train, dev = (toy_examples(count, seed, pairs, regression) for seed in (1, 2))
-    if regression:
-        return Task("toy", "regression", ("pearson", "spearman"), (), train, dev)
-    return Task("toy", "classification", ("accuracy", "f1"), ("0", "1"), train, dev)
+    return Task.of_parts("toy", train, dev, ("pearson", "spearman") if regression else ("accuracy", "f1"))
 
 
 def toy_folder(

@@ -22,10 +22,10 @@ from headwise.core.errors import InputError, OutputError, ParameterError
 from headwise.models import HeadModel
 from headwise.models import vectors as vectors_module
 from headwise.models.vectors import collect_vectors, pool_tokens, token_rule
-from headwise.probes import ProbeSettings, Split, fit_probes
+from headwise.probes import ProbeSettings, fit_probes
 from headwise.testing import eager_hidden, planted_model
 from headwise.text import Corpus, Example
-from headwise.text.tasks.probing import ProbeTask, glue_task, read_tasks, sample, senteval_task, task_from_examples
+from headwise.text.tasks import Split, Task, glue_task, read_tasks, sample, senteval_task, task_from_examples
 
 WORDS = [f"w{i}" for i in range(12)]
 BEHAVIOURS = [["next", "cls", "offset:+3"], ["cls", "sep", "offset:+2"]]
@@ -37,11 +37,11 @@ def sentences(count: int, seed: int = 0, lengths: tuple[int, int] = (4, 9)) -> l
     return [[WORDS[i] for i in random.choice(len(WORDS), random.integers(*lengths))] for _ in range(count)]
 
 
-def first_word_task(count: int = 260, name: str = "first", position: int = 0, classes: int = 3) -> ProbeTask:
+def first_word_task(count: int = 260, name: str = "first", position: int = 0, classes: int = 3) -> Task:
     """The label is told by one word of the sentence."""
     texts = sentences(count)
     examples = tuple(Example(text=" ".join(words), label=f"c{int(words[position][1:]) % classes}") for words in texts)
-    return ProbeTask(name, examples, Split(*np.split(np.arange(count), [count * 6 // 10, count * 8 // 10])))
+    return Task(name, examples, Split(*np.split(np.arange(count), [count * 6 // 10, count * 8 // 10])))
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ def test_decoders_are_read_at_their_last_token() -> None:
     assert token_rule(model, "mean") == "mean"
     texts = sentences(240)
     examples = tuple(Example(text=" ".join(words), label=str(int(words[-1][1:]) % 2)) for words in texts)
-    task = ProbeTask("last", examples, Split(*np.split(np.arange(240), [140, 190])))
+    task = Task("last", examples, Split(*np.split(np.arange(240), [140, 190])))
     found = probe(model, [task], settings=FAST, greedy=False, control=False, curve=())
     assert found.accuracy.values[0, 0, 0] == 1.0
     assert found.attrs["token"] == "last"
@@ -232,7 +232,7 @@ def test_pairs_as_features_and_as_one_input(planted: HeadModel) -> None:
         Example(text=" ".join(one), pair=" ".join(two), label=float(one[0] == two[0]))
         for one, two in zip(left, right, strict=True)
     )
-    task = ProbeTask(
+    task = Task(
         "same",
         tuple(replace(e, label=str(int(e.label))) for e in examples),
         Split(*np.split(np.arange(200), [130, 165])),
@@ -241,7 +241,7 @@ def test_pairs_as_features_and_as_one_input(planted: HeadModel) -> None:
     joint = probe(planted, [task], settings=FAST, pairs="joint", curve=(), greedy=False, control=False)
     assert apart.accuracy.values[0, 0, 0] > 0.85  # |u - v| of the heads that read the first words
     assert joint.accuracy.values[0, 0, 0] < 0.75  # one input's [CLS] never sees the second first word there
-    numeric = ProbeTask("score", examples, task.split, "regression", "spearman")
+    numeric = Task("score", examples, task.split, ("pearson", "spearman"))
     found = probe(planted, [numeric], settings=FAST, pairs="features", curve=(1,))
     assert found.accuracy.values[0, 0, 0] > 0.6
     assert np.isfinite(found.pooled_spearman.values).all()
@@ -406,7 +406,7 @@ def test_the_experiment_runs_on_a_labelled_corpus(planted: HeadModel, tmp_path: 
 
 def test_features_of_pairs_take_first_and_second_sentences(planted: HeadModel) -> None:
     examples = tuple(Example(text=f"w{i}", pair=f"w{i + 1}", label=str(i % 2)) for i in range(6))
-    task = ProbeTask("p", examples, Split([0, 1], [2, 3], [4, 5]))
+    task = Task("p", examples, Split([0, 1], [2, 3], [4, 5]))
     from headwise.analyses.probing.analysis import task_vectors
 
     vectors = task_vectors(planted, task, "features")

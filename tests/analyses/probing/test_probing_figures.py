@@ -9,9 +9,8 @@ import xarray as xr
 from headwise.analyses.contract import Shape
 from headwise.analyses.probing.result import probing_dataset
 from headwise.plots import figures_for
-from headwise.probes import Split
 from headwise.text import Example
-from headwise.text.tasks.probing import SENTEVAL, ProbeTask
+from headwise.text.tasks import SENTEVAL, Split, Task
 
 LAYERS, HEADS, TEST = 3, 4, 40
 
@@ -39,7 +38,10 @@ def made(names: list[str], kind: str = "classification", greedy: bool = True) ->
             fit |= {f"{part}/penalty": np.full(units, 0.1), f"{part}/spearman": random.random(units)}
         fit["control/truth"] = truth
         fits.append(fit)
-    tasks = [ProbeTask(name, examples, split, kind) for name in names]
+    tasks = [
+        Task(name, examples, split, ("pearson", "spearman") if kind == "regression" else ("accuracy",))
+        for name in names
+    ]
     return probing_dataset(tasks, fits, Shape(LAYERS, HEADS, 8, 32, False, 16, ()), 4, (2, 4))
 
 

@@ -21,7 +21,7 @@ from headwise.run import make_atlas
 from headwise.testing.models import random_model
 from headwise.testing.toy import WORDS, toy_examples
 from headwise.text import Corpus
-from headwise.text.tasks.probing import read_tasks
+from headwise.text.tasks import read_tasks
 
 EXAMPLES = toy_examples(14, pairs=True)
 

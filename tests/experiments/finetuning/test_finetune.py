@@ -62,7 +62,7 @@ def test_every_pooling_and_start_ends_in_a_folder_that_gives_the_same_prediction
     model, _ = open_classifier(saved)
     rows = rows_of(folder, task)
     lines = (tmp_path / record.folder / "predictions.tsv").read_text().splitlines()[1:]
-    assert [line.split("\t")[2] for line in lines] == [task.labels[i] for i in predict(model, task, rows)]
+    assert [line.split("\t")[2] for line in lines] == [task.classes[i] for i in predict(model, task, rows)]
     assert record.metrics["accuracy"] == np.mean([a == b for a, b in (line.split("\t")[1:] for line in lines)])
     opened = HeadModel.open(saved)
     assert (opened.layers, opened.heads) == (3, 4)

@@ -20,7 +20,7 @@ from headwise.probes import PENALTIES, ProbeSettings
 from headwise.probes.settings import SOLVERS
 from headwise.stats.corrections import CORRECTIONS
 from headwise.text.example import Example
-from headwise.text.tasks.probing import ProbeTask, read_tasks, task_from_examples
+from headwise.text.tasks import Task, read_tasks, task_from_examples
 
 Report = Callable[[str, int, int], None]
 
@@ -54,7 +54,7 @@ def probe(
     model
         A `HeadModel`, or what `HeadModel.open` takes.
     tasks
-        SentEval files, GLUE folders, folders of them, labelled corpora, `ProbeTask`s, or a list of such.
+        SentEval files, GLUE folders, folders of them, labelled corpora, `Task`s, or a list of such.
     settings
         How probes are fitted (`ProbeSettings`); by default full-batch logistic regression on standardised vectors. `ProbeSettings(solver="senteval", folds=5)` is the paper's.
     token
@@ -125,7 +125,7 @@ def default_settings(model: Any, seed: int = 0) -> ProbeSettings:
 
 def _fit(
     model: Any,
-    task: ProbeTask,
+    task: Task,
     options: FitOptions,
     rule: str,
     dtype: str,
@@ -148,7 +148,7 @@ def _fit(
 
 def task_vectors(
     model: Any,
-    task: ProbeTask,
+    task: Task,
     pairs: str = "joint",
     token: str = "auto",
     dtype: str = "float32",

@@ -31,7 +31,7 @@ from headwise.probes import (
 from headwise.probes.linear import pearson
 from headwise.probes.ridge import one_hot
 from headwise.probes.settings import encode_labels, encode_targets
-from headwise.text.tasks.probing import ProbeTask
+from headwise.text.tasks import Task
 
 PAIRS = ("joint", "features")
 CURVE = (1, 2, 3, 4, 6, 8)  # with H, 3H/2, 2H and 3H: where the curve over n is measured unless said otherwise
@@ -75,7 +75,7 @@ class FitOptions:
         return top, curve
 
 
-def features_of(vectors: Vectors, task: ProbeTask) -> tuple[Features, Features]:
+def features_of(vectors: Vectors, task: Task) -> tuple[Features, Features]:
     """Features of heads and of layers: the vectors as they are, or `[u; v; |u−v|; u*v]` where first and second sentences lie one after the other."""
     count = len(task.examples)
     if len(vectors) == count:
@@ -90,7 +90,7 @@ def ranked(validation: np.ndarray) -> np.ndarray:
     return np.argsort(-validation, kind="stable")
 
 
-def control_labels(task: ProbeTask, seed: int) -> list[Any]:
+def control_labels(task: Task, seed: int) -> list[Any]:
     """Random labels of the same shape: within each part the labels are dealt out anew, the same label to the same text."""
     labels, out = task.labels, list(task.labels)
     random = np.random.RandomState(seed + 1)
@@ -104,7 +104,7 @@ def control_labels(task: ProbeTask, seed: int) -> list[Any]:
 
 
 def fit_task(
-    task: ProbeTask, vectors: Vectors, options: FitOptions, report: Callable[[str], None] | None = None
+    task: Task, vectors: Vectors, options: FitOptions, report: Callable[[str], None] | None = None
 ) -> dict[str, np.ndarray]:
     """All probes of one task.
 
@@ -160,7 +160,7 @@ def fit_task(
     return out
 
 
-def fit_baseline(task: ProbeTask, vectors: Vectors, options: FitOptions) -> dict[str, np.ndarray]:
+def fit_baseline(task: Task, vectors: Vectors, options: FitOptions) -> dict[str, np.ndarray]:
     """Heads and layers alone, for a model with random weights."""
     fit = fit_regressions if task.kind == "regression" else fit_probes
     head_features, layer_features = features_of(vectors, task)
@@ -179,7 +179,7 @@ def _store(out: dict[str, np.ndarray], name: str, scores: ProbeScores) -> None:
         out[f"{name}/spearman"] = scores.spearman
 
 
-def _majority(task: ProbeTask) -> np.ndarray:
+def _majority(task: Task) -> np.ndarray:
     """The class that is most frequent in training (the first among equals); NaN for regression."""
     if task.kind == "regression":
         return np.array(np.nan)
@@ -188,7 +188,7 @@ def _majority(task: ProbeTask) -> np.ndarray:
 
 
 def _greedy(
-    task: ProbeTask, features: Features, order: np.ndarray, steps: int, options: FitOptions
+    task: Task, features: Features, order: np.ndarray, steps: int, options: FitOptions
 ) -> tuple[list[int], list[float]]:
     """Forward selection among the heads that are best singly, as many as the Gram matrix of their vectors leaves room for."""
     device = options.settings.device

@@ -12,7 +12,7 @@ from scipy import stats as scipy_stats
 from headwise.stats.corrections import correct
 from headwise.stats.intervals import LEVEL, mean_interval, wilson_interval
 from headwise.stats.tests import mcnemar_exact
-from headwise.text.tasks.probing import SENTEVAL, ProbeTask
+from headwise.text.tasks import SENTEVAL, Task
 
 if TYPE_CHECKING:
     from headwise.analyses.contract import Shape
@@ -23,7 +23,7 @@ Fitted = Mapping[str, np.ndarray]
 
 
 def probing_dataset(
-    tasks: Sequence[ProbeTask],
+    tasks: Sequence[Task],
     fits: Sequence[Fitted],
     shape: Shape,
     top: int,
@@ -59,7 +59,7 @@ def probing_dataset(
 
 class _Builder:
     def __init__(
-        self, tasks: Sequence[ProbeTask], fits: Sequence[Fitted], shape: Shape, top: int, curve: tuple[int, ...]
+        self, tasks: Sequence[Task], fits: Sequence[Fitted], shape: Shape, top: int, curve: tuple[int, ...]
     ) -> None:
         self.tasks, self.fits, self.shape, self.top, self.curve = tasks, fits, shape, top, curve
         self.heads = (shape.layers, shape.heads)
@@ -138,8 +138,8 @@ class _Builder:
                 if f"{name}/test" not in fit:
                     continue
                 scores[i, j] = fit[f"{name}/test"][row]
-                if task.metric:
-                    extra[task.metric][i, j] = second_metric(task.metric, fit, name, row)
+                if task.second_metric:
+                    extra[task.second_metric][i, j] = second_metric(task.second_metric, fit, name, row)
         self.poolings = poolings
         self._scored("pooled_accuracy", ("task", "pooling"), scores, "test score of a probe on the pooled vector")
         for name, values in extra.items():
@@ -267,7 +267,7 @@ class _Builder:
             "rank": np.arange(self.ranks),
             "kind": ("task", [task.kind for task in self.tasks]),
             "group": ("task", [task.group for task in self.tasks]),
-            "paper_task": ("task", [SENTEVAL[name].paper if name in SENTEVAL else name for name in names]),
+            "paper_task": ("task", [SENTEVAL[name][0] if name in SENTEVAL else name for name in names]),
             "train_n": ("task", [len(task.split.train) for task in self.tasks]),
             "validation_n": ("task", [len(task.split.validation) for task in self.tasks]),
         }

@@ -237,7 +237,7 @@ def _own_targets(task: Task, classifier: TaskModel) -> np.ndarray:
         str(label).lower(): number
         for label, number in (getattr(classifier.encoder.config, "label2id", None) or {}).items()
     }
-    named = [label.lower() for label in task.labels]
+    named = [label.lower() for label in task.classes]
     if task.regression or set(known) != set(named):
         return targets
     return np.array([known[named[i]] for i in targets.tolist()], dtype=np.int64)

@@ -18,7 +18,7 @@ from headwise.probes import ProbeSettings
 from headwise.probes.settings import encode_labels, encode_targets
 from headwise.stats.bootstrap import resamples
 from headwise.stats.corrections import correct
-from headwise.text.tasks.probing import read_tasks
+from headwise.text.tasks import read_tasks
 
 REPEATS = 500  # resamples behind an interval: one for each head of each model
 
@@ -51,7 +51,7 @@ def probing_change(
             fitted = fit_baseline(task, vectors, options)
             scores[m, t] = fitted["heads/test"].reshape(size)
             said.append(fitted["heads/predicted"])
-        regression = task.kind == "regression"
+        regression = task.regression
         labels = (
             encode_targets(task.labels, task.split, task.name)
             if regression

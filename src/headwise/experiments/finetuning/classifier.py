@@ -233,9 +233,9 @@ def make_classifier(
     if pooling == "last_layer":
         config.num_labels = task.outputs
         config.problem_type = "regression" if task.regression else "single_label_classification"
-        if task.labels:
-            config.id2label = dict(enumerate(task.labels))
-            config.label2id = {label: i for i, label in enumerate(task.labels)}
+        if task.classes:
+            config.id2label = dict(enumerate(task.classes))
+            config.label2id = {label: i for i, label in enumerate(task.classes)}
         if getattr(config, "pad_token_id", None) is None:
             config.pad_token_id = (
                 tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id

@@ -14,9 +14,8 @@ from headwise.core.errors import InputError, ParameterError
 from headwise.core.files import write_atomically
 from headwise.models import HeadModel
 from headwise.models.vectors import collect_vectors
-from headwise.probes import ProbeSettings, Split, fit_probes, fit_regressions
-from headwise.text.tasks import Task
-from headwise.text.tasks.probing import sample
+from headwise.probes import ProbeSettings, fit_probes, fit_regressions
+from headwise.text.tasks import Split, Task, sample
 
 EXAMPLES = 2500  # of the training part that are probed
 HELD_OUT = 0.2

@@ -314,7 +314,7 @@ class _Job:
         """`predictions.tsv`: the dev examples in their order, with what is so and what the model said (for paired tests between trainings)."""
         truth, said = self.rows()["dev"].targets, trained.predicted
         lines = ["index\ttruth\tpredicted"]
-        names = self.task.labels
+        names = self.task.classes
         for i, (true, predicted) in enumerate(zip(truth.tolist(), np.asarray(said).tolist(), strict=True)):
             lines.append(f"{i}\t{names[true]}\t{names[predicted]}" if names else f"{i}\t{true:.6g}\t{predicted:.6g}")
         from headwise.core.files import write_atomically

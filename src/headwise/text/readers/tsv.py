@@ -3,59 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from headwise.core.errors import InputError, ParameterError, unknown
 from headwise.text.corpus import Notes
 from headwise.text.example import Example
+from headwise.text.known_tasks import NAMED, TASKS, KnownTask, known_task
 from headwise.text.readers.files import TextFile
 
-
-@dataclass(frozen=True)
-class Task:
-    """Which columns of a task's file are text, second text and label; `header` False for files without one, whose columns are numbered."""
-
-    name: str
-    text: str
-    pair: str | None
-    label: str
-    header: bool = True
-    regression: bool = False
-    columns: int = 0  # of a file without header
-
-
-# The order matters: the first task whose text columns a header has is taken.
-TASKS = (
-    Task("MRPC", "#1 String", "#2 String", "Quality"),
-    Task("STS-B", "sentence1", "sentence2", "score", regression=True),
-    Task("QQP", "question1", "question2", "is_duplicate"),
-    Task("QNLI", "question", "sentence", "label"),
-    Task("MNLI", "sentence1", "sentence2", "gold_label"),
-    Task("RTE", "sentence1", "sentence2", "label"),
-    Task("WNLI", "sentence1", "sentence2", "label"),
-    Task("SST-2", "sentence", None, "label"),
-    Task("CoLA", "3", None, "1", header=False, columns=4),
-    Task("XNLI", "0", "1", "2", header=False, columns=3),
-    Task("pairs of texts", "text1", "text2", "label"),
-    Task("premise and hypothesis", "premise", "hypothesis", "label"),
-    Task("text and pair", "text", "pair", "label"),
-    Task("text", "text", None, "label"),
-    Task("scored text", "text", None, "score", regression=True),
-)
-NAMED = {task.name.lower(): task for task in TASKS if " " not in task.name and task.name != "text"}
-ALSO = {"sst2": "sst-2", "stsb": "sts-b", "mnli-m": "mnli", "mnli-mm": "mnli"}
 NLI_LABELS = {"neutral", "contradiction", "entailment", "contradictory"}
 
 
-def task_by_name(name: str) -> Task:
+def task_by_name(name: str) -> KnownTask:
     """A GLUE task by its name, in any case."""
-    found = NAMED.get(ALSO.get(name.lower(), name.lower()))
+    found = known_task(name)
     if found is None:
         raise ParameterError(unknown("GLUE task", name, (task.name for task in NAMED.values())))
     return found
 
 
-def task_of_header(header: Sequence[str]) -> Task | None:
+def task_of_header(header: Sequence[str]) -> KnownTask | None:
     """The task that a header line belongs to: its label column too must be there, except in test files, which have none."""
     for with_label in (True, False):
         for task in TASKS:
@@ -70,7 +36,7 @@ def is_glue_header(line: str) -> bool:
     return line.startswith("Quality\t#1 ID\t#2 ID\t")
 
 
-def task_without_header(row: Sequence[str]) -> Task | None:
+def task_without_header(row: Sequence[str]) -> KnownTask | None:
     """CoLA's four columns (source, 0 or 1, mark, sentence) or XNLI's three (premise, hypothesis, label)."""
     if len(row) == 4 and row[1] in ("0", "1") and row[2] in ("", "*", "**", "?", "??"):
         return NAMED["cola"]
@@ -99,8 +65,8 @@ def read_tsv(
         yield from _rows(file, notes, named, bad_rows)
 
 
-def _rows(file: TextFile, notes: Notes, named: Task | None, bad_rows: str | None) -> Iterator[Example]:
-    chosen: Task | None = None
+def _rows(file: TextFile, notes: Notes, named: KnownTask | None, bad_rows: str | None) -> Iterator[Example]:
+    chosen: KnownTask | None = None
     columns: Mapping[str, int] = {}
     width, first_bad = 0, ""
     for number, line in file.lines():
@@ -131,13 +97,13 @@ def _rows(file: TextFile, notes: Notes, named: Task | None, bad_rows: str | None
         )
 
 
-def _choose(row: Sequence[str], named: Task | None, where: str) -> tuple[Task, dict[str, int]]:
+def _choose(row: Sequence[str], named: KnownTask | None, where: str) -> tuple[KnownTask, dict[str, int]]:
     """The task of a file by its first row, and where its columns are."""
     header = [name.strip() for name in row]
     by_name = {name: index for index, name in enumerate(header)}
     if named is not None and not named.header:
         if "sentence" in by_name and named.name == "CoLA":  # CoLA's test file has a header and no labels
-            return Task("CoLA", "sentence", None, "label"), by_name
+            return KnownTask("CoLA", "sentence", None, "label"), by_name
         if len(row) != named.columns:
             raise InputError(f"{where}: the row has {len(row)} columns; a {named.name} file has {named.columns}.")
         return named, {str(i): i for i in range(named.columns)}
@@ -158,7 +124,7 @@ def _choose(row: Sequence[str], named: Task | None, where: str) -> tuple[Task, d
     return found, {str(i): i for i in range(found.columns)}
 
 
-def _problem(row: Sequence[str], width: int, task: Task, columns: Mapping[str, int]) -> str:
+def _problem(row: Sequence[str], width: int, task: KnownTask, columns: Mapping[str, int]) -> str:
     if len(row) != width:
         return f"the row has {len(row)} columns where the first line has {width}"
     if not row[columns[task.text]].strip():

@@ -9,24 +9,22 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.version import __version__
 
 if TYPE_CHECKING:
-    from headwise.analyses.contract import Analysis, known_analyses, make_analysis
+    from headwise.analyses.contract import Analysis, Experiment, Observer, known_analyses, make_analysis
+    from headwise.analyses.roles.sieves import sieve
     from headwise.atlas import Atlas
     from headwise.models import HeadModel
     from headwise.run import RunOptions, make_atlas
     from headwise.text import Corpus, Example, open_corpus
 
-# Names are imported when first used, so that `import headwise` and `headwise --help` take milliseconds, not the seconds that torch and transformers take.
+# Names are imported when first used, so that `import headwise` and `headwise --help` take milliseconds, not the seconds
+# that torch and transformers take.
 _HOMES = {
-    "Analysis": "headwise.analyses.contract",
-    "Atlas": "headwise.atlas",
-    "Corpus": "headwise.text",
-    "Example": "headwise.text",
-    "HeadModel": "headwise.models",
-    "RunOptions": "headwise.run",
-    "known_analyses": "headwise.analyses.contract",
-    "make_analysis": "headwise.analyses.contract",
-    "make_atlas": "headwise.run",
-    "open_corpus": "headwise.text",
+    "headwise.analyses.contract": ("Analysis", "Experiment", "Observer", "known_analyses", "make_analysis"),
+    "headwise.analyses.roles.sieves": ("sieve",),
+    "headwise.atlas": ("Atlas",),
+    "headwise.models": ("HeadModel",),
+    "headwise.run": ("RunOptions", "make_atlas"),
+    "headwise.text": ("Corpus", "Example", "open_corpus"),
 }
 
 __all__ = [
@@ -34,20 +32,24 @@ __all__ = [
     "Atlas",
     "Corpus",
     "Example",
+    "Experiment",
     "HeadModel",
     "HeadwiseError",
+    "Observer",
     "RunOptions",
     "__version__",
     "known_analyses",
     "make_analysis",
     "make_atlas",
     "open_corpus",
+    "sieve",
 ]
 
 
 def __getattr__(name: str) -> object:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
     raise AttributeError(f"module 'headwise' has no attribute '{name}'")
 
 

@@ -248,7 +248,7 @@ def test_ctrl_c_says_how_to_go_on(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runner_module, "_shard_states", interrupted)
+    monkeypatch.setattr(runner_module, "_shard_piece", interrupted)
     stopped = headwise("atlas", model_folder, "--corpus", corpus_file, "--out", tmp_path / "out")
     assert stopped.code == 130
     assert "the same command goes on" in stopped.err

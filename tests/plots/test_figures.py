@@ -50,7 +50,6 @@ def test_all_figures_of_the_two_groups_are_registered() -> None:
     ]
     assert [spec.name for spec in plots.figures_for("offsets")] == ["histogram", "centre", "distance"]
     assert plots.figures_for("no such group") == []
-    assert {"surface", "offsets"} <= set(plots.figure_groups())
 
 
 @pytest.mark.parametrize(("layers", "heads", "causal"), SHAPES)
@@ -273,3 +272,26 @@ def test_a_new_figure_is_found_by_its_group_and_its_name_is_its_own() -> None:
 def test_missing_variables_are_named() -> None:
     with pytest.raises(ParameterError, match=r"no variable 'max_weight'.*entropy"):
         surface_figures.max_weight(synthetic.surface(2, 2).drop_vars("max_weight"))
+
+
+def test_two_figures_or_tables_of_one_name_are_refused_and_the_same_one_again_is_not() -> None:
+    from headwise.plots import registry
+
+    def first(dataset: xr.Dataset) -> Figure:
+        return Figure()
+
+    def second(dataset: xr.Dataset) -> Figure:
+        return Figure()
+
+    try:
+        for function in (first, first):  # a cell that is run twice
+            plots.figure("made_up", name="one", title="One", caption="")(function)
+        with pytest.raises(ParameterError, match="Two figures of group 'made_up' are called 'one'"):
+            plots.figure("made_up", name="one", title="Two", caption="")(second)
+        assert [spec.title for spec in plots.figures_for("made_up")] == ["One"]
+        registry.table_of("made_up", name="one", title="One")(first)  # type: ignore[type-var]
+        with pytest.raises(ParameterError, match="Two tables of group 'made_up' are called 'one'"):
+            registry.table_of("made_up", name="one", title="Two")(second)  # type: ignore[type-var]
+    finally:
+        registry._FIGURES.pop(("made_up", "one"), None)
+        registry._TABLES.pop(("made_up", "one"), None)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headwise.cli import options
+from headwise.cli import common
 
 
 def open_subject(
@@ -57,11 +57,11 @@ def parse_sets(given: list[str] | None) -> dict[str, str]:
 
 
 def ablate_command(
-    model: options.Model = None,
-    task: options.TaskName = None,
-    data: options.Data = None,
-    dev: options.Dev = None,
-    corpus: options.CorpusSpec = None,
+    model: common.Model = None,
+    task: common.TaskName = None,
+    data: common.Data = None,
+    dev: common.Dev = None,
+    corpus: common.CorpusSpec = None,
     how: Annotated[str, typer.Option("--how", help="uniform (the paper's), zero or mean.")] = "uniform",
     heads: Annotated[
         str, typer.Option("--heads", help="Single heads to disable: all, none, a list (L7H9,L8H1) or a rule.")
@@ -74,20 +74,20 @@ def ablate_command(
             help="Heads disabled together, NAME=RULE: a list, L3, roles:delimiter, frames:top5; may be given again.",
         ),
     ] = None,
-    atlas: options.AtlasFile = None,
+    atlas: common.AtlasFile = None,
     importance: Annotated[
         bool, typer.Option("--importance/--no-importance", help="First-order importance too (Michel et al. 2019).")
     ] = True,
-    correction: Annotated[str, typer.Option("--correction", help="holm, benjamini_hochberg or none.")] = "holm",
+    correction: common.Correction = "holm",
     out_file: Annotated[Path, typer.Option("--out", help="A NetCDF file with the group `ablation`.")] = Path(
         "ablation.nc"
     ),
-    figures: Annotated[Path | None, typer.Option("--figures", help="A folder for figures.")] = None,
-    limit: options.Limit = None,
-    max_length: options.MaxLength = 128,
-    device: options.Device = None,
-    seed: options.Seed = 0,
-    overwrite: options.Overwrite = False,
+    figures: common.Figures = None,
+    limit: common.Limit = None,
+    max_length: common.MaxLength = 128,
+    device: common.Device = None,
+    seed: common.Seed = 0,
+    overwrite: common.Overwrite = False,
 ) -> None:
     """Disable every head, every layer, or sets of heads, and score what is left: a task's dev set, or the language-model loss.
 
@@ -100,24 +100,23 @@ def ablate_command(
       headwise ablate --corpus stories.txt --limit 200
     """
     from headwise.atlas import Atlas
-    from headwise.cli.common import Watch, err, out
     from headwise.core.version import __version__
     from headwise.experiments.ablation import ablate
     from headwise.run.shards import RunFolder
 
-    options.refuse_existing(out_file, overwrite)
+    common.refuse_existing(out_file, overwrite)
     subject = open_subject(model, task, data, dev, corpus, limit, max_length, device, seed)
     folder = out_file.with_name(f".{out_file.name}.run")
     if overwrite:
         RunFolder(folder).remove()
-    with options.stoppable("Finished batches are kept: the same command goes on from there."), Watch() as watch:
+    with common.stoppable("Finished batches are kept: the same command goes on from there."), common.Watch() as watch:
         dataset = ablate(
             subject,
             how=how,
             heads=heads,
             layers=layers,
             sets=parse_sets(sets),
-            atlas=options.load_atlas(atlas),
+            atlas=common.load_atlas(atlas),
             importance=importance,
             correction=correction,
             seed=seed,
@@ -131,21 +130,11 @@ def ablate_command(
     }
     Atlas({"ablation": dataset}, provenance).save(out_file, overwrite=overwrite)
     if dataset.attrs["note"]:
-        err.print(f"[dim]{dataset.attrs['note']}[/dim]")
-    if figures is not None:
-        draw_figures(dataset, "ablation", figures)
-    out.print(summary_table(dataset, str(out_file)))
+        common.err.print(f"[dim]{dataset.attrs['note']}[/dim]")
+    common.draw_figures({"ablation": dataset}, figures)
+    common.out.print(summary_table(dataset, str(out_file)))
     for line in summary_lines(dataset):
-        out.print(line)
-
-
-def draw_figures(dataset: Any, group: str, folder: Path) -> None:
-    from headwise.plots import save_figure
-    from headwise.plots.registry import figures_for
-
-    for spec in figures_for(group):
-        for drawn in spec.draw(dataset):
-            save_figure(drawn.figure, folder, f"{group}-{drawn.name}")
+        common.out.print(line)
 
 
 def summary_table(dataset: Any, title: str) -> Any:

@@ -3,49 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
-from headwise.cli.common import (
-    CorpusOption,
-    DeviceOption,
-    LimitOption,
-    MaxLengthOption,
-    ModelArgument,
-    ModelOption,
-    OverlongOption,
-    OverwriteOption,
-    ParserOption,
-    SetOption,
-    StackOption,
-    Watch,
-    out,
-    parse_settings,
-    running,
-)
+from headwise.cli import common
+
+if TYPE_CHECKING:
+    from headwise.atlas import Atlas
 
 SCREEN = 80  # rows of a table that are still read on a screen; of a longer one the first measure is shown
 
 
 def atlas(
-    model: ModelArgument = None,
-    corpus: CorpusOption = None,
+    model: common.Model = None,
+    corpus: common.CorpusSpec = None,
     analyses: Annotated[
         str | None, typer.Option("--analyses", help="Names with commas between; nothing for all that apply.")
     ] = None,
     out_folder: Annotated[Path, typer.Option("--out", help="Where the atlas goes.")] = Path("atlas"),
-    limit: LimitOption = None,
+    limit: common.Limit = None,
     full: Annotated[bool, typer.Option("--full", help="Lift the budgets: every analysis sees every example.")] = False,
-    settings: SetOption = None,
-    device: DeviceOption = None,
-    stack: StackOption = None,
-    max_length: MaxLengthOption = None,
-    overlong: OverlongOption = "truncate",
-    parser: ParserOption = None,
-    seed: Annotated[int, typer.Option("--seed", help="For everything random.")] = 0,
-    overwrite: OverwriteOption = False,
+    settings: common.Settings = None,
+    device: common.Device = None,
+    stack: common.Stack = None,
+    max_length: common.Longest = None,
+    overlong: common.Overlong = "truncate",
+    parser: common.Parser = None,
+    seed: common.Seed = 0,
+    overwrite: common.Overwrite = False,
 ) -> None:
     """Everything that applies to a model: DIR/atlas.nc, index.html, figures/, tables/.
 
@@ -57,40 +44,35 @@ def atlas(
 
       headwise atlas ./my-model --corpus pairs.tsv --analyses surface,offsets --limit 500
     """
-    from headwise.analyses.contract import known_analyses, make_analysis
+    from headwise.analyses.contract import choose_analyses, known_analyses
     from headwise.page.report import write_report
     from headwise.page.sample import choose_sample
     from headwise.run import RunOptions, Source
 
-    names = (
-        [n.strip() for n in analyses.split(",")]
-        if analyses
-        else [n for n, cls in known_analyses().items() if cls.automatic]
-    )
-    chosen_settings = parse_settings(settings, names)
-    chosen = [make_analysis(name, chosen_settings[name]) for name in names]
+    names = common.names_in(analyses) or [name for name, cls in known_analyses().items() if cls.automatic]
+    chosen = choose_analyses(names, common.parse_settings(settings, names))
     target = out_folder / "atlas.nc"
     source = Source(model, corpus, device, stack, None, max_length, overlong, parser)
     options = RunOptions(limit=limit, full=full, seed=seed, overwrite=overwrite)
-    with running(target, out_folder / ".run", chosen, source, options) as result, Watch() as watch:
-        page = write_report(result.atlas, out_folder, choose_sample(result.model, result.corpus), watch)
-    out.print(f"Atlas: {target}\nPage:  {page}")
+    with common.running(target, out_folder / ".run", chosen, source, options) as (made, run), common.Watch() as watch:
+        page = write_report(made, out_folder, choose_sample(run.model, run.corpus), watch)
+    common.out.print(f"Atlas: {target}\nPage:  {page}")
 
 
 def run(
     analysis: Annotated[str, typer.Argument(metavar="ANALYSIS", help="See `headwise list`.")],
-    model: ModelOption = None,
-    corpus: CorpusOption = None,
+    model: common.ModelOption = None,
+    corpus: common.CorpusSpec = None,
     out_file: Annotated[Path | None, typer.Option("--out", help="A NetCDF file; nothing for ANALYSIS.nc.")] = None,
-    limit: LimitOption = None,
-    settings: SetOption = None,
-    device: DeviceOption = None,
-    stack: StackOption = None,
-    max_length: MaxLengthOption = None,
-    overlong: OverlongOption = "truncate",
-    parser: ParserOption = None,
-    seed: Annotated[int, typer.Option("--seed", help="For everything random.")] = 0,
-    overwrite: OverwriteOption = False,
+    limit: common.Limit = None,
+    settings: common.Settings = None,
+    device: common.Device = None,
+    stack: common.Stack = None,
+    max_length: common.Longest = None,
+    overlong: common.Overlong = "truncate",
+    parser: common.Parser = None,
+    seed: common.Seed = 0,
+    overwrite: common.Overwrite = False,
 ) -> None:
     """One analysis, with its parameters, into one file.
 
@@ -100,34 +82,35 @@ def run(
 
       headwise run offsets --model gpt2 --corpus stories.txt --out gpt2-offsets.nc
     """
-    from headwise.analyses.contract import make_analysis
+    from headwise.analyses.contract import choose_analyses
     from headwise.run import RunOptions, Source
 
-    chosen = make_analysis(analysis, parse_settings(settings, [analysis])[analysis])
+    chosen = choose_analyses([analysis], common.parse_settings(settings, [analysis]))
     target = out_file or Path(f"{analysis}.nc")
     source = Source(model, corpus, device, stack, None, max_length, overlong, parser)
     options = RunOptions(limit=limit, seed=seed, overwrite=overwrite)
-    with running(target, target.with_name(f".{target.name}.run"), [chosen], source, options) as result:
+    with common.running(target, target.with_name(f".{target.name}.run"), chosen, source, options) as (made, _):
         pass
-    for line in chosen.headline(result.atlas[analysis]):
-        out.print(line, markup=False, highlight=False)
+    for line in chosen[0].headline(made[analysis]):
+        common.out.print(line, markup=False, highlight=False)
+    _show_summary(made, analysis, target)
+
+
+def _show_summary(made: Atlas, analysis: str, target: Path) -> None:
+    """The table of heads, or of the first measure alone where the whole would not be read."""
+    rows = made.summary()
+    first = rows[rows["variable"] == rows["variable"].iloc[0]] if len(rows) else rows
+    shown = rows if len(rows) <= SCREEN else first
     table = Table("measure", "item", "mean over heads", "lowest", "", "highest", "", title=f"{analysis} ({target})")
-    rows = result.atlas.summary()
-    shown = rows if len(rows) <= SCREEN else rows[rows["variable"] == rows["variable"].iloc[0]]
-    for row in shown.itertuples(index=False):
-        table.add_row(
-            row.variable,
-            row.item,
-            f"{row.mean:.3f}",
-            row.lowest_head,
-            f"{row.lowest:.3f}",
-            row.highest_head,
-            f"{row.highest:.3f}",
-        )
-    out.print(table if table.row_count <= SCREEN else f"{analysis}: {target}")
-    if 0 < len(shown) < len(rows):
-        others = [name for name in dict.fromkeys(rows["variable"]) if name != rows["variable"].iloc[0]]
-        out.print(f"Also in the file, for every head: {', '.join(others)}", markup=False, highlight=False)
+    for row in shown.to_dict("records"):
+        ends = [text for end in ("lowest", "highest") for text in (row[f"{end}_head"], f"{row[end]:.3f}")]
+        table.add_row(row["variable"], row["item"], f"{row['mean']:.3f}", *ends)
+    common.out.print(table if table.row_count <= SCREEN else f"{analysis}: {target}")
+    others = (
+        [name for name in dict.fromkeys(rows["variable"]) if name not in set(shown["variable"])] if len(rows) else []
+    )
+    if others:
+        common.out.print(f"Also in the file, for every head: {', '.join(others)}", markup=False, highlight=False)
 
 
 def register(app: typer.Typer) -> None:

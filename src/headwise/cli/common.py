@@ -1,60 +1,66 @@
-"""What the commands share: options, the progress bar, how a model and a corpus are opened, how a run ends in a file."""
+"""What the commands share: options, the progress bar, one way to refuse, to run, to stop and to save."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from headwise.core.errors import OutputError, ParameterError
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from headwise.analyses.contract import Analysis
+    from headwise.atlas import Atlas
+    from headwise.run import Plan, Run, RunOptions, Source
 
 out = Console(width=None if sys.stdout.isatty() else 160)  # a pipe has no width to fit: names must not be cut
 err = Console(stderr=True)
 
-ModelArgument = Annotated[
-    str | None, typer.Argument(metavar="[MODEL]", help="A hub name or a folder; nothing for the built-in demo model.")
-]
-ModelOption = Annotated[
-    str | None, typer.Option("--model", help="A hub name or a folder; nothing for the built-in demo model.")
-]
-CorpusOption = Annotated[
+_MODEL = "A hub name or a folder; nothing for the built-in demo model."
+Model = Annotated[str | None, typer.Argument(metavar="[MODEL]", help=_MODEL)]
+ModelOption = Annotated[str | None, typer.Option("--model", help=_MODEL)]
+CorpusSpec = Annotated[
     str | None,
     typer.Option("--corpus", help="A file, `format:path` or `hf:dataset/config:split`; nothing for the demo corpus."),
 ]
-LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Use at most this many examples.")]
-SetOption = Annotated[
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Use at most this many examples.")]
+Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="A parameter, `name=value` or `analysis.name=value`; may be given again."),
 ]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
-DeviceOption = Annotated[
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+Device = Annotated[
     str | None, typer.Option("--device", help="cpu, cuda, cuda:1, mps …; nothing for the best there is.")
 ]
-StackOption = Annotated[
-    str | None, typer.Option("--stack", help="Of an encoder-decoder: encoder (default) or decoder.")
-]
-MaxLengthOption = Annotated[
-    int | None, typer.Option("--max-length", min=2, help="Cut inputs to this many tokens (special ones included).")
-]
-OverlongOption = Annotated[str, typer.Option("--overlong", help="What happens to longer inputs: truncate or skip.")]
-ParserOption = Annotated[
+Stack = Annotated[str | None, typer.Option("--stack", help="Of an encoder-decoder: encoder (default) or decoder.")]
+_CUT = "Cut inputs to this many tokens (special ones included)."
+Longest = Annotated[int | None, typer.Option("--max-length", min=2, help=_CUT)]
+MaxLength = Annotated[int, typer.Option("--max-length", min=2, help=_CUT)]
+Overlong = Annotated[str, typer.Option("--overlong", help="What happens to longer inputs: truncate or skip.")]
+Parser = Annotated[
     str | None, typer.Option("--parser", help="A spaCy pipeline (name or folder) that annotates plain text.")
 ]
-
-
-class Finished(NamedTuple):
-    """A run that is done, with what it ran on."""
-
-    atlas: Any
-    model: Any
-    corpus: Any
+Seed = Annotated[int, typer.Option("--seed", min=0, help="For everything random.")]
+TaskName = Annotated[
+    str | None,
+    typer.Option("--task", help="MRPC, STS-B, SST-2, RTE, CoLA, QNLI, QQP, MNLI, or a name for your own files."),
+]
+Data = Annotated[Path | None, typer.Option("--data", help="The task's folder, or GLUE's folder with the task's in it.")]
+Dev = Annotated[str | None, typer.Option("--dev", help="The file that is scored, instead of the folder's.")]
+AtlasFile = Annotated[
+    list[Path] | None,
+    typer.Option("--atlas", help="Results that heads are picked from: an atlas.nc, or its folder; may be given again."),
+]
+Figures = Annotated[Path | None, typer.Option("--figures", help="A folder for figures.")]
+Correction = Annotated[str, typer.Option("--correction", help="holm, benjamini_hochberg or none.")]
 
 
 class Watch:
@@ -69,7 +75,7 @@ class Watch:
             TimeRemainingColumn(elapsed_when_finished=True),
         )
         self.progress = Progress(*columns, console=err, transient=False, disable=not err.is_terminal)
-        self.tasks: dict[str, Any] = {}
+        self.tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> Watch:
         self.progress.start()
@@ -86,7 +92,12 @@ class Watch:
         self.progress.update(self.tasks[what], completed=done, total=total, rate=rate)
 
 
-def parse_settings(given: list[str] | None, analyses: list[str]) -> dict[str, dict[str, Any]]:
+def names_in(text: str | None) -> list[str]:
+    """The names in a list with commas between."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def parse_settings(given: Sequence[str] | None, analyses: Sequence[str]) -> dict[str, dict[str, Any]]:
     """`--set` values for each analysis. A value is read as JSON where it is JSON, else as a string."""
     import json
 
@@ -109,51 +120,11 @@ def parse_settings(given: list[str] | None, analyses: list[str]) -> dict[str, di
     return settings
 
 
-def _announce(plan: Any) -> None:
-    found = plan.scan
-    err.print(
-        f"{found.examples:,} examples, {found.tokens:,} tokens; analyses: {', '.join(a.name for a in plan.analyses)}"
-    )
-    if found.truncated or found.skipped or found.unaligned:
-        err.print(
-            f"[dim]{found.truncated:,} cut, {found.skipped:,} skipped as too long, {found.unaligned:,} with words that do not align[/dim]"
-        )
-    for note, count in plan.scan.notes.items():
-        err.print(f"[dim]{note}: {count:,}[/dim]")
-    _name_left_out(plan.dropped)
-
-
-def _name_left_out(
-    dropped: Mapping[str, Mapping[str, str]], named: Mapping[str, Mapping[str, str]] = MappingProxyType({})
-) -> None:
-    """Say what was left out and why, but for what has been named before."""
-    for name, items in dropped.items():
-        for item, reason in items.items():
-            if item not in named.get(name, {}):
-                err.print(f"[dim]left out: {name}{f' ({item})' if item else ''}: {reason}[/dim]")
-
-
-@contextmanager
-def running(target: Path, folder: Path, analyses: list[Any], source: Any, options: Any) -> Iterator[Finished]:
-    """A run whose atlas is in its file; its folder is held until what is done with the atlas is done too, and then removed."""
-    from headwise.run import Listener, Run
-
-    if target.exists() and not options.overwrite:
-        raise OutputError(f"{target} exists; give --overwrite to replace it, or choose another place with --out.")
-    check_writable(target.parent)
-    watch = Watch()
-    listener = Listener(watch, _announce, lambda note: err.print(f"[dim]{note}[/dim]"))
-    try:
-        with Run(source, analyses, folder, options, listener) as run:
-            with watch:
-                result = run.atlas()
-            _name_left_out(result.provenance["left_out"], run.plan.dropped)
-            result.save(target, overwrite=options.overwrite)
-            yield Finished(result, run.model, run.corpus)
-            run.forget()
-    except KeyboardInterrupt:
-        err.print("\nStopped. Finished shards are kept: the same command goes on from there.")
-        raise typer.Exit(130) from None
+def refuse_existing(path: Path, overwrite: bool) -> None:
+    """Find out before any work that the result has no place."""
+    if path.exists() and not overwrite:
+        raise OutputError(f"{path} exists; give --overwrite to replace it, or choose another place with --out.")
+    check_writable(path.parent)
 
 
 def check_writable(folder: Path) -> None:
@@ -168,3 +139,83 @@ def check_writable(folder: Path) -> None:
         raise OutputError(
             f"{folder} cannot be written to ({error.strerror or error}); choose another place with --out."
         ) from error
+
+
+@contextmanager
+def stoppable(kept: str) -> Iterator[None]:
+    """Ctrl-C ends a command with one line that says what is kept."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        err.print(f"\nStopped. {kept}")
+        raise typer.Exit(130) from None
+
+
+@contextmanager
+def running(
+    target: Path, folder: Path, analyses: Sequence[Analysis], source: Source, options: RunOptions
+) -> Iterator[tuple[Atlas, Run]]:
+    """A run whose atlas is in its file; its folder is held until what is done with the atlas is done too, and then removed."""
+    from headwise.run import Listener, Run
+
+    refuse_existing(target, options.overwrite)
+    watch = Watch()
+    listener = Listener(watch, _announce, lambda note: err.print(f"[dim]{note}[/dim]"))
+    kept = "Finished shards are kept: the same command goes on from there."
+    with stoppable(kept), Run(source, analyses, folder, options, listener) as run:
+        with watch:
+            result = run.atlas()
+        _name_left_out(result.provenance["left_out"], run.plan.dropped)
+        result.save(target, overwrite=options.overwrite)
+        yield result, run
+        run.forget()
+
+
+def _announce(plan: Plan) -> None:
+    found = plan.scan
+    err.print(
+        f"{found.examples:,} examples, {found.tokens:,} tokens; analyses: {', '.join(a.name for a in plan.analyses)}"
+    )
+    if found.truncated or found.skipped or found.unaligned:
+        err.print(
+            f"[dim]{found.truncated:,} cut, {found.skipped:,} skipped as too long, "
+            f"{found.unaligned:,} with words that do not align[/dim]"
+        )
+    for note, count in found.notes.items():
+        err.print(f"[dim]{note}: {count:,}[/dim]")
+    _name_left_out(plan.dropped, {})
+
+
+def _name_left_out(dropped: Mapping[str, Mapping[str, str]], named: Mapping[str, Mapping[str, str]]) -> None:
+    """Say what was left out and why, but for what has been named before."""
+    for name, items in dropped.items():
+        for item, reason in items.items():
+            if item not in named.get(name, {}):
+                err.print(f"[dim]left out: {name}{f' ({item})' if item else ''}: {reason}[/dim]")
+
+
+def load_atlas(paths: Sequence[Path] | None) -> dict[str, xr.Dataset] | None:
+    """The results of all files given; a group that two of them hold is refused, since a rule could mean either."""
+    from headwise.atlas import Atlas
+
+    found: dict[str, xr.Dataset] = {}
+    for path in paths or ():
+        for group, dataset in Atlas.load(path).items():
+            if group in found:
+                raise ParameterError(
+                    f"Two of the files given with --atlas hold '{group}', the second is {path}; give one of them."
+                )
+            found[group] = dataset
+    return found or None
+
+
+def draw_figures(datasets: Mapping[str, xr.Dataset], folder: Path | None) -> None:
+    """Write every figure of every group, where a folder for them was named."""
+    from headwise.plots import figures_for, save_figure
+
+    if folder is None:
+        return
+    for group, dataset in datasets.items():
+        for spec in figures_for(group):
+            for drawn in spec.draw(dataset):
+                save_figure(drawn.figure, folder, f"{group}-{drawn.name}")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headwise.cli import options
+from headwise.cli import common
 
 
 def compare_command(
@@ -17,7 +17,7 @@ def compare_command(
             metavar="MODEL_A MODEL_B [MODEL_C ...]", help="Folders or hub names; `demo` for the built-in model."
         ),
     ],
-    corpus: options.CorpusSpec = None,
+    corpus: common.CorpusSpec = None,
     analyses: Annotated[
         str,
         typer.Option("--analyses", help="What is compared beside the maps, with commas between; `none` for nothing."),
@@ -38,15 +38,13 @@ def compare_command(
     out_file: Annotated[
         Path, typer.Option("--out", help="A NetCDF file with the groups `change`, `change_roles`, …")
     ] = Path("change.nc"),
-    figures: Annotated[Path | None, typer.Option("--figures", help="A folder for figures.")] = None,
+    figures: common.Figures = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Use at most this many examples.")] = 1000,
-    correction: Annotated[str, typer.Option("--correction", help="holm, benjamini_hochberg or none.")] = "holm",
-    parser: Annotated[
-        str | None, typer.Option("--parser", help="A spaCy pipeline (name or folder) that annotates plain text.")
-    ] = None,
-    device: options.Device = None,
-    seed: options.Seed = 0,
-    overwrite: options.Overwrite = False,
+    correction: common.Correction = "holm",
+    parser: common.Parser = None,
+    device: common.Device = None,
+    seed: common.Seed = 0,
+    overwrite: common.Overwrite = False,
 ) -> None:
     """Compare two or more models, each with the first: cosine similarity of maps, roles, features, surface, probing accuracy.
 
@@ -58,21 +56,19 @@ def compare_command(
     """
     from rich.table import Table
 
-    from headwise.cli.ablate import draw_figures
-    from headwise.cli.common import Watch, out
     from headwise.experiments.comparison import compare
     from headwise.models import HeadModel
     from headwise.text import annotate, open_corpus
 
-    options.refuse_existing(out_file, overwrite)
+    common.refuse_existing(out_file, overwrite)
     opened = [HeadModel.open(None if name == "demo" else name, device=device) for name in models]
     text = open_corpus(corpus, tokenizer=opened[0].tokenizer, limit=limit)
-    chosen = [] if analyses.strip() == "none" else [name.strip() for name in analyses.split(",") if name.strip()]
-    with options.stoppable("Nothing was written."), Watch() as watch:
+    chosen = [] if analyses.strip() == "none" else common.names_in(analyses)
+    with common.stoppable("Nothing was written."), common.Watch() as watch:
         atlas = compare(
             opened,
             annotate(text, parser) if parser else text,
-            names=[name.strip() for name in names.split(",")] if names else None,
+            names=common.names_in(names) or None,
             analyses=chosen,
             probing=probing,
             probing_limits=(probing_limit, probing_limit, probing_limit),
@@ -82,9 +78,7 @@ def compare_command(
             report=watch,
         )
     atlas.save(out_file, overwrite=overwrite)
-    if figures is not None:
-        for group in atlas:
-            draw_figures(atlas[group], group, figures)
+    common.draw_figures(atlas, figures)
     change = atlas["change"]
     shown = Table(
         "model",
@@ -97,11 +91,11 @@ def compare_command(
     )
     for model in change["model"].values:
         shown.add_row(str(model), *_cosine_row(change.sel(model=model)))
-    out.print(shown)
+    common.out.print(shown)
     for group in atlas:
         if group != "change":
             for line in _largest(atlas[group], group):
-                out.print(line)
+                common.out.print(line)
 
 
 def _cosine_row(change: Any) -> list[str]:

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headwise.cli.common import CorpusOption, DeviceOption, ModelOption, OverwriteOption, StackOption, out
-from headwise.cli.options import AtlasFile, load_atlas, refuse_existing
+from headwise.cli import common
 from headwise.core.errors import ParameterError
 
 
@@ -28,14 +27,14 @@ def draw(
             help="Draw sentences of a corpus on which the head finds this dependency relation, `coreference` or `frames`.",
         ),
     ] = None,
-    corpus: CorpusOption = None,
-    atlas: AtlasFile = None,
+    corpus: common.CorpusSpec = None,
+    atlas: common.AtlasFile = None,
     count: Annotated[int, typer.Option("--count", min=1, help="With --relation: how many sentences.")] = 2,
-    model: ModelOption = None,
+    model: common.ModelOption = None,
     out_file: Annotated[Path, typer.Option("--out", help="A .svg, .pdf or .png file.")] = Path("heads.svg"),
-    device: DeviceOption = None,
-    stack: StackOption = None,
-    overwrite: OverwriteOption = False,
+    device: common.Device = None,
+    stack: common.Stack = None,
+    overwrite: common.Overwrite = False,
 ) -> None:
     """Draw heads on a sentence: tokens left and right, a line as dark as its weight.
 
@@ -75,7 +74,7 @@ def draw(
         else [out_file]
     )
     for target in targets:
-        refuse_existing(target, overwrite)
+        common.refuse_existing(target, overwrite)
     opened = HeadModel.open(model, device=device, stack=stack)
     if relation:
         figures = _relation_figures(opened, corpus, relation, chosen, count, atlas)
@@ -84,7 +83,7 @@ def draw(
         figures = [draw_heads(sample, chosen) if chosen else draw_all_maps(sample)]
     for target, figure in zip(targets, figures, strict=False):  # there may be fewer sentences than asked for
         save_figure(figure, target.parent, target.stem, [ending])
-        out.print(f"Drawn: {target}")
+        common.out.print(f"Drawn: {target}")
 
 
 def _relation_figures(
@@ -103,7 +102,8 @@ def _relation_figures(
     text = open_corpus(corpus, tokenizer=model.tokenizer, limit=LOOKED_AT)
     if chosen:
         return draw_relation(model, text, relation, chosen[0], count)
-    head, direction = best_head(load_atlas(atlas_file) or make_atlas(model, text, [sought(relation).group]), relation)
+    known = common.load_atlas(atlas_file) or make_atlas(model, text, [sought(relation).group])
+    head, direction = best_head(known, relation)
     return draw_relation(model, text, relation, head, count, direction)
 
 

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli import options
+from headwise.cli import common
 
 
 def finetune_command(
-    model: options.Model = None,
+    model: common.Model = None,
     task: Annotated[
         str | None,
         typer.Option(
@@ -19,9 +19,9 @@ def finetune_command(
             help="MRPC, STS-B, SST-2, RTE, CoLA, QNLI, QQP, MNLI, or a name for your own files; several with commas.",
         ),
     ] = None,
-    data: options.Data = None,
+    data: common.Data = None,
     train: Annotated[str | None, typer.Option("--train", help="The training file, instead of the folder's.")] = None,
-    dev: options.Dev = None,
+    dev: common.Dev = None,
     pooling: Annotated[str, typer.Option("--pooling", help="last_layer, best_layer or top_heads.")] = "last_layer",
     start: Annotated[
         str,
@@ -58,15 +58,15 @@ def finetune_command(
     epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Instead of the recipe's.")] = None,
     batch_size: Annotated[int | None, typer.Option("--batch-size", min=1, help="Instead of the recipe's.")] = None,
     lr: Annotated[float | None, typer.Option("--lr", help="Learning rate instead of the recipe's.")] = None,
-    max_length: options.MaxLength = 128,
-    device: options.Device = None,
+    max_length: common.MaxLength = 128,
+    device: common.Device = None,
     half: Annotated[bool, typer.Option("--half", help="bfloat16 where that is safe (GPU).")] = False,
-    limit: options.Limit = None,
+    limit: common.Limit = None,
     save_models: Annotated[str, typer.Option("--save-models", help="all, first or none.")] = "all",
     figures: Annotated[
         Path | None, typer.Option("--figures", help="A folder for a figure of all scores in the results file.")
     ] = None,
-    overwrite: options.Overwrite = False,
+    overwrite: common.Overwrite = False,
 ) -> None:
     """Fine-tune on a task: three poolings, four starts, several seeds, metrics as GLUE defines them.
 
@@ -80,23 +80,22 @@ def finetune_command(
     """
     from rich.table import Table
 
-    from headwise.cli.common import Watch, check_writable, out
     from headwise.core.errors import ParameterError
     from headwise.experiments.finetuning import Results, finetune
     from headwise.experiments.finetuning.results import summary, table
 
-    names = [name.strip() for name in task.split(",") if name.strip()] if task else [None]
+    names: list[str | None] = [*common.names_in(task)] or [None]
     if len(names) > 1 and (train or dev):
         raise ParameterError("--train and --dev belong to one task; give --data for several.")
-    check_writable(out_folder)
-    chosen_heads = [name.strip() for name in heads.split(",")] if heads else None
+    common.check_writable(out_folder)
+    chosen_heads = common.names_in(heads) or None
     for name in names:
         own_layer, own_heads, own_top = layer, chosen_heads, top
         if probing is not None:
             own_layer, own_heads, own_top = _from_probing(probing, name, pooling, layer, chosen_heads, top)
         with (
-            options.stoppable("Finished epochs and trainings are kept: the same command goes on from there."),
-            Watch() as watch,
+            common.stoppable("Finished epochs and trainings are kept: the same command goes on from there."),
+            common.Watch() as watch,
         ):
             finetune(
                 model,
@@ -134,7 +133,7 @@ def finetune_command(
     )
     for row in table(summary(results.records)):
         shown.add_row(*row)
-    out.print(shown)
+    common.out.print(shown)
 
 
 def _from_probing(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from headwise.cli.common import DeviceOption, LimitOption, ModelOption, OverwriteOption, Watch, check_writable, err, out
+from headwise.cli import common
 
 
 def probe(
@@ -16,9 +16,9 @@ def probe(
         list[str],
         typer.Argument(metavar="TASK...", help="SentEval files, GLUE folders, folders of them, or labelled corpora."),
     ],
-    model: ModelOption = None,
+    model: common.ModelOption = None,
     out_folder: Annotated[Path, typer.Option("--out", help="Where the result goes.")] = Path("probing"),
-    limit: LimitOption = None,
+    limit: common.Limit = None,
     top: Annotated[
         int | None, typer.Option("--top", min=1, help="How many heads are joined; nothing for as many as a layer has.")
     ] = None,
@@ -37,9 +37,9 @@ def probe(
     random_baseline: Annotated[
         bool, typer.Option("--random-baseline", help="Probe the same architecture with random weights too.")
     ] = False,
-    seed: Annotated[int, typer.Option("--seed", help="For everything random.")] = 0,
-    device: DeviceOption = None,
-    overwrite: OverwriteOption = False,
+    seed: common.Seed = 0,
+    device: common.Device = None,
+    overwrite: common.Overwrite = False,
 ) -> None:
     """Probe every head and layer for some tasks: DIR/atlas.nc, figures/, tables/, index.html.
 
@@ -54,56 +54,45 @@ def probe(
     from headwise.analyses.probing.analysis import Probing, default_settings
     from headwise.analyses.probing.analysis import probe as probe_tasks
     from headwise.atlas import Atlas
-    from headwise.core.errors import OutputError
+    from headwise.core.labels import head_name
     from headwise.core.papers import reference
     from headwise.models import HeadModel
     from headwise.page.report import write_report
 
     target = out_folder / "atlas.nc"
-    if target.exists() and not overwrite:
-        raise OutputError(f"{target} exists; give --overwrite to replace it, or choose another place with --out.")
-    check_writable(out_folder)
+    common.refuse_existing(target, overwrite)
     opened = HeadModel.open(model, device=device)
-    settings = replace(default_settings(opened, seed), solver=solver, folds=folds)
-    try:
-        with Watch() as watch:
-            dataset = probe_tasks(
-                opened,
-                list(tasks),
-                settings=settings,
-                token=token,
-                pairs=pairs,
-                top=top,
-                random_baseline=random_baseline,
-                limits=(limit, limit, limit),
-                seed=seed,
-                folder=out_folder / ".probing",
-                progress=watch,
-            )
-    except KeyboardInterrupt:
-        err.print("\nStopped. Finished tasks are kept: the same command goes on from there.")
-        raise typer.Exit(130) from None
+    with common.stoppable("Finished tasks are kept: the same command goes on from there."), common.Watch() as watch:
+        dataset = probe_tasks(
+            opened,
+            list(tasks),
+            settings=replace(default_settings(opened, seed), solver=solver, folds=folds),
+            token=token,
+            pairs=pairs,
+            top=top,
+            random_baseline=random_baseline,
+            limits=(limit, limit, limit),
+            seed=seed,
+            folder=out_folder / ".probing",
+            progress=watch,
+        )
     paper = reference(Probing.paper.key)
     dataset.attrs.update(title=Probing.title, paper=paper.short, section=Probing.paper.section, citation=paper.citation)
+    names = [str(name) for name in dataset["task"].values]
     atlas = Atlas(
-        {"probing": dataset},
-        {"model": opened.identity(), "corpus": {"name": ", ".join(map(str, dataset["task"].values))}, "seed": seed},
+        {"probing": dataset}, {"model": opened.identity(), "corpus": {"name": ", ".join(names)}, "seed": seed}
     )
     atlas.save(target, overwrite=overwrite)
     page = write_report(atlas, out_folder)
     table = Table("task", "last layer", "best layer", "top heads", "best head", title="accuracy on the test part")
-    for task in dataset["task"].values:
-        part = dataset.sel(task=task)
-        pooled = {str(p): float(part["pooled_accuracy"].sel(pooling=p)) for p in part["pooling"].values}
+    poolings = ("last_layer", "best_layer", "top_heads")
+    for name in names:
+        part = dataset.sel(task=name)
         values = part["accuracy"].values
-        best = divmod(int(values.argmax()), values.shape[1])
-        table.add_row(
-            str(task),
-            *(f"{pooled.get(p, float('nan')):.3f}" for p in ("last_layer", "best_layer", "top_heads")),
-            f"L{best[0]}H{best[1]} {values.max():.3f}",
-        )
-    out.print(table)
-    out.print(f"Atlas: {target}\nPage:  {page}")
+        pooled = [f"{value:.3f}" for value in part["pooled_accuracy"].reindex(pooling=list(poolings)).values]
+        table.add_row(name, *pooled, f"{head_name(*divmod(int(values.argmax()), values.shape[1]))} {values.max():.3f}")
+    common.out.print(table)
+    common.out.print(f"Atlas: {target}\nPage:  {page}")
 
 
 def register(app: typer.Typer) -> None:

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli import options
+from headwise.cli import common
 
 
 def prune_command(
-    model: options.Model = None,
+    model: common.Model = None,
     heads: Annotated[
         str,
         typer.Option(
@@ -19,7 +19,7 @@ def prune_command(
             help="A list (L7H9,L8H1), a layer (L3), or a rule on --atlas: ablation.harm:bottom10, ablation.importance:bottom2/layer …",
         ),
     ] = "",
-    atlas: options.AtlasFile = None,
+    atlas: common.AtlasFile = None,
     out_folder: Annotated[Path, typer.Option("--out", help="Where the model goes.")] = Path("pruned"),
     zero: Annotated[
         bool,
@@ -27,14 +27,14 @@ def prune_command(
             "--zero", help="Zero the heads instead of removing them: the same size, for every class of model."
         ),
     ] = False,
-    task: options.TaskName = None,
-    data: options.Data = None,
-    dev: options.Dev = None,
-    corpus: options.CorpusSpec = None,
-    limit: options.Limit = None,
-    max_length: options.MaxLength = 128,
-    device: options.Device = None,
-    overwrite: options.Overwrite = False,
+    task: common.TaskName = None,
+    data: common.Data = None,
+    dev: common.Dev = None,
+    corpus: common.CorpusSpec = None,
+    limit: common.Limit = None,
+    max_length: common.MaxLength = 128,
+    device: common.Device = None,
+    overwrite: common.Overwrite = False,
 ) -> None:
     """Remove heads from a model's weights and write a smaller ordinary model folder; score and speed before and after.
 
@@ -49,7 +49,6 @@ def prune_command(
     from rich.table import Table
 
     from headwise.cli.ablate import open_subject
-    from headwise.cli.common import out
     from headwise.core.errors import ParameterError
     from headwise.experiments.ablation import evaluate, pick_heads, prune
     from headwise.experiments.finetuning.run import _model_path
@@ -66,7 +65,7 @@ def prune_command(
 
         with HeadModel.open(source, device="cpu") as opened:
             layers, count = opened.layers, opened.heads
-    chosen = pick_heads(heads, layers, count, options.load_atlas(atlas))
+    chosen = pick_heads(heads, layers, count, common.load_atlas(atlas))
 
     def score(folder: Path) -> dict[str, float]:
         again = open_subject(str(folder), task, data, dev, corpus, limit, max_length, device)
@@ -89,8 +88,8 @@ def prune_command(
         after = result.table["after"][name]
         form = (lambda v: f"{v:,.0f}") if name == "parameters" else (lambda v: f"{v:.4g}")
         shown.add_row(name, form(before), form(after))
-    out.print(shown)
-    out.print(
+    common.out.print(shown)
+    common.out.print(
         f"Outputs differ from those with the heads disabled by {result.absolute:.1e} at most ({result.difference:.1e} of the largest output, where that is above 1)."
     )
 

@@ -17,7 +17,7 @@ from headwise.core.labels import head_name
 from headwise.page.sample import Sample, draw_all_maps, draw_heads, telling_heads
 from headwise.page.write import HeadGrid, PageFigure, PageHead, PageTable, Section, write_page
 from headwise.plots import figures_for, save_figure
-from headwise.plots.tables import tables_for
+from headwise.plots.registry import tables_for
 
 # From what a head looks at, to what it finds, to what heads do together; an analysis not named here comes after these.
 READING_ORDER = (

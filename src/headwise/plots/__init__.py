@@ -3,7 +3,7 @@
 from headwise.plots.drawing import draw_head
 from headwise.plots.heatmap import heatmap, heatmap_panels
 from headwise.plots.maps import all_maps
-from headwise.plots.registry import Drawn, FigureSpec, figure, figure_groups, figures_for
+from headwise.plots.registry import Drawn, FigureSpec, figure, figures_for
 from headwise.plots.save import figure_bytes, save_figure
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "draw_head",
     "figure",
     "figure_bytes",
-    "figure_groups",
     "figures_for",
     "heatmap",
     "heatmap_panels",

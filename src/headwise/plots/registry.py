@@ -1,4 +1,4 @@
-"""The list of figures: a decorated function is its own registration, found by the group of the atlas it draws."""
+"""The list of figures and tables: a decorated function is its own registration, found by the group of the atlas it reads."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
@@ -18,6 +19,9 @@ from headwise.core.errors import ParameterError
 from headwise.plots import style
 
 Drawing = TypeVar("Drawing", bound=Callable[..., Figure])
+Maker = TypeVar("Maker", bound=Callable[..., pd.DataFrame])
+HOMES = ("headwise.analyses", "headwise.experiments")  # packages of one folder per question, with its figures in it
+PLUGINS = "headwise.analyses.registry"  # knows the analyses of installed packages, whose figures come with them
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,29 +50,51 @@ class FigureSpec:
 
     def applies(self, dataset: xr.Dataset) -> bool:
         """Whether there is anything to draw: one of the needed variables is there and not all NaN."""
-        if not self.needs:
-            return True
-        return any(name in dataset.variables and _has_numbers(dataset.variables[name].values) for name in self.needs)
+        found = [dataset.variables[name].values for name in self.needs if name in dataset.variables]
+        return not self.needs or any(v.dtype.kind not in "fc" or bool(np.isfinite(v).any()) for v in found)
 
     def draw(self, dataset: xr.Dataset) -> list[Drawn]:
-        """All figures this one gives for a dataset: none where it does not apply, several where it is drawn for each label of a dimension."""
+        """All figures this one gives for a dataset: none where it does not apply, several where it is drawn for each label of
+        a dimension."""
         if not self.applies(dataset):
             return []
         if not self.each or self.each not in dataset.dims:
             return [Drawn(self.name, self.title, self.caption, self.paper, self.function(dataset))]
         drawn = []
-        for index in range(dataset.sizes[self.each]):
+        for index, label in enumerate(map(str, dataset.get_index(self.each))):
             part = dataset.isel({self.each: [index]})
             if self.applies(part):
-                label = str(part[self.each].values[0]) if self.each in part.coords else str(index)
+                name = re.sub(r"[\\/\s]+", "-", label.replace("_", "-"))  # a hub name's slash would name a folder
                 title = f"{self.title}: {label.replace('_', ' ')}"
-                drawn.append(
-                    Drawn(f"{self.name}-{_file_part(label)}", title, self.caption, self.paper, self.function(part))
-                )
+                drawn.append(Drawn(f"{self.name}-{name}", title, self.caption, self.paper, self.function(part)))
         return drawn
 
 
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """A registered table, for the page and as CSV: which group it reads, what it is called, and the function that makes it."""
+
+    group: str
+    name: str
+    title: str
+    note: str
+    function: Callable[..., pd.DataFrame]
+
+
+Spec = TypeVar("Spec", FigureSpec, TableSpec)
 _FIGURES: dict[tuple[str, str], FigureSpec] = {}
+_TABLES: dict[tuple[str, str], TableSpec] = {}
+
+
+def _enter(entries: dict[tuple[str, str], Spec], spec: Spec) -> None:
+    """Take a figure or table into its list. Its name must be free in its group; the same function made again replaces itself."""
+    before = entries.setdefault((spec.group, spec.name), spec).function
+    if (before.__module__, before.__qualname__) != (spec.function.__module__, spec.function.__qualname__):
+        kind = "figures" if isinstance(spec, FigureSpec) else "tables"
+        raise ParameterError(
+            f"Two {kind} of group '{spec.group}' are called '{spec.name}': give one of them another name."
+        )
+    entries[spec.group, spec.name] = spec
 
 
 def figure(
@@ -78,17 +104,17 @@ def figure(
 
     Parameters
     ----------
-    group
+    group : str
         The group of the atlas (the analysis's name).
-    name
+    name : str
         What the figure's files are called, unique within the group.
-    title, caption
+    title, caption : str
         Shown beside the figure on the page; the caption says how to read it.
-    paper
+    paper : str, default ""
         Where the figure comes from, for instance ``"Clark et al. 2019, Fig 2"``.
-    needs
+    needs : tuple of str, default ()
         Variables to draw; the figure is left out when none of them holds a number.
-    each
+    each : str, default ""
         A dimension: one figure is drawn for each of its labels, the function seeing a dataset of one label.
     """
 
@@ -98,15 +124,18 @@ def figure(
             with style.context():
                 return function(*args, **kwargs)
 
-        key = (group, name)
-        before = _FIGURES.get(key)
-        if before is not None and (before.function.__module__, before.function.__qualname__) != (
-            function.__module__,
-            function.__qualname__,
-        ):
-            raise ParameterError(f"Two figures of group '{group}' are called '{name}': give one of them another name.")
-        _FIGURES[key] = FigureSpec(group, name, title, caption, paper, styled, needs, each)
+        _enter(_FIGURES, FigureSpec(group, name, title, caption, paper, styled, needs, each))
         return styled  # type: ignore[return-value]
+
+    return register
+
+
+def table_of(group: str, *, name: str, title: str, note: str = "") -> Callable[[Maker], Maker]:
+    """Register a function `Dataset -> DataFrame` as a table of a group of the atlas; an empty table is left out."""
+
+    def register(function: Maker) -> Maker:
+        _enter(_TABLES, TableSpec(group, name, title, note, function))
+        return function
 
     return register
 
@@ -114,34 +143,22 @@ def figure(
 def figures_for(group: str) -> list[FigureSpec]:
     """The figures of a group, in the order in which they were registered; an empty list for a group without any."""
     load_all()
-    return [spec for (owner, _), spec in _FIGURES.items() if owner == group]
+    return [spec for spec in _FIGURES.values() if spec.group == group]
 
 
-def figure_groups() -> list[str]:
-    """The groups that have figures, sorted."""
+def tables_for(group: str) -> list[TableSpec]:
+    """The tables of a group, in the order in which they were registered."""
     load_all()
-    return sorted({group for group, _ in _FIGURES})
-
-
-HOMES = ("headwise.analyses", "headwise.experiments")  # packages of one folder per question, with its figures in it
+    return [spec for spec in _TABLES.values() if spec.group == group]
 
 
 @functools.cache
 def load_all() -> None:
-    """Import every question's figures once, so that adding a file is all it takes to add a figure."""
+    """Import every question's figures once: adding a file, or installing a package, is all it takes to add a figure."""
     for home in HOMES:
         for folder in pkgutil.iter_modules(importlib.import_module(home).__path__):
-            modules = (
-                pkgutil.iter_modules(importlib.import_module(f"{home}.{folder.name}").__path__) if folder.ispkg else ()
-            )
-            for module in sorted(info.name for info in modules if info.name.endswith(("figures", "tables"))):
-                importlib.import_module(f"{home}.{folder.name}.{module}")
-
-
-def _file_part(label: str) -> str:
-    """A label as part of a file name: a hub name's slash would name a folder."""
-    return re.sub(r"[\\/\s]+", "-", label.replace("_", "-"))
-
-
-def _has_numbers(values: np.ndarray) -> bool:
-    return values.dtype.kind not in "fc" or bool(np.isfinite(values).any())
+            inside = importlib.import_module(f"{home}.{folder.name}").__path__ if folder.ispkg else []
+            for module in sorted(info.name for info in pkgutil.iter_modules(inside)):
+                if module.endswith(("figures", "tables")):
+                    importlib.import_module(f"{home}.{folder.name}.{module}")
+    importlib.import_module(PLUGINS).known_analyses()

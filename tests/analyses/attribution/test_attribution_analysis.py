@@ -18,7 +18,7 @@ from headwise.analyses.contract import make_analysis
 from headwise.analyses.offsets.figures import centre_of_mass
 from headwise.atlas import Atlas
 from headwise.core.errors import InputError, ParameterError
-from headwise.plots.tables import tables_for
+from headwise.plots.registry import tables_for
 from headwise.run.runner import RunOptions, run_analyses
 from headwise.testing import contributions as closed_form
 from headwise.testing import planted_model

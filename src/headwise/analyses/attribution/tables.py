@@ -9,7 +9,7 @@ import xarray as xr
 from headwise.core.errors import ParameterError, unknown
 from headwise.core.labels import head_name
 from headwise.plots import data
-from headwise.plots.tables import table_of
+from headwise.plots.registry import table_of
 
 SHOWN = ("attention", "previous_layer", "input")
 LOOKED_AT = ("cls", "sep", "punct")  # token types that heads are known to park their attention on

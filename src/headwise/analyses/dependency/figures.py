@@ -12,8 +12,7 @@ from headwise.core.errors import ParameterError, unknown
 from headwise.core.labels import head_name
 from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap, heatmap_panels
-from headwise.plots.registry import figure
-from headwise.plots.tables import table_of
+from headwise.plots.registry import figure, table_of
 
 MOST = 32  # relations a figure has room for
 ARROWS = {"dependent_to_head": "dependent → head", "head_to_dependent": "head → dependent", "": ""}

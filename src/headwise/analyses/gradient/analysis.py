@@ -49,7 +49,7 @@ class Gradient(Observer):
 
     loss: str = "auto"
     share: float = 0.15
-    seed: int = 0
+    seed: int | None = None
     weighting: str = "examples"
 
     name: ClassVar[str] = "gradient"
@@ -63,7 +63,7 @@ class Gradient(Observer):
         one_of("weighting", self.weighting, WEIGHTINGS)
         if not 0 < self.share <= 1:
             raise ParameterError(f"`share` must lie above 0 and be at most 1; it is {self.share!r}.")
-        if not isinstance(self.seed, int) or self.seed < 0:
+        if self.seed is not None and (not isinstance(self.seed, int) or self.seed < 0):
             raise ParameterError(f"`seed` must be a whole number of at least 0; it is {self.seed!r}.")
 
     def missing(self, shape: Shape) -> dict[str, str]:
@@ -125,7 +125,7 @@ class Gradient(Observer):
     def _masked(self, batch: Batch) -> Tensor:
         out = torch.zeros_like(batch.real)
         for number, row in enumerate(batch.rows):
-            out[number, torch.from_numpy(masked_tokens(row, self.share, self.seed)).to(batch.device)] = True
+            out[number, torch.from_numpy(masked_tokens(row, self.share, self.seed or 0)).to(batch.device)] = True
         return out
 
     def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:

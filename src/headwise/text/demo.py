@@ -49,7 +49,7 @@ def demo_examples(size: int = SIZE) -> list[Example]:
 
 def _read(notes: Notes) -> Iterator[Example]:
     file = TextFile("demo", _open)
-    return (example_of_row(row, file.where(line)) for line, row in json_rows(file))
+    return (example_of_row(row, where) for where, row in json_rows(file))
 
 
 def _open() -> IO[bytes]:

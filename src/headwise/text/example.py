@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 
 from headwise.core.errors import InputError
 
 ROOT = -1  # the head of a word that has none
+CYCLE = "the tree has a cycle through word {}; mend the HEAD column there."
 
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A stretch of words `start..end` (end exclusive) that belongs to an entity; `head` is the index of its head word, where known."""
+    """A stretch of words `start..end` (end exclusive) that belongs to an entity; `head` is the index of its head word."""
 
     start: int
     end: int
     entity: str
-    head: int | None = None
+    head: int | None = None  # where known
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,15 @@ class Example:
 
     Three ways to say what the words are:
     `words` alone: each word is tokenized apart (the tokenizer's own word ids align pieces and words);
-    `text` with `words` and `spans` (character offsets of each word, end exclusive, relative to its own segment's text): the text is tokenized as it stands and
-    pieces are aligned by offsets; `text` alone: no words are known.
+    `text` with `words` and `spans` (character offsets of each word, end exclusive, relative to its own segment's text):
+    the text is tokenized as it stands and pieces are aligned by offsets;
+    `text` alone: no words are known.
+
+    Examples
+    --------
+    >>> example = Example(words=("Dogs", "bark"), words_pair=("Cats", "do", "not"))
+    >>> example.has_pair, example.all_words.index("Cats"), sorted(example.annotations)
+    (True, 2, ['segments', 'words'])
     """
 
     text: str | None = None
@@ -60,36 +68,32 @@ class Example:
     frames: tuple[FrameLink, ...] | None = None
     label: str | float | None = None
     origin: str = ""  # file and line, for messages; not part of the fingerprint
-    scheme: str = field(default="ud")  # what relation names mean: "ud" or "stanford"
+    scheme: str = "ud"  # what relation names mean: "ud" or "stanford"
 
     def __post_init__(self) -> None:
         if self.text is None and self.words is None:
             raise InputError(f"{self.where}: an example needs `text` or `words`.")
         if self.text is not None and self.words is not None and self.spans is None:
             raise InputError(
-                f"{self.where}: an example with both `text` and `words` needs `spans`, the character offsets of the words."
+                f"{self.where}: an example with `text` and `words` needs `spans`, the places of the words."
             )
         count = len(self.all_words) if self.words is not None else None
         for name in ("spans", "heads", "relations", "upos", "lemmas", "features", "sentences"):
             value = getattr(self, name)
             if value is not None and len(value) != count:
-                raise InputError(
-                    f"{self.where}: `{name}` has {len(value)} entries for {count if count is not None else 'no'} words."
-                )
+                known = "no" if count is None else count
+                raise InputError(f"{self.where}: `{name}` has {len(value)} entries for {known} words.")
         if self.heads is not None:
             check_tree(self.heads, self.where)
-        for mention in self.mentions or ():
-            if not 0 <= mention.start < mention.end <= (count or 0):
-                raise InputError(
-                    f"{self.where}: mention {mention.start}..{mention.end} lies outside the {count} words."
-                )
-        for link in self.frames or ():
-            for start, end in (link.target, link.span):
-                if not 0 <= start < end <= (count or 0):
-                    raise InputError(f"{self.where}: frame span {start}..{end} lies outside the {count} words.")
+        stretches = [("mention", m.start, m.end) for m in self.mentions or ()]
+        stretches += [("frame span", *span) for link in self.frames or () for span in (link.target, link.span)]
+        for what, start, end in stretches:
+            if not 0 <= start < end <= (count or 0):
+                raise InputError(f"{self.where}: {what} {start}..{end} lies outside the {count or 0} words.")
 
     @property
     def where(self) -> str:
+        """What messages call it."""
         return self.origin or "example"
 
     @property
@@ -99,6 +103,7 @@ class Example:
 
     @property
     def has_pair(self) -> bool:
+        """Whether there is a second segment."""
         return self.pair is not None or self.words_pair is not None
 
     @property
@@ -116,16 +121,10 @@ class Example:
         return frozenset(name for name, present in has.items() if present)
 
     def fingerprint(self) -> bytes:
-        """A digest of everything but `origin`."""
-        content = {
-            f.name: _plain(getattr(self, f.name))
-            for f in fields(self)
-            if f.name != "origin" and getattr(self, f.name) is not None
-        }
+        """A sha256 digest of everything but `origin`."""
+        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "origin"}
+        content = {name: _plain(value) for name, value in given.items() if value is not None}
         return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).digest()
-
-
-ANNOTATIONS = ("words", "dependencies", "pos", "coreference", "frames", "segments", "label")
 
 
 def _plain(value: object) -> object:
@@ -141,13 +140,24 @@ def check_tree(heads: tuple[int, ...], where: str) -> None:
     for word, head in enumerate(heads):
         if not ROOT <= head < len(heads):
             raise InputError(f"{where}: word {word + 1} has head {head + 1}, but there are {len(heads)} words.")
-    known_good: set[int] = {ROOT}
+    looped = word_in_cycle(heads)
+    if looped is not None:
+        raise InputError(f"{where}: {CYCLE.format(looped + 1)}")
+
+
+def word_in_cycle(heads: Sequence[int]) -> int | None:
+    """The first word from which following the heads never ends at a root.
+
+    >>> word_in_cycle([1, ROOT, 3, 2]), word_in_cycle([1, ROOT])
+    (2, None)
+    """
+    good = {ROOT}
     for start in range(len(heads)):
-        path: dict[int, None] = {}
-        word = start
-        while word not in known_good:
+        path, word = set[int](), start
+        while word not in good:
             if word in path:
-                raise InputError(f"{where}: the tree has a cycle through word {word + 1}; mend the HEAD column there.")
-            path[word] = None
+                return word
+            path.add(word)
             word = heads[word]
-        known_good.update(path)
+        good |= path
+    return None

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headwise.core.errors import InputError, ParameterError, unknown
 from headwise.text.corpus import Corpus, Notes
 from headwise.text.demo import demo_corpus
 from headwise.text.example import Example
 from headwise.text.readers import BY_ENDING, FORMATS, Format
-from headwise.text.readers.files import Files, TextFile, endings, peek_lines, plain_name
+from headwise.text.readers.files import Files, TextFile, endings, plain_name
 from headwise.text.readers.hub import open_hub
 from headwise.text.readers.plain import read_txt
 from headwise.text.readers.senteval import is_senteval, read_senteval
 from headwise.text.readers.tsv import is_glue_header, read_tsv
 
-HOW = "The ending tells the format ({endings}, each also .gz, .xz, .bz2 or in a .tar of them), or give format:path with one of {formats}."
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+HOW = (
+    f"The ending tells the format ({', '.join(BY_ENDING)}, each also .gz, .xz, .bz2 or in a .tar of them), or give "
+    f"format:path with one of {', '.join(FORMATS)}."
+)
 
 
 def open_corpus(
     spec: str | Path | Corpus | None = None,
     *,
     limit: int | None = None,
-    tokenizer: Any = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     max_tokens: int = 128,
     name: str | None = None,
     licence: str = "",
@@ -34,19 +40,28 @@ def open_corpus(
 
     Parameters
     ----------
-    spec
-        A file whose ending tells its format (`.txt`, `.jsonl`, `.conllu`, `.conll`, `.tsv`, each also compressed or in a tar), `format:path`,
-        `glue:TASK:path`, `hf:dataset/config:split`, a corpus, or None for the built-in demo corpus.
-    limit
+    spec : str, Path or Corpus, optional
+        A file whose ending tells its format (`.txt`, `.jsonl`, `.conllu`, `.conll`, `.tsv`, each also compressed or in a
+        tar), `format:path`, `glue:TASK:path`, `hf:dataset/config:split`, a corpus; by default the built-in demo corpus.
+    limit : int, optional
         Only so many examples.
-    tokenizer, max_tokens
-        For pairs of paragraphs: the model's fast tokenizer, and the longest pair in tokens. Without a tokenizer pairs are left whole.
-    name, licence
-        For provenance; the name is the file's by default.
+    tokenizer : PreTrainedTokenizerBase, optional
+        For pairs of paragraphs: the model's fast tokenizer. Without one pairs are left whole.
+    max_tokens : int, default 128
+        For pairs of paragraphs: the longest pair in tokens.
+    name : str, optional
+        For provenance; by default the file's.
+    licence : str, optional
+        For provenance.
     options
         Options of the format's reader, for instance `documents=True` (conllu), `part="tr"` (senteval), `task="MRPC"` (tsv).
 
     The first example is read at once, so that a file that cannot be read fails here.
+
+    Examples
+    --------
+    >>> open_corpus(limit=2).survey().count
+    2
     """
     if spec is None or isinstance(spec, Corpus):
         if options:
@@ -69,13 +84,10 @@ def _open_path(spec: str | Path, common: dict[str, Any], options: dict[str, Any]
         raise InputError(f"There is no file '{path}'; check the path.")
     if format_name is None:
         if path.is_dir():
-            raise InputError(
-                f"'{path}' is a folder; name a file, or give format:folder with one of {', '.join(FORMATS)}."
-            )
+            known = ", ".join(FORMATS)
+            raise InputError(f"'{path}' is a folder; name a file, or give format:folder with one of {known}.")
         format_name = format_by_ending(path)
-    chosen = FORMATS[format_name]
-    if format_name == "txt":
-        chosen = SNIFFED_TXT
+    chosen = SNIFFED_TXT if format_name == "txt" else FORMATS[format_name]
     chosen.check_options(options)
     options = {**{key: value for key, value in common.items() if key in chosen.options}, **options}
     files = Files(path, chosen.members)
@@ -87,11 +99,12 @@ def _open_path(spec: str | Path, common: dict[str, Any], options: dict[str, Any]
 
 
 def parse_spec(spec: str | Path, options: dict[str, Any] | None = None) -> tuple[str | None, Path]:
-    """The format a spec names (None where the ending must tell) and its path; `glue:TASK:path` puts the task into the options."""
+    """The format a spec names (None where the ending must tell) and its path; `glue:TASK:path` puts the task into the
+    options."""
     if isinstance(spec, Path):
         return None, spec
     if not spec.strip():
-        raise ParameterError("The corpus is named by an empty text; " + how())
+        raise ParameterError(f"The corpus is named by an empty text. {HOW}")
     head, colon, rest = spec.partition(":")
     if colon and head in FORMATS:
         if not rest:
@@ -113,14 +126,13 @@ def format_by_ending(path: Path) -> str:
     """The format that a file's ending, or the first fitting member of an archive, tells."""
     ending = endings(path.name)[0]
     if ending == ".tar":
-        for member in Files(path, ()).member_names():
-            found = _by_name(member)
-            if found is not None:
-                return found
-        raise InputError(f"The archive '{path}' holds no file of a known format. {how()}")
+        found = next(filter(None, map(_by_name, Files(path, ()).member_names())), None)
+        if found is not None:
+            return found
+        raise InputError(f"The archive '{path}' holds no file of a known format. {HOW}")
     by_name = _by_name(path.name)
     if by_name is None:
-        raise ParameterError(f"The ending of '{path.name}' tells no format. {how()}")
+        raise ParameterError(f"The ending of '{path.name}' tells no format. {HOW}")
     return by_name
 
 
@@ -131,18 +143,12 @@ def _by_name(name: str) -> str | None:
     return BY_ENDING.get(ending)
 
 
-def how() -> str:
-    """The sentence that says how a corpus is named."""
-    return HOW.format(endings=", ".join(BY_ENDING), formats=", ".join(FORMATS))
-
-
 def _read_by_first_line(
     files: Iterable[TextFile], notes: Notes, *, part: str | None = None, task: str | None = None
 ) -> Iterator[Example]:
     """A `.txt` file: SentEval's and MRPC's are known by their first line, all else is prose."""
     for file in files:
-        opening, file = peek_lines(file, lambda line: bool(line.strip()))
-        first = opening[-1] if opening else ""
+        first, file = file.first_line(lambda line: bool(line.strip()))
         if is_senteval(first):
             yield from read_senteval([file], notes, part=part)
         elif is_glue_header(first) or task is not None:

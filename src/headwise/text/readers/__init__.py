@@ -1,8 +1,13 @@
-"""Readers for each file format, by name."""
+"""Readers for each file format, by name. A reader is a generator of examples; one place, `files.TextFile`, reads the lines."""
 
 from __future__ import annotations
 
-from headwise.text.readers.base import Format
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from headwise.core.errors import ParameterError, unknown
+from headwise.text.example import Example
 from headwise.text.readers.conll import read_conll, read_conll2012, read_ontogum
 from headwise.text.readers.conllu import read_conllu, read_gum
 from headwise.text.readers.framenet import read_framenet
@@ -11,6 +16,33 @@ from headwise.text.readers.paragraphs import read_articles
 from headwise.text.readers.plain import read_txt, read_txt_pairs
 from headwise.text.readers.senteval import read_senteval
 from headwise.text.readers.tsv import read_tsv
+
+
+@dataclass(frozen=True)
+class Format:
+    """A file format by name.
+
+    `read(files, notes, **options)` yields examples; its keyword-only parameters are the options a user may give.
+    `members` are the endings of the files read from an archive or a folder.
+    """
+
+    name: str
+    about: str
+    read: Callable[..., Iterator[Example]]
+    members: tuple[str, ...]
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The names a user may give."""
+        parameters = inspect.signature(self.read).parameters.values()
+        return tuple(p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY)
+
+    def check_options(self, given: Mapping[str, object]) -> None:
+        """Refuse an option that this format does not have."""
+        for name in given:
+            if name not in self.options:
+                raise ParameterError(unknown(f"option of the format {self.name}", name, self.options))
+
 
 CONLL_MEMBERS = (".conll", "_conll")
 

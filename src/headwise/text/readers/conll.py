@@ -1,4 +1,4 @@
-"""Coreference files of the CoNLL family: OntoGUM's three columns and CoNLL-2012's many; one example per document (part)."""
+"""Coreference files of the CoNLL family: OntoGUM's three columns, CoNLL-2012's many; one example per document (part)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from headwise.core.errors import InputError
 from headwise.text.corpus import Notes
 from headwise.text.example import Example, Mention
-from headwise.text.readers.entities import bracketed
-from headwise.text.readers.files import TextFile, peek_lines
+from headwise.text.readers.entities import bracketed, in_order
+from headwise.text.readers.files import TextFile
 from headwise.text.readers.ptb import number_of, phrase_head, phrases, upos_of
 
 BEGIN = re.compile(r"#\s*begin document\s*(?:\((?P<id>.*)\))?(?P<bare>[^;()]*)(?:;\s*part\s+(?P<part>\S+))?\s*$")
@@ -71,59 +71,57 @@ def _documents(file: TextFile, split_tabs: bool) -> Iterator[_Document]:
 
 
 def read_ontogum(files: Iterable[TextFile], notes: Notes) -> Iterator[Example]:
-    """OntoGUM: index, token and coreference brackets, separated by tabs. Heads of mentions are unknown here; see `attach_trees`."""
+    """OntoGUM: index, token and coreference brackets, separated by tabs. Heads of mentions are unknown here, see
+    `attach_trees`."""
     for file in files:
         for document in _documents(file, split_tabs=True):
             for row, where in zip(document.rows, document.places, strict=True):
                 if len(row) != 3:
-                    raise InputError(
-                        f"{where}: the row has {len(row)} columns separated by tabs; OntoGUM has 3 (index, token, coreference)."
-                    )
+                    problem = f"the row has {len(row)} columns separated by tabs"
+                    raise InputError(f"{where}: {problem}; OntoGUM has 3 (index, token, coreference).")
                 if not row[1]:  # OntoGUM's own files lost the token `|`
                     row[1] = EMPTY
                     notes["empty tokens, read as _"] += 1
             mentions = [Mention(m.start, m.end, m.entity) for m in bracketed(document.marks(2))]
-            several = document.sentences[-1] > 0
             yield Example(
                 words=tuple(row[1] for row in document.rows),
-                sentences=tuple(document.sentences) if several else None,
-                mentions=_sorted(mentions),
+                sentences=tuple(document.sentences) if document.sentences[-1] > 0 else None,
+                mentions=in_order(mentions),
                 origin=document.origin,
             )
 
 
 def read_conll2012(files: Iterable[TextFile], notes: Notes) -> Iterator[Example]:
-    """CoNLL-2012 (`*_gold_conll`): words, parts of speech as UPOS, number from the tag, mentions with the head word their constituent has."""
+    """CoNLL-2012 (`*_gold_conll`): words, parts of speech as UPOS, number from the tag, mentions with the head word their
+    constituent has."""
     for file in files:
         for document in _documents(file, split_tabs=False):
             for row, where in zip(document.rows, document.places, strict=True):
                 if len(row) < TOO_FEW:
                     raise InputError(f"{where}: the row has {len(row)} columns; CoNLL-2012 has at least {TOO_FEW}.")
-            words = tuple(row[3] for row in document.rows)
             tags = [row[4] for row in document.rows]
             nested = phrases([row[5] for row in document.rows], document.places, document.sentences)
-            mentions = []
-            for mark in bracketed(document.marks(-1)):
-                mentions.append(
-                    Mention(mark.start, mark.end, mark.entity, phrase_head(mark.start, mark.end, nested, tags))
-                )
+            mentions = [
+                Mention(m.start, m.end, m.entity, phrase_head(m.start, m.end, nested, tags))
+                for m in bracketed(document.marks(-1))
+            ]
             known_tags = any(tag not in ("-", "_", "*", "XX") for tag in tags)
             yield Example(
-                words=words,
+                words=tuple(row[3] for row in document.rows),
                 upos=tuple(map(upos_of, tags)) if known_tags else None,
                 features=tuple(map(number_of, tags)) if known_tags else None,
                 sentences=tuple(document.sentences),
-                mentions=_sorted(mentions),
+                mentions=in_order(mentions),
                 origin=document.origin,
             )
 
 
 def read_conll(files: Iterable[TextFile], notes: Notes) -> Iterator[Example]:
-    """`.conll` files: three columns with tabs are OntoGUM's, twelve and more are CoNLL-2012's; the first row of each file decides."""
+    """`.conll` files: three columns with tabs are OntoGUM's, twelve and more are CoNLL-2012's, as the first row of each
+    file tells."""
     for file in files:
-        opening, file = peek_lines(file, _is_row)
-        first = opening[-1] if opening and _is_row(opening[-1]) else None
-        if first is None:
+        first, file = file.first_line(_is_row)
+        if not first:
             continue
         if len(first.split("\t")) == 3:
             yield from read_ontogum([file], notes)
@@ -139,7 +137,3 @@ def read_conll(files: Iterable[TextFile], notes: Notes) -> Iterator[Example]:
 
 def _is_row(line: str) -> bool:
     return bool(line.strip()) and (not line.startswith("#") or "\t" in line)
-
-
-def _sorted(mentions: list[Mention]) -> tuple[Mention, ...]:
-    return tuple(sorted(mentions, key=lambda m: (m.start, -m.end, m.entity)))

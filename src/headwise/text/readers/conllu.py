@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain
+from typing import TypeVar
 
 from headwise.core.errors import InputError
 from headwise.text.corpus import Notes
-from headwise.text.example import ROOT, Example
+from headwise.text.example import CYCLE, ROOT, Example, word_in_cycle
 from headwise.text.readers.entities import EntityMarks
 from headwise.text.readers.files import TextFile
 from headwise.text.readers.rows import features_of
 
+Value = TypeVar("Value")
 COLUMNS = 10
 FORM, LEMMA, UPOS, FEATS, HEAD, DEPREL, MISC = 1, 2, 3, 5, 6, 7, 9
 
@@ -25,9 +28,8 @@ class Sentence:
     comments: list[str] = field(default_factory=list)
     rows: list[list[str]] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)  # of each row
-    fused: list[tuple[int, int, str, bool]] = field(
-        default_factory=list
-    )  # multiword tokens: first word, last word, form, space after
+    # Multiword tokens: first word, last word, form, space after.
+    fused: list[tuple[int, int, str, bool]] = field(default_factory=list)
 
     def comment(self, key: str) -> str | None:
         """The value of a comment `# key = value`, or "" of a bare `# key`."""
@@ -43,19 +45,15 @@ class Sentence:
         if all(head == "_" for head in given):
             return None
         heads = []
-        for head, line in zip(given, self.lines, strict=True):
+        for head, line in zip(given, map(file.where, self.lines), strict=True):
             if not head.isdecimal():
-                raise InputError(
-                    f"{file.where(line)}: HEAD is '{head}' where a number from 0 to {len(given)} is needed."
-                )
+                raise InputError(f"{line}: HEAD is '{head}' where a number from 0 to {len(given)} is needed.")
             if int(head) > len(given):
-                raise InputError(f"{file.where(line)}: HEAD is {head}, but the sentence has {len(given)} words.")
+                raise InputError(f"{line}: HEAD is {head}, but the sentence has {len(given)} words.")
             heads.append(int(head) - 1)
         looped = word_in_cycle(heads)
         if looped is not None:
-            raise InputError(
-                f"{file.where(self.lines[looped])}: the tree has a cycle through word {looped + 1}; mend the HEAD column there."
-            )
+            raise InputError(f"{file.where(self.lines[looped])}: {CYCLE.format(looped + 1)}")
         return tuple(heads)
 
     def column(self, index: int) -> tuple[str, ...] | None:
@@ -67,7 +65,8 @@ class Sentence:
         return None if self.column(FEATS) is None else tuple(features_of(row[FEATS]) for row in self.rows)
 
     def surface(self) -> tuple[str, tuple[tuple[int, int], ...]]:
-        """The text, put together by SpaceAfter, and each word's place in it. Words fused into one token whose form is not just theirs all get its whole place."""
+        """The text, put together by SpaceAfter, and each word's place in it. Words fused into one token whose form is not
+        just theirs all get its whole place."""
         text, spans = "", list[tuple[int, int]]()
         fused = {first: (last, form, space) for first, last, form, space in self.fused}
         word = 0
@@ -91,20 +90,6 @@ def spaced(misc: str) -> bool:
     return "SpaceAfter=No" not in misc.split("|")
 
 
-def word_in_cycle(heads: Sequence[int]) -> int | None:
-    """The first word from which following the heads never ends at a root."""
-    good = {ROOT}
-    for start in range(len(heads)):
-        path, word = set[int](), start
-        while word not in good:
-            if word in path:
-                return word
-            path.add(word)
-            word = heads[word]
-        good |= path
-    return None
-
-
 _ID = re.compile(r"(\d+)(?:([-.])(\d+))?")
 
 
@@ -120,31 +105,32 @@ def sentences_of(file: TextFile) -> Iterator[Sentence]:
         current.line = current.line or number
         if line.startswith("#"):
             current.comments.append(line[1:].strip())
-            continue
-        row = line.split("\t")
-        if len(row) != COLUMNS:
-            raise InputError(
-                f"{file.where(number)}: the row has {len(row)} columns separated by tabs; CoNLL-U has {COLUMNS}."
-            )
-        match = _ID.fullmatch(row[0])
-        if match is None:
-            raise InputError(f"{file.where(number)}: ID is '{row[0]}', which is no word number.")
-        first, kind, second = match.groups()
-        if not row[FORM]:
-            raise InputError(f"{file.where(number)}: FORM is empty.")
-        if kind == ".":
-            continue
-        if int(first) != len(current.rows) + 1:
-            raise InputError(f"{file.where(number)}: ID is {row[0]} where word {len(current.rows) + 1} is due.")
-        if kind == "-":
-            if int(second) < int(first):
-                raise InputError(f"{file.where(number)}: the multiword token {row[0]} ends before it begins.")
-            current.fused.append((int(first) - 1, int(second) - 1, row[FORM], spaced(row[MISC])))
-            continue
-        current.rows.append(row)
-        current.lines.append(number)
+        else:
+            _add_row(current, line.split("\t"), number, file.where(number))
     if current.rows:
         yield current
+
+
+def _add_row(sentence: Sentence, row: list[str], number: int, where: str) -> None:
+    if len(row) != COLUMNS:
+        raise InputError(f"{where}: the row has {len(row)} columns separated by tabs; CoNLL-U has {COLUMNS}.")
+    match = _ID.fullmatch(row[0])
+    if match is None:
+        raise InputError(f"{where}: ID is '{row[0]}', which is no word number.")
+    first, kind, second = match.groups()
+    if not row[FORM]:
+        raise InputError(f"{where}: FORM is empty.")
+    if kind == ".":  # an empty node
+        return
+    if int(first) != len(sentence.rows) + 1:
+        raise InputError(f"{where}: ID is {row[0]} where word {len(sentence.rows) + 1} is due.")
+    if kind == "-":
+        if int(second) < int(first):
+            raise InputError(f"{where}: the multiword token {row[0]} ends before it begins.")
+        sentence.fused.append((int(first) - 1, int(second) - 1, row[FORM], spaced(row[MISC])))
+    else:
+        sentence.rows.append(row)
+        sentence.lines.append(number)
 
 
 def read_conllu(
@@ -160,13 +146,15 @@ def read_conllu(
 
     Parameters
     ----------
-    documents
-        One example per document (`# newdoc`, or the whole file where there is none), with sentence numbers and, where the file marks them (`Entity=`), mentions.
-    text
-        Give the text as it was written, by SpaceAfter, and the words as places in it; otherwise each word is tokenized apart.
-    entities
+    documents : bool, default False
+        One example per document (`# newdoc`, or the whole file where there is none), with sentence numbers and, where the
+        file marks them (`Entity=`), mentions.
+    text : bool, default False
+        Give the text as it was written, by SpaceAfter, and the words as places in it; otherwise each word is tokenized
+        apart.
+    entities : bool, default True
         Whether the mentions of documents are read.
-    skip_links
+    skip_links : collection of str, optional
         Kinds of GUM links whose mentions are left out, for instance `appos`, `pred`.
     """
     for file in files:
@@ -208,62 +196,41 @@ def _document(
     example = _example(held, file, text=text, document=name)
     if marks is None:
         return example
-    misc = [
-        (row[MISC], file.where(line))
-        for sentence in held
-        for row, line in zip(sentence.rows, sentence.lines, strict=True)
-    ]
-    mentions = marks.mentions(misc, example.heads, notes, skip_links)
-    return replace(example, mentions=mentions)
+    rows = ((row[MISC], file.where(line)) for part in held for row, line in zip(part.rows, part.lines, strict=True))
+    return replace(example, mentions=marks.mentions(rows, example.heads, notes, skip_links))
 
 
 def _example(parts: list[Sentence], file: TextFile, *, text: bool, document: str = "") -> Example:
-    heads: list[int] = []
-    columns: dict[int, list[str]] = {LEMMA: [], UPOS: [], DEPREL: []}
-    absent: set[int] = set()  # columns that some sentence has not
-    features: list[dict[str, str]] = []
-    has_features = False
-    words: list[str] = []
-    numbers: list[int] = []
+    """Sentences as one example. A column that some sentence has not is left out, but features, which a word may lack."""
+    starts = accumulate((len(part.rows) for part in parts), initial=0)
+    trees = [part.heads(file) for part in parts]
+    pairs = zip(trees, starts, strict=False)  # the last start is the end
+    shifted = [tree and tuple(h if h == ROOT else h + start for h in tree) for tree, start in pairs]
+    features = [part.features() for part in parts]
     written, spans = "", list[tuple[int, int]]()
-    for number, sentence in enumerate(parts):
-        offset = len(words)
-        own = sentence.heads(file)
-        if own is None:
-            absent.add(HEAD)
-        else:
-            heads.extend(h if h == ROOT else h + offset for h in own)
-        for index, gathered in columns.items():
-            values = sentence.column(index)
-            if values is None:
-                absent.add(index)
-            else:
-                gathered.extend(values)
-        own_features = sentence.features()
-        has_features |= own_features is not None
-        features.extend(own_features or ({},) * len(sentence.rows))
-        words.extend(row[FORM] for row in sentence.rows)
-        numbers.extend([number] * len(sentence.rows))
-        if text:
-            surface, places = sentence.surface()
-            start = len(written) + 1 if written else 0
-            written = f"{written} {surface}" if written else surface
-            spans.extend((a + start, b + start) for a, b in places)
+    for surface, places in (part.surface() for part in parts if text):
+        start = len(written) + 1 if written else 0
+        written = f"{written} {surface}" if written else surface
+        spans.extend((a + start, b + start) for a, b in places)
     where = file.where(parts[0].line)
-
-    def column(index: int) -> tuple[str, ...] | None:
-        return None if index in absent else tuple(columns[index])
-
     return Example(
         text=written if text else None,
         spans=tuple(spans) if text else None,
-        words=tuple(words),
-        heads=None if HEAD in absent else tuple(heads),
-        relations=column(DEPREL),
-        upos=column(UPOS),
-        lemmas=column(LEMMA),
-        features=tuple(features) if has_features else None,
-        sentences=tuple(numbers) if document else None,
+        words=tuple(row[FORM] for part in parts for row in part.rows),
+        heads=_joined(shifted),
+        relations=_joined([part.column(DEPREL) for part in parts]),
+        upos=_joined([part.column(UPOS) for part in parts]),
+        lemmas=_joined([part.column(LEMMA) for part in parts]),
+        features=_joined([own or ({},) * len(part.rows) for own, part in zip(features, parts, strict=True)])
+        if any(own is not None for own in features)
+        else None,
+        sentences=tuple(number for number, part in enumerate(parts) for _ in part.rows) if document else None,
         origin=f"{where}, document {document}" if document else where,
         scheme="ud",
     )
+
+
+def _joined(columns: Sequence[tuple[Value, ...] | None]) -> tuple[Value, ...] | None:
+    """The columns of several sentences one after another; None where some sentence has none."""
+    known = [column for column in columns if column is not None]
+    return tuple(chain.from_iterable(known)) if len(known) == len(columns) else None

@@ -29,7 +29,7 @@ def bracketed(marks: Iterable[tuple[str, str]]) -> Iterator[Bracketed]:
 
     Parameters
     ----------
-    marks
+    marks : iterable of (str, str)
         For each word, its marks (`""` for none) and where it stands, for messages.
 
     An entity may be open several times; the latest opened closes first. A bracket without its partner is refused with its line.
@@ -62,7 +62,8 @@ def entity_id(body: str) -> str:
 
 
 def tree_head(start: int, end: int, heads: Sequence[int], among: Collection[int] = ()) -> int:
-    """The word of a stretch whose own head lies outside it: the first such word, of those preferred where one is among them."""
+    """The word of a stretch whose own head lies outside it: the first such word, of those preferred where one is `among`
+    them."""
     tops = [word for word in range(start, end) if not start <= heads[word] < end]
     return next((word for word in tops if word in among), tops[0])
 
@@ -82,8 +83,8 @@ class EntityMarks:
     ) -> tuple[Mention, ...]:
         """The mentions of a document, by their place.
 
-        The head of a mention is the one the mark names (`head`, CorefUD); else the word of the tree whose head lies outside the mention, of the smallest span
-        (`minspan`, GUM) where it holds one; else the first word of the smallest span.
+        The head of a mention is the one the mark names (`head`, CorefUD); else the word of the tree whose head lies outside
+        the mention, of the smallest span (`minspan`, GUM) where it holds one; else the first word of the smallest span.
         """
         marks = ((_entity_of(column), where) for column, where in misc)
         found = []
@@ -96,14 +97,16 @@ class EntityMarks:
                 notes[f"mentions left out: linked as {values['link']}"] += 1
                 continue
             found.append(Mention(item.start, item.end, item.entity, _head(item, values, heads)))
-        return tuple(sorted(found, key=lambda m: (m.start, -m.end, m.entity)))
+        return in_order(found)
+
+
+def in_order(mentions: Iterable[Mention]) -> tuple[Mention, ...]:
+    """Mentions by their place, outer ones before those in them."""
+    return tuple(sorted(mentions, key=lambda m: (m.start, -m.end, m.entity)))
 
 
 def _entity_of(misc: str) -> str:
-    for part in misc.split("|"):
-        if part.startswith("Entity="):
-            return part.removeprefix("Entity=")
-    return ""
+    return next((part.removeprefix("Entity=") for part in misc.split("|") if part.startswith("Entity=")), "")
 
 
 def _head(item: Bracketed, values: dict[str, str], heads: Sequence[int] | None) -> int | None:

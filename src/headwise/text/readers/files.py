@@ -10,24 +10,52 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from headwise.core.errors import InputError
+from headwise.core.errors import HeadwiseError, InputError
 
-COMPRESSIONS: dict[str, tuple[str, Callable[..., Any]]] = {
-    ".gz": ("gzip", gzip.open),
-    ".xz": ("xz", lzma.open),
-    ".bz2": ("bzip2", bz2.open),
-}
+COMPRESSIONS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 ARCHIVE_SHORT = {".tgz": ".tar.gz", ".txz": ".tar.xz", ".tbz2": ".tar.bz2"}
 BROKEN = (EOFError, lzma.LZMAError, zlib.error, OSError, tarfile.TarError)  # gzip.BadGzipFile is an OSError
+DAMAGED = "; it may be cut off, damaged or not what its ending says"
+
+
+@contextmanager
+def reading(
+    where: str | Callable[[], str], problem: str, kinds: tuple[type[Exception], ...] = (Exception,), advice: str = ""
+) -> Iterator[None]:
+    """What parsers and decoders raise, as one sentence of headwise's own: where, what is wrong, what was said, what to do.
+
+    Parameters
+    ----------
+    where : str or callable
+        File and line; a function where the line moves on meanwhile.
+    problem : str
+        What is wrong with what stands there.
+    kinds : tuple of exception types, default all
+        Errors that mean it. Errors of headwise pass as they are.
+    advice : str, optional
+        What ends the sentence, from its semicolon on.
+    """
+    try:
+        yield
+    except HeadwiseError:
+        raise
+    except kinds as error:
+        said = " ".join(str(error).split())[:200]
+        place = where if isinstance(where, str) else where()
+        raise InputError(f"{place}: {problem} ({type(error).__name__}: {said}){advice}.") from error
 
 
 def endings(name: str) -> tuple[str, str]:
-    """The ending of a file name that tells its format, and the one that tells its compression: ("x.tsv.gz") gives (".tsv", ".gz")."""
+    """The ending of a file name that tells its format, and the one that tells its compression.
+
+    >>> endings("x.tsv.gz")
+    ('.tsv', '.gz')
+    """
     path = PurePosixPath(name)
     last = path.suffix.lower()
     if last in ARCHIVE_SHORT:
@@ -52,10 +80,14 @@ def plain_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class TextFile:
-    """One file of lines; `label` is what messages call it."""
+    """One file of lines, and the one place where lines are read.
+
+    `label` is what messages call it. `begun` is set where reading has begun already: all lines from the first on, to be read once.
+    """
 
     label: str
     open: Callable[[], IO[bytes]]
+    begun: Iterator[tuple[int, str]] | None = None
 
     @property
     def stem(self) -> str:
@@ -63,62 +95,50 @@ class TextFile:
         return plain_name(self.label.rsplit("!", 1)[-1])
 
     def where(self, line: int) -> str:
+        """File and line, as messages name them."""
         return f"{self.label}:{line}"
 
     def lines(self) -> Iterator[tuple[int, str]]:
         """Lines with their 1-based numbers, without line end. Only LF and CRLF end a line: a line separator of Unicode is text."""
-        number = 0
-        try:
-            with self.open() as handle:
-                for raw in handle:
-                    number += 1
-                    if number == 1:
-                        raw = raw.removeprefix(b"\xef\xbb\xbf")
-                    try:
-                        line = raw.decode("utf-8")
-                    except UnicodeDecodeError as error:
-                        raise InputError(
-                            f"{self.where(number)}: byte {error.start + 1} of the line is not UTF-8 (0x{raw[error.start]:02x}); save the file as UTF-8."
-                        ) from None
-                    yield number, line.rstrip("\n").removesuffix("\r")
-        except BROKEN as error:
-            raise self._broken(error, number) from error
+        return self._lines() if self.begun is None else self.begun
+
+    def filled(self) -> Iterator[tuple[str, str]]:
+        """Lines that are not blank, each with its place for messages."""
+        return ((self.where(number), line) for number, line in self.lines() if line.strip())
+
+    def first_line(self, wanted: Callable[[str], bool]) -> tuple[str, TextFile]:
+        """The first line that is wanted ("" for none), and the file from its start: a member of an archive cannot be opened twice."""
+        lines = self.lines()
+        seen: list[tuple[int, str]] = []
+        for number, line in lines:
+            seen.append((number, line))
+            if wanted(line):
+                return line, replace(self, begun=chain(seen, lines))
+        return "", replace(self, begun=iter(seen))
 
     def read(self) -> bytes:
         """The whole content, for formats that cannot be read by lines."""
-        try:
-            with self.open() as handle:
-                return handle.read()
-        except BROKEN as error:
-            raise self._broken(error, 0) from error
+        with reading(self.label, "the file cannot be read", BROKEN, DAMAGED), self.open() as handle:
+            return handle.read()
 
-    def _broken(self, error: BaseException, number: int) -> InputError:
-        place = f"{self.where(number + 1)}" if number else self.label
-        return InputError(
-            f"{place}: the file cannot be read ({type(error).__name__}: {error}); it may be cut off, damaged or not what its ending says."
-        )
+    def _lines(self) -> Iterator[tuple[int, str]]:
+        number = 0
 
+        def place() -> str:
+            return self.where(number + 1) if number else self.label
 
-class _Replayed(TextFile):
-    """A file whose first lines were looked at already; it can be read once more."""
-
-    def __init__(self, file: TextFile, first: list[tuple[int, str]], rest: Iterator[tuple[int, str]]) -> None:
-        super().__init__(file.label, file.open)
-        object.__setattr__(self, "_again", chain(first, rest))
-
-    def lines(self) -> Iterator[tuple[int, str]]:
-        return self._again  # type: ignore[attr-defined]
-
-
-def peek_lines(file: TextFile, enough: Callable[[str], bool]) -> tuple[list[str], TextFile]:
-    """The first lines of a file up to one that is enough, and the file to read from its start: members of an archive cannot be opened twice."""
-    lines = file.lines()
-    seen = []
-    for number, line in lines:
-        seen.append((number, line))
-        if enough(line):
-            break
-    return [line for _, line in seen], _Replayed(file, seen, lines)
+        with reading(place, "the file cannot be read", BROKEN, DAMAGED), self.open() as handle:
+            for number, raw in enumerate(handle, 1):
+                if number == 1:
+                    raw = raw.removeprefix(b"\xef\xbb\xbf")
+                try:
+                    line = raw.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise InputError(
+                        f"{self.where(number)}: byte {error.start + 1} of the line is not UTF-8 "
+                        f"(0x{raw[error.start]:02x}); save the file as UTF-8."
+                    ) from None
+                yield number, line.rstrip("\n").removesuffix("\r")
 
 
 class Files:
@@ -126,21 +146,15 @@ class Files:
 
     Parameters
     ----------
-    path
+    path : Path
         A file, an archive (`.tar`, `.tar.gz`, `.tar.xz`, ...), or a folder.
-    wanted
+    wanted : sequence of str
         Name endings of the members of an archive or folder that are read, each also compressed.
     """
 
     def __init__(self, path: Path, wanted: Sequence[str]) -> None:
         self.path = path
         self.wanted = tuple(wanted)
-        if not path.exists():
-            raise InputError(f"There is no file '{path}'; check the path.")
-
-    @property
-    def is_archive(self) -> bool:
-        return endings(self.path.name)[0] == ".tar"
 
     def __iter__(self) -> Iterator[TextFile]:
         if self.path.is_dir():
@@ -149,7 +163,7 @@ class Files:
                 raise InputError(f"The folder '{self.path}' holds no file that ends in {', '.join(self.wanted)}.")
             for path in found:
                 yield on_disk(path)
-        elif self.is_archive:
+        elif endings(self.path.name)[0] == ".tar":
             yield from self._members()
         else:
             yield on_disk(self.path)
@@ -181,15 +195,9 @@ class Files:
     @contextmanager
     def _archive(self) -> Iterator[tarfile.TarFile]:
         # Stream mode: members come in order and the archive is decompressed once, whatever its size.
-        try:
-            with on_disk(self.path).open() as raw, tarfile.open(fileobj=raw, mode="r|") as archive:
-                yield archive
-        except InputError:
-            raise
-        except BROKEN as error:
-            raise InputError(
-                f"{self.path}: the archive cannot be read ({type(error).__name__}: {error}); it may be cut off or damaged."
-            ) from error
+        broken = reading(str(self.path), "the archive cannot be read", BROKEN, "; it may be cut off or damaged")
+        with broken, on_disk(self.path).open() as raw, tarfile.open(fileobj=raw, mode="r|") as archive:
+            yield archive
 
 
 def on_disk(path: Path) -> TextFile:
@@ -208,10 +216,7 @@ def _member_opener(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Callabl
 
 def _decompressed(name: str, handle: IO[bytes]) -> IO[bytes]:
     compression = endings(name)[1]
-    if not compression:
-        return handle
-    unpacked = COMPRESSIONS[compression][1](handle, "rb")
-    return _Both(unpacked, handle)
+    return _Both(COMPRESSIONS[compression](handle, "rb"), handle) if compression else handle
 
 
 class _Both(io.BufferedReader):

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from headwise.core.errors import InputError, ParameterError
+from headwise.core.checks import one_of
+from headwise.core.errors import InputError
 from headwise.text.corpus import Notes
 from headwise.text.example import Example, FrameLink
-from headwise.text.readers.files import Files, on_disk
+from headwise.text.readers.files import Files, on_disk, reading
 from headwise.text.readers.rows import json_rows
 
 SPACE = "{http://framenet.icsi.berkeley.edu}"
@@ -21,6 +22,7 @@ BESIDE = ("frames.json.gz", "frames.json.xz", "frames.json")
 UNKNOWN_CORE = "frame elements of unknown core type, taken as core"
 
 CharSpan = tuple[int, int]
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError)  # what unpacking rows of another shape raises
 
 
 class CoreTypes:
@@ -41,13 +43,9 @@ class CoreTypes:
         """From `{frame: {"fe": {element: core type}}}`."""
         if not path.is_file():
             raise InputError(f"There is no file '{path}' with the frames' core types; check `frames`.")
-        try:
+        with reading(str(path), "not a table of frames with their elements' core types", MALFORMED):
             frames = json.loads(on_disk(path).read())
             return cls({frame: dict(entry["fe"]) for frame, entry in frames.items()})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(
-                f"{path}: not a table of frames with their elements' core types ({type(error).__name__}: {error})."
-            ) from error
 
     @classmethod
     def from_xml(cls, folder: Path) -> CoreTypes:
@@ -61,6 +59,7 @@ class CoreTypes:
         return cls(by_frame)
 
     def is_core(self, frame: str, element: str, notes: Notes) -> bool:
+        """Whether an element of a frame is core; one that no table knows is taken as core and counted."""
         kind = self.by_frame.get(frame, {}).get(element)
         if kind is None:
             notes[UNKNOWN_CORE] += 1
@@ -71,30 +70,31 @@ class CoreTypes:
 def read_framenet(
     files: Files, notes: Notes, *, frames: str | Path | None = None, bad_spans: str = "error"
 ) -> Iterator[Example]:
-    """Exemplar sentences as whitespace words, with a link from each target to each of its overt elements (Kovaleva et al. 2019, §4.2).
+    """Exemplar sentences as whitespace words, with a link from each target to each of its overt elements (Kovaleva et al.
+    2019, §4.2).
 
-    All links are read: which of them count (short sentences, core elements, distance) is the analysis's choice. A target in several parts ("ring a bell") and an
-    element in several parts give a link per part.
+    All links are read: which of them count (short sentences, core elements, distance) is the analysis's choice. A target in
+    several parts ("ring a bell") and an element in several parts give a link per part.
 
     Parameters
     ----------
-    frames
-        A JSON file with the core type of each frame's elements; by default `frames.json` beside the exemplars. The XML folder has its own.
-    bad_spans
-        What happens to a row with an element or a whole target outside its text: `error` or `skip`, which counts them. (FrameNet itself has a few targets of
-        several parts with one part outside; that part is left out and counted.)
+    frames : str or Path, optional
+        A JSON file with the core type of each frame's elements; by default `frames.json` beside the exemplars. The XML
+        folder has its own.
+    bad_spans : {"error", "skip"}, default "error"
+        What happens to a row with an element or a whole target outside its text; `skip` counts them. (FrameNet itself has a
+        few targets of several parts with one part outside; that part is left out and counted.)
     """
-    if bad_spans not in ("error", "skip"):
-        raise ParameterError(f"`bad_spans` must be error or skip; it is '{bad_spans}'.")
+    one_of("bad_spans", bad_spans, ("error", "skip"))
     folder = _xml_folder(files.path)
-    rows = _xml_rows(folder) if folder is not None else _json_rows(files)
+    rows = _xml_rows(folder) if folder is not None else (row for file in files for row in json_rows(file))
     if frames is not None:
         core = CoreTypes.from_json(Path(frames))
     elif folder is not None:
         core = CoreTypes.from_xml(folder / "frame")
     else:
         core = CoreTypes.beside(files.path)
-    for row, where in rows:
+    for where, row in rows:
         try:
             yield exemplar(row, where, core, notes)
         except InputError:
@@ -104,37 +104,28 @@ def read_framenet(
 
 
 def exemplar(row: Mapping[str, Any], where: str, core: CoreTypes, notes: Notes) -> Example:
-    """One exemplar `{frame, text, target: [[start, end]], fe: [[element, start, end], [element, null, null, kind]]}`; characters, end exclusive."""
-    try:
+    """One exemplar `{frame, text, target: [[start, end]], fe: [[element, start, end], [element, null, null, kind]]}`, in
+    characters, end exclusive."""
+    with reading(where, "not a FrameNet exemplar", MALFORMED, "; it needs `frame`, `text`, `target` and `fe`"):
         frame, text = str(row["frame"]), row["text"]
         targets = [(_whole(start), _whole(end)) for start, end in row["target"]]
         elements = [(str(fe[0]), (_whole(fe[1]), _whole(fe[2]))) for fe in row["fe"] if fe[1] is not None]
         places = [match.span() for match in re.finditer(r"\S+", text)]
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise InputError(
-            f"{where}: not a FrameNet exemplar ({type(error).__name__}: {error}); it needs `frame`, `text`, `target` and `fe`."
-        ) from None
     if not places:
         raise InputError(f"{where}: the sentence is empty.")
-    inside = [span for span in targets if _words_at(span, places, len(text)) is not None]
+    outside = f"lies outside the text of {len(text)} characters"
+    inside = [words for words in (_words_at(span, places, len(text)) for span in targets) if words is not None]
     if not inside:
-        raise InputError(
-            f"{where}: the target of {frame} at characters {targets} lies outside the text of {len(text)} characters."
-        )
+        raise InputError(f"{where}: the target of {frame} at characters {targets} {outside}.")
     if len(inside) < len(targets):
         notes["parts of targets left out: outside the text"] += len(targets) - len(inside)
     links = []
     for element, span in elements:
         words = _words_at(span, places, len(text))
         if words is None:
-            raise InputError(
-                f"{where}: the element {element} of {frame} at characters {span[0]}..{span[1]} lies outside the text of {len(text)} characters."
-            )
+            raise InputError(f"{where}: the element {element} of {frame} at characters {span[0]}..{span[1]} {outside}.")
         is_core = core.is_core(frame, element, notes)
-        for target in inside:
-            target_words = _words_at(target, places, len(text))
-            assert target_words is not None
-            links.append(FrameLink(frame, element, target_words, words, is_core))
+        links += [FrameLink(frame, element, target, words, is_core) for target in inside]
     return Example(words=tuple(text[a:b] for a, b in places), frames=tuple(links), origin=where)
 
 
@@ -153,14 +144,8 @@ def _whole(value: Any) -> int:
     return value
 
 
-def _json_rows(files: Files) -> Iterator[tuple[Mapping[str, Any], str]]:
-    for file in files:
-        for line, row in json_rows(file):
-            yield row, file.where(line)
-
-
 def _xml_folder(path: Path) -> Path | None:
-    """FrameNet's data folder at a path or one level below it (nltk unpacks to `framenet_v17/`); None where there is none."""
+    """FrameNet's data folder at a path or one level below it (nltk unpacks to `framenet_v17/`), if there is one."""
     if not path.is_dir():
         return None
     for folder in (path, *sorted(p for p in path.iterdir() if p.is_dir())):
@@ -169,7 +154,7 @@ def _xml_folder(path: Path) -> Path | None:
     return None
 
 
-def _xml_rows(folder: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
+def _xml_rows(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The annotated sentences of `lu/*.xml`; FrameNet counts the end of a span inclusively."""
     found = False
     for path in sorted((folder / "lu").glob("*.xml"), key=_natural):
@@ -181,7 +166,7 @@ def _xml_rows(folder: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
             for annotation in sentence.iter(f"{SPACE}annotationSet"):
                 targets, elements = _layers(annotation, where)
                 if targets:
-                    yield {"frame": root.get("frame", ""), "text": text, "target": targets, "fe": elements}, where
+                    yield where, {"frame": root.get("frame", ""), "text": text, "target": targets, "fe": elements}
     if not found:
         raise InputError(
             f"The folder '{folder / 'lu'}' holds no .xml files; give FrameNet's data folder with lu/ and frame/."
@@ -211,12 +196,9 @@ def _layers(annotation: ElementTree.Element, where: str) -> tuple[list[CharSpan]
 
 def _parse(path: Path) -> ElementTree.Element:
     try:
-        return ElementTree.parse(path).getroot()
+        return ElementTree.fromstring(on_disk(path).read())
     except ElementTree.ParseError as error:
-        line = error.position[0]
-        raise InputError(f"{path}:{line}: the file is not well-formed XML ({error}).") from None
-    except OSError as error:
-        raise InputError(f"{path}: the file cannot be read ({error}).") from None
+        raise InputError(f"{path}:{error.position[0]}: the file is not well-formed XML ({error}).") from None
 
 
 def _natural(path: Path) -> tuple[int, str]:

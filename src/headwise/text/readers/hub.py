@@ -6,17 +6,28 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from headwise.core.errors import HeadwiseError, InputError, MissingExtraError, ParameterError
+from headwise.core.errors import InputError, MissingExtraError, ParameterError
 from headwise.text.corpus import Corpus, Notes
 from headwise.text.example import Example
+from headwise.text.readers.files import reading
 from headwise.text.readers.rows import example_of_row
 from headwise.text.readers.tsv import task_of_header
 
+HOW = "give hf:dataset/config:split, for instance hf:glue/mrpc:train."
+
 
 def open_hub(spec: str, *, streaming: bool = True) -> Corpus:
-    """A dataset as `hf:dataset/config:split`, `hf:owner/dataset/config:split`, `hf:owner/dataset:split` or `hf:folder:split`.
+    """A dataset of the hub, or a folder that holds one.
 
-    Its columns are those of the JSONL rows, or those of GLUE (`sentence1`, `sentence2`, `label`, ...). Labels that are classes get their names. No code of a dataset is run.
+    Its columns are those of the JSONL rows, or those of GLUE (`sentence1`, `sentence2`, `label`, ...). Labels that are
+    classes get their names. No code of a dataset is run.
+
+    Parameters
+    ----------
+    spec : str
+        `hf:dataset/config:split`, `hf:owner/dataset/config:split`, `hf:owner/dataset:split` or `hf:folder:split`.
+    streaming : bool, default True
+        Fetch rows as they are read, instead of the whole dataset first.
     """
     dataset, config, split = parse_hub(spec)
     try:
@@ -27,37 +38,28 @@ def open_hub(spec: str, *, streaming: bool = True) -> Corpus:
     names = _class_names(loaded)
 
     def stream(notes: Notes) -> Iterator[Example]:
-        try:
+        with reading(spec, "the dataset cannot be read further"):  # the package fetches and decodes as it goes
             for number, row in enumerate(loaded):
                 yield row_example(row, f"{spec}, row {number + 1}", names)
-        except HeadwiseError:
-            raise
-        except Exception as error:  # the package raises errors of many kinds while it fetches and decodes
-            raise InputError(
-                f"{spec}: the dataset cannot be read further ({type(error).__name__}: {error})."
-            ) from error
 
     info = getattr(loaded, "info", None)
     described = " ".join((getattr(info, "description", "") or "").split())
-    corpus = Corpus(spec.removeprefix("hf:"), stream, description=described[:300] or "a dataset of the hub")
-    corpus.licence = getattr(info, "license", "") or ""
-    if Path(dataset).is_dir():  # a name must not hold a path of this machine
-        corpus.name = f"{Path(dataset).name}:{split}"
-    return corpus
+    # A name must not hold a path of this machine.
+    name = f"{Path(dataset).name}:{split}" if Path(dataset).is_dir() else spec.removeprefix("hf:")
+    licence = getattr(info, "license", "") or ""
+    return Corpus(name, stream, licence=licence, description=described[:300] or "a dataset of the hub")
 
 
 def parse_hub(spec: str) -> tuple[str, str | None, str]:
     """Dataset, configuration and split of a spec. With one slash the part behind it is read as the configuration first."""
     body, colon, split = spec.removeprefix("hf:").rpartition(":")
     if not colon or not body or not split:
-        raise ParameterError(f"'{spec}' names no split; give hf:dataset/config:split, for instance hf:glue/mrpc:train.")
+        raise ParameterError(f"'{spec}' names no split; {HOW}")
     if Path(body).is_dir():
         return body, None, split
     parts = body.split("/")
     if len(parts) > 3 or not all(parts):
-        raise ParameterError(
-            f"'{spec}' is neither a folder nor a dataset; give hf:dataset/config:split, for instance hf:glue/mrpc:train."
-        )
+        raise ParameterError(f"'{spec}' is neither a folder nor a dataset; {HOW}")
     if len(parts) == 3:
         return "/".join(parts[:2]), parts[2], split
     return parts[0], parts[1] if len(parts) == 2 else None, split
@@ -66,7 +68,7 @@ def parse_hub(spec: str) -> tuple[str, str | None, str]:
 def _load(datasets: Any, dataset: str, config: str | None, split: str, streaming: bool) -> Any:
     folder = Path(dataset)
     spec = f"hf:{dataset}{'/' + config if config else ''}:{split}"
-    try:
+    with reading(spec, "the dataset cannot be opened"):
         if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
             loaded = datasets.load_from_disk(str(folder))
             if not hasattr(loaded, "keys"):
@@ -83,10 +85,6 @@ def _load(datasets: Any, dataset: str, config: str | None, split: str, streaming
                 return datasets.load_dataset(f"{dataset}/{config}", split=split, streaming=streaming)
             except Exception:
                 raise first from None
-    except HeadwiseError:
-        raise
-    except Exception as error:
-        raise InputError(f"{spec}: the dataset cannot be opened ({type(error).__name__}: {error}).") from error
 
 
 def _class_names(loaded: Any) -> Mapping[str, list[str]]:
@@ -99,18 +97,14 @@ def row_example(row: Mapping[str, Any], where: str, names: Mapping[str, list[str
     values = dict(row)
     for column, labels in names.items():
         number = values.get(column)
-        if isinstance(number, int):
-            values[column] = (
-                labels[number] if 0 <= number < len(labels) else None
-            )  # -1 stands for an unknown label in test splits
-    if "text" in values or "words" in values:
-        return example_of_row(values, where)
-    if "tokens" in values:
-        return example_of_row({**values, "words": values["tokens"]}, where)
-    task = task_of_header(list(values))
-    if task is None:
-        raise InputError(f"{where}: no column names a text; there are {', '.join(values)}.")
-    label = values.get(task.label)
-    return example_of_row(
-        {"text": values[task.text], "pair": values.get(task.pair) if task.pair else None, "label": label}, where
-    )
+        if isinstance(number, int):  # -1 stands for an unknown label in test splits
+            values[column] = labels[number] if 0 <= number < len(labels) else None
+    if "text" not in values and "words" not in values and "tokens" in values:
+        values["words"] = values["tokens"]
+    elif "text" not in values and "words" not in values:
+        task = task_of_header(list(values))
+        if task is None:
+            raise InputError(f"{where}: no column names a text; there are {', '.join(values)}.")
+        pair = values.get(task.pair) if task.pair else None
+        values = {"text": values[task.text], "pair": pair, "label": values.get(task.label)}
+    return example_of_row(values, where)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from headwise.text.corpus import Notes
 from headwise.text.example import Example
@@ -12,19 +12,25 @@ from headwise.text.readers.framenet import CoreTypes, exemplar
 from headwise.text.readers.paragraphs import article_pairs
 from headwise.text.readers.rows import example_of_row, json_rows
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 
 def read_jsonl(
-    files: Files, notes: Notes, *, tokenizer: Any = None, max_tokens: int = 128, overlapping: bool = False
+    files: Files,
+    notes: Notes,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    max_tokens: int = 128,
+    overlapping: bool = False,
 ) -> Iterator[Example]:
-    """One example per row (see `example_of_row`); the pairs of a row with `paragraphs`; a FrameNet exemplar of a row with `frame`, `target` and `fe`."""
+    """One example per row (see `example_of_row`); the pairs of a row with `paragraphs`; a FrameNet exemplar of a row with
+    `frame`, `target` and `fe`. The options are those of `paragraph_pairs`."""
     core = CoreTypes.beside(files.path)
     for file in files:
-        for line, row in json_rows(file):
-            where = file.where(line)
+        for where, row in json_rows(file):
             if "text" not in row and "words" not in row and "paragraphs" in row:
-                yield from article_pairs(
-                    row, where, notes, tokenizer=tokenizer, max_tokens=max_tokens, overlapping=overlapping
-                )
+                yield from article_pairs(row, where, tokenizer, max_tokens, overlapping=overlapping, notes=notes)
             elif {"frame", "target", "fe"} <= row.keys():
                 yield exemplar(row, where, core, notes)
             else:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headwise.core.errors import InputError, ParameterError
 from headwise.text.corpus import Notes
@@ -13,10 +13,13 @@ from headwise.text.example import Example
 from headwise.text.readers.files import TextFile
 from headwise.text.readers.rows import json_rows
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 
 def paragraph_pairs(
     paragraphs: Iterable[str | tuple[str, str]],
-    tokenizer: Any = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     max_tokens: int = 128,
     *,
     overlapping: bool = False,
@@ -24,34 +27,36 @@ def paragraph_pairs(
 ) -> Iterator[Example]:
     """Segments of two consecutive paragraphs of one document (Clark et al. 2019, §3: "at most 128 tokens").
 
-    `[CLS] a [SEP] b [SEP]` has at most `max_tokens` tokens: the longer paragraph is cut first, as in BERT's own preparation, and a cut falls between words.
+    `[CLS] a [SEP] b [SEP]` has at most `max_tokens` tokens: the longer paragraph is cut first, as in BERT's own
+    preparation, and a cut falls between words.
 
     Parameters
     ----------
-    paragraphs
+    paragraphs : iterable of str or (str, str)
         The paragraphs of one document in order, or (origin, paragraph).
-    tokenizer
-        The fast tokenizer of the model the pairs are for; without one the pairs are left whole, and the encoder cuts them to the model's length.
-    max_tokens
+    tokenizer : PreTrainedTokenizerBase, optional
+        The fast tokenizer of the model the pairs are for; without one the pairs are left whole, and the encoder cuts them
+        to the model's length.
+    max_tokens : int, default 128
         The longest row, special tokens included.
-    overlapping
+    overlapping : bool, default False
         Whether each paragraph but the first and last stands in two pairs ((1,2), (2,3), ...) or in one ((1,2), (3,4), ...).
-    notes
+    notes : Counter of str, optional
         Where left-out paragraphs are counted.
+
+    Examples
+    --------
+    >>> [(pair.text, pair.pair) for pair in paragraph_pairs(["One.", "Two.", "Three."], overlapping=True)]
+    [('One.', 'Two.'), ('Two.', 'Three.')]
     """
     notes = notes if notes is not None else Counter()
     named = (item if isinstance(item, tuple) else ("", item) for item in paragraphs)
     kept = ((origin, text.strip()) for origin, text in named if text.strip())
-    budget = None
-    if tokenizer is not None:
-        budget = max_tokens - tokenizer.num_special_tokens_to_add(pair=True)
-        if budget < 2:
-            raise ParameterError(f"`max_tokens` must leave room for a token of each paragraph; {max_tokens} does not.")
-    pairs: Iterable[tuple[tuple[str, str], tuple[str, str]]] = (
-        pairwise(kept) if overlapping else _two_by_two(kept, notes)
-    )
-    for (origin, first), (_, second) in pairs:
-        if budget is not None:
+    budget = max_tokens - tokenizer.num_special_tokens_to_add(pair=True) if tokenizer is not None else 2
+    if budget < 2:
+        raise ParameterError(f"`max_tokens` must leave room for a token of each paragraph; {max_tokens} does not.")
+    for (origin, first), (_, second) in pairwise(kept) if overlapping else _two_by_two(kept, notes):
+        if tokenizer is not None:
             first, second = _cut_pair(first, second, tokenizer, budget)
             if not first or not second:
                 notes["pairs of paragraphs left out: no whole word fits"] += 1
@@ -59,19 +64,16 @@ def paragraph_pairs(
         yield Example(text=first, pair=second, origin=origin)
 
 
-def _two_by_two(items: Iterable[tuple[str, str]], notes: Notes) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
-    held: tuple[str, str] | None = None
+def _two_by_two(items: Iterator[tuple[str, str]], notes: Notes) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
     for item in items:
-        if held is None:
-            held = item
+        partner = next(items, None)
+        if partner is None:
+            notes["last paragraphs of documents left out: no partner"] += 1
         else:
-            yield held, item
-            held = None
-    if held is not None:
-        notes["last paragraphs of documents left out: no partner"] += 1
+            yield item, partner
 
 
-def _cut_pair(first: str, second: str, tokenizer: Any, budget: int) -> tuple[str, str]:
+def _cut_pair(first: str, second: str, tokenizer: PreTrainedTokenizerBase, budget: int) -> tuple[str, str]:
     rows = [_offsets(tokenizer, first), _offsets(tokenizer, second)]
     room_first, room_second = share(len(rows[0]), len(rows[1]), budget)
     first_cut, second_cut = cut(first, rows[0], room_first), cut(second, rows[1], room_second)
@@ -88,7 +90,11 @@ def _cut_pair(first: str, second: str, tokenizer: Any, budget: int) -> tuple[str
 
 
 def share(first: int, second: int, budget: int) -> tuple[int, int]:
-    """How many tokens each of two segments keeps when the longer is cut first until both fit."""
+    """How many tokens each of two segments keeps when the longer is cut first until both fit.
+
+    >>> share(10, 100, 50), share(80, 90, 51)
+    ((10, 40), (26, 25))
+    """
     if first + second <= budget:
         return first, second
     half = budget // 2
@@ -100,7 +106,8 @@ def share(first: int, second: int, budget: int) -> tuple[int, int]:
 
 
 def cut(text: str, offsets: list[tuple[int, int]], room: int) -> str:
-    """The longest beginning of a text that ends with a word and has at most `room` tokens; within a word only where the text has no spaces at all."""
+    """The longest beginning of a text that ends with a word and has at most `room` tokens; within a word only where the
+    text has no spaces at all."""
     if len(offsets) <= room:
         return text
     spaced = any(character.isspace() for character in text)
@@ -116,31 +123,37 @@ def _drop_last_word(text: str) -> str:
     return head.rstrip()
 
 
-def _offsets(tokenizer: Any, text: str) -> list[tuple[int, int]]:
+def _offsets(tokenizer: PreTrainedTokenizerBase, text: str) -> list[tuple[int, int]]:
     row = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     return [(int(a), int(b)) for a, b in row["offset_mapping"]]
 
 
 def read_articles(
-    files: Iterable[TextFile], notes: Notes, *, tokenizer: Any = None, max_tokens: int = 128, overlapping: bool = False
+    files: Iterable[TextFile],
+    notes: Notes,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    max_tokens: int = 128,
+    overlapping: bool = False,
 ) -> Iterator[Example]:
     """JSONL rows `{"title": ..., "paragraphs": [...]}`: pairs of consecutive paragraphs of each article."""
     for file in files:
-        for line, row in json_rows(file):
-            yield from article_pairs(
-                row, file.where(line), notes, tokenizer=tokenizer, max_tokens=max_tokens, overlapping=overlapping
-            )
+        for where, row in json_rows(file):
+            yield from article_pairs(row, where, tokenizer, max_tokens, overlapping=overlapping, notes=notes)
 
 
-def article_pairs(row: dict[str, Any], where: str, notes: Notes, **options: Any) -> Iterator[Example]:
+def article_pairs(
+    row: Mapping[str, Any],
+    where: str,
+    tokenizer: PreTrainedTokenizerBase | None,
+    max_tokens: int,
+    *,
+    overlapping: bool,
+    notes: Notes,
+) -> Iterator[Example]:
     """The pairs of one article."""
     paragraphs = row.get("paragraphs")
     if not isinstance(paragraphs, list) or not all(isinstance(p, str) for p in paragraphs):
         raise InputError(f"{where}: an article needs `paragraphs`, a list of texts.")
-    return paragraph_pairs(
-        ((where, p) for p in paragraphs),
-        options["tokenizer"],
-        options["max_tokens"],
-        overlapping=options["overlapping"],
-        notes=notes,
-    )
+    named = [(where, paragraph) for paragraph in paragraphs]
+    return paragraph_pairs(named, tokenizer, max_tokens, overlapping=overlapping, notes=notes)

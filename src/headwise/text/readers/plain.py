@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from headwise.text.corpus import Notes
 from headwise.text.example import Example
 from headwise.text.readers.files import TextFile
 from headwise.text.readers.paragraphs import paragraph_pairs
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 def paragraphs_of(file: TextFile) -> Iterator[tuple[int, str]]:
@@ -33,7 +36,12 @@ def read_txt(files: Iterable[TextFile], notes: Notes) -> Iterator[Example]:
 
 
 def read_txt_pairs(
-    files: Iterable[TextFile], notes: Notes, *, tokenizer: Any = None, max_tokens: int = 128, overlapping: bool = False
+    files: Iterable[TextFile],
+    notes: Notes,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    max_tokens: int = 128,
+    overlapping: bool = False,
 ) -> Iterator[Example]:
     """Pairs of consecutive paragraphs (Clark et al. 2019, §3), cut to `max_tokens` where a tokenizer is given."""
     for file in files:

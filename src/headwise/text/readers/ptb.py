@@ -8,13 +8,26 @@ from dataclasses import dataclass, field
 
 from headwise.core.errors import InputError
 
-_UPOS = {
-    "CC": "CCONJ", "CD": "NUM", "DT": "DET", "EX": "PRON", "FW": "X", "IN": "ADP", "JJ": "ADJ", "JJR": "ADJ", "JJS": "ADJ", "LS": "X", "MD": "AUX",
-    "NN": "NOUN", "NNS": "NOUN", "NNP": "PROPN", "NNPS": "PROPN", "PDT": "DET", "POS": "PART", "PRP": "PRON", "PRP$": "PRON", "RB": "ADV", "RBR": "ADV",
-    "RBS": "ADV", "RP": "ADP", "SYM": "SYM", "TO": "PART", "UH": "INTJ", "VB": "VERB", "VBD": "VERB", "VBG": "VERB", "VBN": "VERB", "VBP": "VERB",
-    "VBZ": "VERB", "WDT": "DET", "WP": "PRON", "WP$": "PRON", "WRB": "ADV", "HYPH": "PUNCT", "NFP": "PUNCT", "ADD": "X", "AFX": "ADJ", "$": "SYM",
-    "#": "SYM", ",": "PUNCT", ".": "PUNCT", ":": "PUNCT", "``": "PUNCT", "''": "PUNCT", "-LRB-": "PUNCT", "-RRB-": "PUNCT",
-}  # fmt: skip
+# The Penn tags of each universal part of speech.
+_TAGS = {
+    "CCONJ": "CC",
+    "NUM": "CD",
+    "DET": "DT PDT WDT",
+    "PRON": "EX PRP PRP$ WP WP$",
+    "X": "FW LS ADD",
+    "ADP": "IN RP",
+    "ADJ": "JJ JJR JJS AFX",
+    "AUX": "MD",
+    "NOUN": "NN NNS",
+    "PROPN": "NNP NNPS",
+    "PART": "POS TO",
+    "ADV": "RB RBR RBS WRB",
+    "SYM": "SYM $ #",
+    "INTJ": "UH",
+    "VERB": "VB VBD VBG VBN VBP VBZ",
+    "PUNCT": "HYPH NFP , . : `` '' -LRB- -RRB-",
+}
+_UPOS = {tag: upos for upos, tags in _TAGS.items() for tag in tags.split()}
 _NUMBER = {"NN": "Sing", "NNP": "Sing", "NNS": "Plur", "NNPS": "Plur"}
 
 
@@ -42,7 +55,8 @@ _BIT = re.compile(r"\([^()*\s]*|\*|\)")
 
 
 def phrases(bits: Sequence[str], places: Sequence[str], sentences: Sequence[int]) -> list[Phrase]:
-    """All constituents, from the parse column of CoNLL-2012 (`(NP*`, `*)`, ...), the outer ones first. No parse (`-`) gives none; a tree ends with its sentence."""
+    """All constituents, from the parse column of CoNLL-2012 (`(NP*`, `*)`, ...), the outer ones first. No parse (`-`) gives
+    none; a tree ends with its sentence."""
     found: list[Phrase] = []
     standing: list[Phrase] = []
     for word, bit in enumerate(bits):
@@ -74,54 +88,54 @@ def phrases(bits: Sequence[str], places: Sequence[str], sentences: Sequence[int]
 def phrase_head(start: int, end: int, nested: Sequence[Phrase], tags: Sequence[str]) -> int:
     """The head word of a stretch of words by Collins' rules for noun phrases (1999, app. A).
 
-    The constituent that is just this stretch gives its head; a stretch that is no constituent is treated as a flat noun phrase of its words.
+    The constituent that is just this stretch gives its head; a stretch that is no constituent is treated as a flat noun
+    phrase of its words.
     """
     exact = next((phrase for phrase in nested if phrase.start == start and phrase.end == end), None)
     return _head(exact if exact is not None else Phrase("NP", start, end, list(range(start, end))), tags)
 
 
-_NOMINAL = {"NN", "NNP", "NNPS", "NNS", "NX", "POS", "JJR"}
+# Which part gives a phrase its head: one group of labels after another, each searched from the left (1) or the right (-1).
+_NOUN_RULES = (
+    ({"NN", "NNP", "NNPS", "NNS", "NX", "NML", "POS", "JJR"}, -1),
+    ({"NP", "PRP", "WP", "WHNP"}, 1),
+    ({"$", "ADJP", "PRN"}, -1),
+    ({"CD"}, -1),
+    ({"JJ", "JJS", "RB", "QP", "DT", "PRP$"}, -1),
+)
+_CLAUSE_RULES = (
+    ({"VP"}, 1),
+    ({"VBD", "VBN", "MD", "VBZ", "VB", "VBG", "VBP"}, 1),
+    ({"S", "SINV", "SQ"}, 1),
+    ({"NP"}, 1),
+)
+_RULES = {
+    **dict.fromkeys(("NP", "NX", "NML", "WHNP"), _NOUN_RULES),
+    **dict.fromkeys(("VP", "S", "SBAR", "SINV", "SQ", "SBARQ"), _CLAUSE_RULES),
+}
 
 
 def _head(phrase: Phrase, tags: Sequence[str]) -> int:
-    parts = phrase.parts or [phrase.start]
-
     def label(part: Phrase | int) -> str:
         return tags[part] if isinstance(part, int) else part.label
 
     def word(part: Phrase | int) -> int:
         return part if isinstance(part, int) else _head(part, tags)
 
-    parts = _before_conjunction(parts, label)
-    if phrase.label in ("NP", "NX", "NML", "WHNP"):
-        if label(parts[-1]) == "POS":
-            parts = parts[:-1] or parts
-        # One group of labels after another, each searched from its own side.
-        for wanted, backwards in (
-            (_NOMINAL | {"NML"}, True),
-            ({"NP", "PRP", "WP", "WHNP"}, False),
-            ({"$", "ADJP", "PRN"}, True),
-            ({"CD"}, True),
-        ):
-            for part in reversed(parts) if backwards else parts:
-                if label(part) in wanted:
-                    return word(part)
-        for part in reversed(parts):
-            if label(part) in {"JJ", "JJS", "RB", "QP", "DT", "PRP$"}:
+    parts = _before_conjunction(phrase.parts or [phrase.start], label)
+    rules = _RULES.get(phrase.label, ())
+    if rules is _NOUN_RULES and label(parts[-1]) == "POS":
+        parts = parts[:-1] or parts
+    for wanted, step in rules:
+        for part in parts[::step]:
+            if label(part) in wanted:
                 return word(part)
-        return word(parts[-1])
-    if phrase.label in ("VP", "S", "SBAR", "SINV", "SQ", "SBARQ"):
-        for wanted in ({"VP"}, {"VBD", "VBN", "MD", "VBZ", "VB", "VBG", "VBP"}, {"S", "SINV", "SQ"}, {"NP"}):
-            for part in parts:
-                if label(part) in wanted:
-                    return word(part)
-    if phrase.label in ("PP", "WHPP"):
-        return word(parts[0])
-    return word(parts[-1])
+    return word(parts[0] if phrase.label in ("PP", "WHPP") else parts[-1])
 
 
 def _before_conjunction(parts: list[Phrase | int], label: Callable[[Phrase | int], str]) -> list[Phrase | int]:
-    """What stands before the first conjunction, where it joins whole phrases or two words: the first conjunct is the head, as in UD."""
+    """What stands before the first conjunction, where it joins whole phrases or two words: the first conjunct is the head,
+    as in UD."""
     for place, part in enumerate(parts):
         joins = label(part) in ("CC", "CONJP") and place > 0
         if joins and (len(parts) == 3 or not all(isinstance(p, int) for p in parts)):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from headwise.core.errors import InputError, ParameterError
+from headwise.core.checks import one_of
+from headwise.core.errors import InputError
 from headwise.text.corpus import Notes
 from headwise.text.example import Example
 from headwise.text.readers.files import TextFile
@@ -20,20 +21,25 @@ def is_senteval(line: str) -> bool:
 
 
 def read_senteval(files: Iterable[TextFile], notes: Notes, *, part: str | None = None) -> Iterator[Example]:
-    """One example per row with its label; `part` is `tr`, `va` or `te` (or `train`, `validation`, `test`), None for all."""
-    if part is not None and part not in _GIVEN:
-        raise ParameterError(f"`part` must be one of {', '.join(_GIVEN)}; it is '{part}'.")
+    """One example per row with its label.
+
+    Parameters
+    ----------
+    part : str, optional
+        `tr`, `va` or `te` (or `train`, `validation`, `test`); by default all.
+    """
+    if part is not None:
+        one_of("part", part, _GIVEN)
     wanted = None if part is None else _GIVEN[part]
     for file in files:
-        for number, line in file.lines():
-            if not line.strip():
-                continue
+        for where, line in file.filled():
             columns = line.split("\t")
-            if len(columns) != 3 or columns[0] not in PARTS:
+            if not is_senteval(line):
                 raise InputError(
-                    f"{file.where(number)}: a SentEval row is part (tr, va, te), label and sentence separated by tabs; this one has {len(columns)} columns."
+                    f"{where}: a SentEval row is part (tr, va, te), label and sentence separated by tabs; "
+                    f"this one has {len(columns)} columns."
                 )
             if not columns[2].strip():
-                raise InputError(f"{file.where(number)}: the sentence is empty.")
+                raise InputError(f"{where}: the sentence is empty.")
             if wanted is None or columns[0] == wanted:
-                yield Example(text=columns[2].strip(), label=columns[1], origin=file.where(number))
+                yield Example(text=columns[2].strip(), label=columns[1], origin=where)

@@ -1,9 +1,10 @@
-"""GLUE's TSV files as they really are: columns by header (or by shape where there is none), and quotes that are just characters."""
+"""GLUE's TSV files as they really are: columns by header (or by shape where there is none), quotes just characters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from headwise.core.checks import one_of
 from headwise.core.errors import InputError, ParameterError, unknown
 from headwise.text.corpus import Notes
 from headwise.text.example import Example
@@ -22,7 +23,7 @@ def task_by_name(name: str) -> KnownTask:
 
 
 def task_of_header(header: Sequence[str]) -> KnownTask | None:
-    """The task that a header line belongs to: its label column too must be there, except in test files, which have none."""
+    """The task that a header belongs to: its label column too must be there, except in test files, which have none."""
     for with_label in (True, False):
         for task in TASKS:
             wanted = [task.text, task.pair, task.label if with_label else None]
@@ -52,14 +53,14 @@ def read_tsv(
 
     Parameters
     ----------
-    task
+    task : str, optional
         A GLUE task; otherwise told by the header, or by the shape of the first row for CoLA and XNLI, which have none.
-    bad_rows
-        What happens to a row of another number of columns than the first (the halves of a row that a quoted line break tore apart): `error`, or `skip`, which
-        counts them and notes the first. By default GLUE's own files are read with `skip`, since some of them (QQP) are like that, all others with `error`.
+    bad_rows : {"error", "skip"}, optional
+        What happens to a row of another number of columns than the first (the halves of a row that a quoted line break tore
+        apart); `skip` counts them and notes the first. By default GLUE's own files are read with `skip`, since some of them
+        (QQP) are like that, all others with `error`.
     """
-    if bad_rows not in (None, "error", "skip"):
-        raise ParameterError(f"`bad_rows` must be error or skip; it is '{bad_rows}'.")
+    one_of("bad_rows", bad_rows or "error", ("error", "skip"))
     named = None if task is None else task_by_name(task)
     for file in files:
         yield from _rows(file, notes, named, bad_rows)
@@ -69,16 +70,13 @@ def _rows(file: TextFile, notes: Notes, named: KnownTask | None, bad_rows: str |
     chosen: KnownTask | None = None
     columns: Mapping[str, int] = {}
     width, first_bad = 0, ""
-    for number, line in file.lines():
-        if not line.strip():
-            continue
+    for where, line in file.filled():
         row = line.split("\t")
         if chosen is None:
-            chosen, columns = _choose(row, named, file.where(number))
+            chosen, columns = _choose(row, named, where)
             width = len(row)
             if chosen.header or "sentence" in columns:
                 continue
-        where = file.where(number)
         problem = _problem(row, width, chosen, columns)
         if problem:
             skip = bad_rows == "skip" or (bad_rows is None and chosen in NAMED.values())
@@ -109,28 +107,27 @@ def _choose(row: Sequence[str], named: KnownTask | None, where: str) -> tuple[Kn
         return named, {str(i): i for i in range(named.columns)}
     found = named if named is not None else task_of_header(header)
     if found is not None:
-        missing = [name for name in (found.text, found.pair) if name is not None and name not in by_name]
+        missing = ", ".join(name for name in (found.text, found.pair) if name is not None and name not in by_name)
         if missing:
-            raise InputError(
-                f"{where}: the header of a {found.name} file has {', '.join(missing)}; this one has {', '.join(header)}."
-            )
+            has = ", ".join(header)
+            raise InputError(f"{where}: the header of a {found.name} file has {missing}; this one has {has}.")
         return found, by_name
     found = task_without_header(row)
     if found is None:
         raise InputError(
-            f"{where}: the header names no text: one of text, sentence, sentence1 and sentence2, question and sentence, premise and hypothesis is needed; "
-            f"it has {', '.join(header[:8])[:200]}. For a GLUE file give glue:TASK:path."
+            f"{where}: the header names no text: one of text, sentence, sentence1 and sentence2, question and sentence, "
+            f"premise and hypothesis is needed; it has {', '.join(header[:8])[:200]}. For a GLUE file give glue:TASK:path."
         )
     return found, {str(i): i for i in range(found.columns)}
 
 
 def _problem(row: Sequence[str], width: int, task: KnownTask, columns: Mapping[str, int]) -> str:
+    """What is wrong with a row; "" for nothing."""
     if len(row) != width:
         return f"the row has {len(row)} columns where the first line has {width}"
-    if not row[columns[task.text]].strip():
-        return f"the column '{task.text}' is empty"
-    if task.pair and not row[columns[task.pair]].strip():
-        return f"the column '{task.pair}' is empty"
+    for name in (task.text, task.pair):
+        if name and not row[columns[name]].strip():
+            return f"the column '{name}' is empty"
     if task.regression and task.label in columns:
         try:
             float(row[columns[task.label]])

@@ -20,7 +20,8 @@ def test_without_spacy(monkeypatch):
 
 @pytest.fixture(scope="module")
 def chained():
-    """A pipeline whose parser is known: every word hangs on the next one of its sentence, sentences end at full stops."""
+    """A pipeline whose parser is known: every word hangs on the next one of its sentence, sentences end at full
+    stops."""
     spacy = pytest.importorskip("spacy")
     from spacy.language import Language
 

@@ -26,7 +26,10 @@ GUM = """# newdoc id = doc_a
 2\tleft\tleave\tVERB\t_\t_\t0\troot\t_\tEntity=(3-event-new-n-cf3-1-pred)
 """
 
-ONTO = "# begin document \n0\tThe\t(1\n1\tmayor\t_\n2\tof\t_\n3\tRome\t(2)1)\n4\tspoke\t_\n5\tShe\t(1)\n6\t\t_\n# end document\n"
+ONTO = (
+    "# begin document \n0\tThe\t(1\n1\tmayor\t_\n2\tof\t_\n3\tRome\t(2)1)\n4\tspoke\t_\n5\tShe\t(1)\n6\t\t_\n"
+    "# end document\n"
+)
 
 CONLL = """#begin document (nw/x/00/x_0001); part 000
 nw/x/00/x_0001 0 0 The DT (TOP(S(NP(NP* - - - - * - (0

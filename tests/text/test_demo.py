@@ -1,4 +1,5 @@
-"""The built-in corpus as the package reads it. What its sentences are like is tested with the grammar that made them."""
+"""The built-in corpus as the package reads it. What its sentences are like is tested with the grammar that made
+them."""
 
 from __future__ import annotations
 

@@ -93,7 +93,9 @@ LU = """<?xml version="1.0" encoding="UTF-8"?>
   <subCorpus name="V">
     <sentence sentNo="0" ID="77">
       <text>I copied it onto paper .</text>
-      <annotationSet status="UNANN" ID="1"><layer rank="1" name="PENN"><label end="2" start="0" name="PP"/></layer></annotationSet>
+      <annotationSet status="UNANN" ID="1">
+        <layer rank="1" name="PENN"><label end="2" start="0" name="PP"/></layer>
+      </annotationSet>
       <annotationSet status="MANUAL" ID="2">
         <layer rank="1" name="FE">
           <label end="0" start="0" name="Copier"/>

@@ -26,7 +26,8 @@ CASES = {
     ),
     "SST-2": ("sentence\tlabel\nit 's good \t1\n", [("it 's good", None, "1")]),
     "STS-B": (
-        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n0\tg\tf\ty\to\tn\tn\ta b\tc d\t3.800\n",
+        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n"
+        "0\tg\tf\ty\to\tn\tn\ta b\tc d\t3.800\n",
         [("a b", "c d", 3.8)],
     ),
     "RTE": ("index\tsentence1\tsentence2\tlabel\n0\ta\tb\tnot_entailment\n", [("a", "b", "not_entailment")]),
@@ -81,7 +82,8 @@ def test_generic_headers(tmp_path):
 
 
 def test_rows_that_a_line_break_tore_apart(tmp_path):
-    torn = 'id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n0\t1\t2\ta?\tb?\t1\n1\t3\t4\t"torn\nhere"\tc?\t0\n2\t5\t6\td?\te?\t0\n'
+    header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+    torn = header + '0\t1\t2\ta?\tb?\t1\n1\t3\t4\t"torn\nhere"\tc?\t0\n2\t5\t6\td?\te?\t0\n'
     path = put(tmp_path / "train.tsv", torn)
     corpus = open_corpus(path)
     assert [e.text for e in corpus] == ["a?", "d?"]

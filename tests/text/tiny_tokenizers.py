@@ -1,4 +1,5 @@
-"""Small tokenizers of the common kinds, trained on the spot: WordPiece, byte-level BPE, and BPE with the mark for spaces."""
+"""Small tokenizers of the common kinds, trained on the spot: WordPiece, byte-level BPE, and BPE with the mark for
+spaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The demo grammar: true trees, sound agreement, every phenomenon, the same examples everywhere, and the shipped file made again."""
+"""The demo grammar: true trees, sound agreement, every phenomenon, the same examples everywhere, and the shipped file
+made again."""
 
 from __future__ import annotations
 
@@ -429,7 +430,8 @@ def test_same_everywhere(examples: list[Example]) -> None:
 
 
 def test_the_shipped_file_is_made_again_to_the_byte(tmp_path: Path) -> None:
-    """In another process, with another order of sets: whoever changes the grammar runs `python tools/demo_corpus` and commits the file."""
+    """In another process, with another order of sets: whoever changes the grammar runs `python tools/demo_corpus` and
+    commits the file."""
     out = tmp_path / "again.jsonl.bz2"
     environment = {"PYTHONHASHSEED": "1", "PYTHONPATH": ":".join(sys.path)}
     tool = SHIPPED.parents[4] / "tools" / "demo_corpus"

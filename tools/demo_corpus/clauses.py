@@ -1,4 +1,5 @@
-"""Clauses of the demo grammar: a verb with its auxiliaries, its participants in their places, and adjuncts, in any tense, voice and form."""
+"""Clauses of the demo grammar: a verb with its auxiliaries, its participants in their places, and adjuncts, in any
+tense, voice and form."""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ def auxiliaries(plan: Plan, inverted: bool, copula: bool = False) -> list[tuple[
 def verb_group(
     verb: Verb | None, plan: Plan, person: int, plural: bool, inverted: bool = False
 ) -> tuple[list[Node], Node | None]:
-    """The auxiliaries in order and the main verb in the form they ask of it; without a verb, a form of `be` as copula comes last."""
+    """The auxiliaries in order and the main verb in the form they ask of it; without a verb, a form of `be` as copula
+    comes last."""
     wanted = auxiliaries(plan, inverted, copula=verb is None)
     nodes: list[Node] = []
     before: str | None = None  # what the word before asks for: base, participle, gerund
@@ -160,8 +162,9 @@ def time_phrase(dice: Dice, plan: Plan) -> Node | None:
 class Request:
     """What is asked of a clause besides its verb and plan.
 
-    `fill` gives participants by slot (subj, obj, iobj, obl): an entity, a ready phrase, or None for one left out. `fronted` names the slot whose phrase
-    opens the clause (relative and question words). `controller` is the phrase understood as the subject of a clause without one.
+    `fill` gives participants by slot (subj, obj, iobj, obl): an entity, a ready phrase, or None for one left out.
+    `fronted` names the slot whose phrase opens the clause (relative and question words). `controller` is the phrase
+    understood as the subject of a clause without one.
     """
 
     relation: str = "root"
@@ -427,7 +430,8 @@ class Clauses:
 def place_helpers(
     helpers: list[Node], plan: Plan, subject: Node | None, inverted: bool, frequency: str | None
 ) -> list[Node]:
-    """Subject, auxiliaries, negation and adverbs of frequency in their order; a contraction changes the auxiliary it leans on."""
+    """Subject, auxiliaries, negation and adverbs of frequency in their order; a contraction changes the auxiliary it
+    leans on."""
     first, rest = helpers[:1], helpers[1:]
     word = plan.negation
     if word == "n't" and (not first or first[0].form in ("am", "must", "should")):

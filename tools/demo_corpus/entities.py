@@ -1,4 +1,5 @@
-"""The people and things a demo text is about, and how each is referred to at every point of it: by name, description or pronoun."""
+"""The people and things a demo text is about, and how each is referred to at every point of it: by name, description or
+pronoun."""
 
 from __future__ import annotations
 
@@ -198,7 +199,8 @@ class Cast:
     # Referring to it
 
     def pronoun_is_clear(self, entity: Entity) -> bool:
-        """Whether a pronoun can mean nobody else: in the sentence that names the entity, or else in it and the one before."""
+        """Whether a pronoun can mean nobody else: in the sentence that names the entity, or else in it and the one
+        before."""
         recent = self.now if entity in self.now else [*self.before, *self.now]
         return entity.nameless or (
             entity in recent and not any(entity.pronoun in e.could_be for e in recent if e is not entity)

@@ -1,4 +1,5 @@
-"""The examples of the demo corpus: sentences, pairs and passages in a fixed mixture, each from its number and the seed alone."""
+"""The examples of the demo corpus: sentences, pairs and passages in a fixed mixture, each from its number and the seed
+alone."""
 
 from __future__ import annotations
 
@@ -24,10 +25,11 @@ SHAPES = (
 def demo_examples(size: int = 400, seed: int = 0) -> list[Example]:
     """Annotated English examples whose annotations are true by construction.
 
-    Of ten examples, five are pairs of consecutive sentences (two segments, always joined by coreference), four are single sentences and one is a
-    passage of three to five sentences. Every word has its head, UD relation, UPOS, lemma and features; mentions of entities that occur at least
-    twice are given with their head words (as OntoNotes does: no singletons); frame links name the frames and elements of FrameNet.
-    The label is the tense of all main clauses, `past` or `present`.
+    Of ten examples, five are pairs of consecutive sentences (two segments, always joined by coreference), four are
+    single sentences and one is a passage of three to five sentences. Every word has its head, UD relation, UPOS, lemma
+    and features; mentions of entities that occur at least twice are given with their head words (as OntoNotes does: no
+    singletons); frame links name the frames and elements of FrameNet. The label is the tense of all main clauses,
+    `past` or `present`.
 
     Every example depends only on its number and the seed: `demo_examples(100) == demo_examples(400)[:100]`.
 
@@ -52,7 +54,8 @@ def _example(number: int, seed: int) -> Example:
         starts: list[int] = []
         roots: list[Node] = []
         for position in range(length):
-            # 23 kinds, so that steps of 5 and 11 visit them all; after some attempts a follower that fits badly makes room for the next kind
+            # 23 kinds, so that steps of 5 and 11 visit them all; after some attempts a follower that fits badly makes
+            # room for the next kind
             kind = kinds[(5 * number + 11 * position + (attempt // 8 if position else 0)) % len(kinds)]
             starts.append(len(words.forms))
             roots.append(grammar.sentence(kind))

@@ -1,4 +1,5 @@
-"""The demo grammar: English sentences of many kinds whose tree, word classes, coreference and frames are known because they were made."""
+"""The demo grammar: English sentences of many kinds whose tree, word classes, coreference and frames are known because
+they were made."""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Noun:
-    """A common noun; `classes` say what it is (its own lemma among them), `compounds` which nouns may stand before it."""
+    """A common noun; `classes` say what it is (its own lemma among them), `compounds` which nouns may stand before
+    it."""
 
     lemma: str
     plural: str

@@ -132,7 +132,8 @@ class SimpleSentences(Clauses):
         return self.clause(verb, self.plan(verb, negative=1.0))
 
     def negative_subject(self) -> Node:
-        """ "Nobody opened the box", "no lawyer trusted her", "neither Anna nor Peter slept", "none of the soldiers laughed"."""
+        """ "Nobody opened the box", "no lawyer trusted her", "neither Anna nor Peter slept", "none of the soldiers
+        laughed"."""
         verb = self.verb(lambda v: v.clause is None and "person" in v.subject.classes and "refl" not in v.flags)
         plan = self.plan(verb, negative=0)
         if plan.aspect == "habit":
@@ -162,7 +163,8 @@ class SimpleSentences(Clauses):
         return self.clause(verb, plan, Request(fill={"subj": subject}))
 
     def negative_object(self) -> Node:
-        """ "Peter saw nothing", "Anna traveled nowhere" (the words of the papers' lists that are neither verb nor subject)."""
+        """ "Peter saw nothing", "Anna traveled nowhere" (the words of the papers' lists that are neither verb nor
+        subject)."""
         if self.dice.chance(0.25):
             travel = lexicon().verb("travel")
             root = self.clause(travel, self.plan(travel, negative=0), Request(fill={"obl": None}, adjuncts=False))

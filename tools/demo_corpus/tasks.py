@@ -26,11 +26,13 @@ class Task:
 
 
 def demo_probing(task: str, size: int = 1000, seed: int = 0) -> list[Example]:
-    """Sentences with the label of a probing task (Conneau et al. 2018, as used by Jo & Myaeng 2020), the labels in turn and so balanced.
+    """Sentences with the label of a probing task (Conneau et al. 2018, as used by Jo & Myaeng 2020), the labels in turn
+    and so balanced.
 
-    Tasks: `length` (words in four bins), `tense` (of the main verb), `subject_number`, `object_number` (of the main clause), `depth` (edges from the root
-    to the deepest word, four and more together), `bigram_shift` (two neighbouring words swapped or not), `coordination_inversion` (two joined clauses swapped or not).
-    Where words were moved, the example has no annotations but its label. Example i depends on the task, i and the seed alone.
+    Tasks: `length` (words in four bins), `tense` (of the main verb), `subject_number`, `object_number` (of the main
+    clause), `depth` (edges from the root to the deepest word, four and more together), `bigram_shift` (two neighbouring
+    words swapped or not), `coordination_inversion` (two joined clauses swapped or not). Where words were moved, the
+    example has no annotations but its label. Example i depends on the task, i and the seed alone.
     """
     if task not in TASKS:
         raise ParameterError(unknown("demo probing task", task, TASKS))

@@ -130,7 +130,8 @@ class Words:
         self.mentions.append(Mention(min(span), max(span) + 1, entity, place[id(head)]))
 
     def example(self, split: int | None = None, label: str | None = None, origin: str = "") -> Example:
-        """An example of one segment, or of two where `split` says how many words the first has. Mentions of entities that occur once are left out."""
+        """An example of one segment, or of two where `split` says how many words the first has. Mentions of entities
+        that occur once are left out."""
         times: dict[str, int] = {}
         for mention in self.mentions:
             times[mention.entity] = times.get(mention.entity, 0) + 1

@@ -18,7 +18,8 @@ SHIPPED = Path(__file__).resolve().parents[2] / "src" / "headwise" / "text" / "d
 
 
 def packed(examples: Sequence[Example]) -> bytes:
-    """Examples as compressed JSON lines. Bzip2 has one implementation and no time stamp: the bytes depend on the examples alone."""
+    """Examples as compressed JSON lines. Bzip2 has one implementation and no time stamp: the bytes depend on the
+    examples alone."""
     lines = (json.dumps(row_of_example(e), ensure_ascii=False, separators=(",", ":")) + "\n" for e in examples)
     return bz2.compress("".join(lines).encode())
 

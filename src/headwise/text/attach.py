@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from headwise.core.errors import InputError
 from headwise.text.corpus import Corpus, Notes
-from headwise.text.example import Example, Mention
+from headwise.text.example import Example
 from headwise.text.readers.entities import tree_head
 
 MARK = ", document "
 LOST = "_"  # a token that a file lost
+KEPT = ("pair", "words_pair", "frames", "label", "origin")  # what an example keeps; all else is its tree's
 
 
 def document_name(example: Example) -> str:
@@ -20,10 +21,19 @@ def document_name(example: Example) -> str:
 
 
 def attach_trees(corpus: Corpus, trees: Corpus) -> Corpus:
-    """The documents of `corpus` with the trees, parts of speech, lemmas, features and sentences that `trees` has for the same document and words.
+    """The documents of `corpus` with the trees, parts of speech, lemmas, features and sentences that `trees` has for
+    them.
 
-    Documents are matched by name, and their words must be equal (a lost token, `_`, takes the tree's word). A mention's head becomes the word of the tree whose own
-    head lies outside the mention. Documents without partner, or with other words, are given as they are and counted. The trees are read once and kept.
+    Documents are matched by name, and their words must be equal (a lost token, `_`, takes the tree's word). A mention's
+    head becomes the word of the tree whose own head lies outside the mention. Documents without partner, or with other
+    words, are given as they are and counted. The trees are read once and kept.
+
+    Parameters
+    ----------
+    corpus : Corpus
+        Documents with coreference, for instance OntoGUM's.
+    trees : Corpus
+        The same documents with trees, for instance GUM's (opened as `gum:path`).
     """
     known: dict[str, Example] = {}
 
@@ -31,9 +41,7 @@ def attach_trees(corpus: Corpus, trees: Corpus) -> Corpus:
         if not known:
             known.update((document_name(example), example) for example in trees)
         if "" in known:
-            raise InputError(
-                f"{trees.name} holds sentences, not documents; open it as gum:path or with documents=True."
-            )
+            raise InputError(f"{trees.name} holds sentences, not documents; open it as gum:path or documents=True.")
         for example in corpus.walk(notes):
             partner = known.get(document_name(example))
             if partner is None:
@@ -53,21 +61,7 @@ def _same_words(ours: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
 
 
 def _joined(example: Example, tree: Example) -> Example:
-    heads = tree.heads
     mentions = example.mentions
-    if mentions is not None and heads is not None:
-        mentions = tuple(Mention(m.start, m.end, m.entity, tree_head(m.start, m.end, heads)) for m in mentions)
-    return replace(
-        example,
-        words=tree.words,
-        text=tree.text,
-        spans=tree.spans,
-        heads=heads,
-        relations=tree.relations,
-        upos=tree.upos,
-        lemmas=tree.lemmas,
-        features=tree.features,
-        sentences=tree.sentences,
-        mentions=mentions,
-        scheme=tree.scheme,
-    )
+    if mentions is not None and tree.heads is not None:
+        mentions = tuple(replace(m, head=tree_head(m.start, m.end, tree.heads)) for m in mentions)
+    return replace(tree, mentions=mentions, **{name: getattr(example, name) for name in KEPT})

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeAlias
 
+from headwise.core.checks import at_least
 from headwise.core.errors import InputError, ParameterError
 from headwise.text.example import Example
 
@@ -22,8 +24,8 @@ PEEK = 256  # examples looked at to tell which annotations a corpus has
 class Survey:
     """What one walk through a whole corpus tells.
 
-    `annotations` and `relations` are those that some example has; `examples_with` counts, for each annotation, the examples that have it;
-    `notes` is what was left out on the way, with counts.
+    `annotations` and `relations` are those that some example has; `examples_with` counts, for each annotation, the
+    examples that have it; `notes` is what was left out on the way, with counts.
     """
 
     count: int
@@ -40,30 +42,26 @@ class Corpus:
 
     Parameters
     ----------
-    name
+    name : str
         A short name for figures and provenance.
-    stream
-        Called with an empty counter at the start of every walk; gives the examples, and counts in the counter what it leaves out.
-    licence, description
+    stream : callable
+        Called with an empty counter at the start of every walk; gives the examples, and counts what it leaves out.
+    licence, description : str, optional
         For the provenance of a run.
-    annotations
-        What the examples have, where it is known beforehand; otherwise the first examples are looked at.
+
+    Examples
+    --------
+    >>> corpus = Corpus.from_texts(["One.", ("Two.", "Three.")])
+    >>> corpus.survey().examples_with, corpus.limit(1).peek()[0].text
+    ({'segments': 1}, 'One.')
     """
 
-    def __init__(
-        self,
-        name: str,
-        stream: Stream,
-        *,
-        licence: str = "",
-        description: str = "",
-        annotations: Iterable[str] | None = None,
-    ) -> None:
+    def __init__(self, name: str, stream: Stream, *, licence: str = "", description: str = "") -> None:
         self.name = name
         self.licence = licence
         self.description = description
         self._stream = stream
-        self._annotations = frozenset(annotations) if annotations is not None else None
+        self._annotations: frozenset[str] | None = None
         self._survey: Survey | None = None
         self._notes: Notes = Counter()
 
@@ -88,7 +86,7 @@ class Corpus:
             examples.append(Example(text=first, pair=second, origin=f"{name}:{number + 1}"))
         return cls.from_examples(examples, name, licence=licence, description=description)
 
-    def __iter__(self) -> Iterator[Example]:
+    def __iter__(self) -> Generator[Example]:
         notes: Notes = Counter()
         self._notes = notes
         empty = True
@@ -113,7 +111,7 @@ class Corpus:
 
     @property
     def annotations(self) -> frozenset[str]:
-        """The annotations some example has: as declared, as surveyed, or as seen in the first examples."""
+        """The annotations some example has: as surveyed, or else as seen in the first examples."""
         if self._annotations is None:
             if self._survey is not None:
                 return self._survey.annotations
@@ -122,27 +120,19 @@ class Corpus:
 
     def peek(self, count: int = 1) -> list[Example]:
         """The first examples."""
-        walk = iter(self)
-        try:
+        with closing(iter(self)) as walk:  # lets the reader close its file now
             return list(islice(walk, count))
-        finally:
-            walk.close()  # type: ignore[attr-defined]  # a generator: lets the reader close its file now
 
     def limit(self, count: int | None) -> Corpus:
         """The first `count` examples as a corpus (all of them for None)."""
         if count is None:
             return self
-        if count < 1:
-            raise ParameterError(f"`limit` must be at least 1; it is {count}.")
+        at_least("limit", count, 1)
         return self.derive(lambda notes: islice(self.walk(notes), count))
 
     def derive(self, stream: Stream, name: str | None = None) -> Corpus:
         """A corpus made from this one, with its name and licence."""
         return Corpus(name or self.name, stream, licence=self.licence, description=self.description)
-
-    def map(self, change: Callable[[Example], Example]) -> Corpus:
-        """Every example changed by a function."""
-        return self.derive(lambda notes: map(change, self.walk(notes)))
 
     def survey(self) -> Survey:
         """Walk through the whole corpus once and keep what it tells."""
@@ -171,5 +161,6 @@ class Corpus:
         return self._survey
 
     def fingerprint(self) -> str:
-        """sha256 over the fingerprints of the examples in their order: the same whatever the file is called and however it is packed."""
+        """sha256, in hex, over the fingerprints of the examples in their order: the same whatever the file is called
+        and however it is packed."""
         return self.survey().fingerprint

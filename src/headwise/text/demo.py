@@ -1,4 +1,5 @@
-"""The built-in demo corpus: annotated English examples, shipped as data. The grammar that made them is `tools/demo_corpus` of the source tree."""
+"""The built-in demo corpus: annotated English examples, shipped as data. The grammar that made them is
+`tools/demo_corpus` of the source tree."""
 
 from __future__ import annotations
 
@@ -20,10 +21,11 @@ SIZE = 400
 def demo_corpus(size: int = SIZE) -> Corpus:
     """The demo corpus: English examples whose annotations are true by construction.
 
-    Of ten examples, five are pairs of consecutive sentences (two segments, always joined by coreference), four are single sentences and one is a
-    passage of three to five sentences: any beginning is a fair mixture. Every word has its head, UD relation, UPOS, lemma and features; mentions
-    of entities that occur at least twice are given with their head words (as OntoNotes does: no singletons); frame links name the frames and
-    elements of FrameNet. The label is the tense of all main clauses, `past` or `present`.
+    Of ten examples, five are pairs of consecutive sentences (two segments, always joined by coreference), four are
+    single sentences and one is a passage of three to five sentences: any beginning is a fair mixture. Every word has
+    its head, UD relation, UPOS, lemma and features; mentions of entities that occur at least twice are given with their
+    head words (as OntoNotes does: no singletons); frame links name the frames and elements of FrameNet. The label is
+    the tense of all main clauses, `past` or `present`.
 
     Parameters
     ----------
@@ -38,7 +40,10 @@ def demo_corpus(size: int = SIZE) -> Corpus:
     at_least("size", size, 1)
     if size > SIZE:
         raise ParameterError(f"`size` must be at most {SIZE}; it is {size}. `tools/demo_corpus` makes larger corpora.")
-    description = "English sentences, pairs and short passages made by the headwise demo grammar, with true trees, coreference and frames."
+    description = (
+        "English sentences, pairs and short passages made by the headwise demo grammar, "
+        "with true trees, coreference and frames."
+    )
     return Corpus("demo", _read, licence="Apache-2.0", description=description).limit(size)
 
 

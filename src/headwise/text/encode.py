@@ -5,15 +5,20 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.core.errors import InputError, ModelError, ParameterError
+from headwise.core.checks import one_of
+from headwise.core.errors import InputError, ModelError
 from headwise.text.example import Example
+from headwise.text.readers.files import reading
+
+if TYPE_CHECKING:
+    from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 NO_WORD = -1
 NO_SEGMENT = -1
@@ -25,9 +30,9 @@ Made = TypeVar("Made")
 class Encoded:
     """An example as one row of token ids.
 
-    `word[t]` is the index of token t's word (NO_WORD for special tokens, and everywhere where no words are known), `segment[t]` 0 or 1
-    (NO_SEGMENT for special tokens). `aligned` is False where some word got no piece or a piece lies on two words: word-level analyses
-    leave such an example out and count it.
+    `word[t]` is the index of token t's word (NO_WORD for special tokens, and everywhere where no words are known),
+    `segment[t]` 0 or 1 (NO_SEGMENT for special tokens). `aligned` is False where some word got no piece or a piece lies
+    on two words: word-level analyses leave such an example out and count it.
     """
 
     index: int
@@ -49,7 +54,8 @@ class Encoded:
 
     @property
     def word_count(self) -> int:
-        """One more than the largest word index here. In a cut pair the words cut off the first segment lie below it and have no token."""
+        """One more than the largest word index here. In a cut pair the words cut off the first segment lie below it and
+        have no token."""
         return int(self.word.max(initial=-1)) + 1
 
 
@@ -58,27 +64,26 @@ class Encoder:
 
     Parameters
     ----------
-    tokenizer
+    tokenizer : PreTrainedTokenizerBase
         A fast tokenizer of transformers.
-    max_length
+    max_length : int
         The longest row the model takes; special tokens count.
-    overlong
-        What happens to longer rows: `truncate` (cut at the end, of the longer segment first) or `skip`.
+    overlong : {"truncate", "skip"}, default "truncate"
+        What happens to longer rows: they are cut at the end, of the longer segment first, or left out.
     """
 
-    def __init__(self, tokenizer: Any, max_length: int, overlong: str = "truncate") -> None:
-        if overlong not in OVERLONG:
-            raise ParameterError(f"`overlong` must be one of {', '.join(OVERLONG)}; it is '{overlong}'.")
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int, overlong: str = "truncate") -> None:
+        one_of("overlong", overlong, OVERLONG)
         if not getattr(tokenizer, "is_fast", False):
-            raise ModelError(
-                f"{type(tokenizer).__name__} gives no word ids or offsets; use the model's fast tokenizer."
-            )
+            name = type(tokenizer).__name__
+            raise ModelError(f"{name} gives no word ids or offsets; use the model's fast tokenizer.")
         if getattr(tokenizer, "truncation_side", "right") != "right":  # words are lost at the end, as the policy says
             tokenizer = copy.deepcopy(tokenizer)
             tokenizer.truncation_side = "right"
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.overlong = overlong
+        self._pieces: dict[int, str] = {}
 
     def limited(self, max_length: int, overlong: str | None = None) -> Encoder:
         """An encoder with the same tokenizer and another limit (never above this one's); this one stays as it is.
@@ -99,7 +104,8 @@ class Encoder:
 
     @cached_property
     def sep_id(self) -> int | None:
-        """The id of the token that closes a segment: sep, or end of sequence. None where it is the opening token too (GPT-2)."""
+        """The id of the token that closes a segment: sep, or end of sequence; None where it opens inputs too
+        (GPT-2)."""
         found = _first(self.tokenizer.sep_token_id, self.tokenizer.eos_token_id)
         return None if found == self.cls_id else found
 
@@ -111,20 +117,22 @@ class Encoder:
 
     @cached_property
     def splits_words(self) -> bool:
-        """Whether words given apart come out as they do in a text with spaces. Byte-level tokenizers (GPT-2, RoBERTa) would glue them together:
-        for those the words are joined by spaces and aligned by offsets."""
+        """Whether words given apart come out as they do in a text with spaces. Byte-level tokenizers (GPT-2, RoBERTa)
+        would glue them together: for those the words are joined by spaces and aligned by offsets."""
         probe = ["ab", "cd", "ef"]
         try:
-            apart = self.tokenizer(probe, is_split_into_words=True, add_special_tokens=False, verbose=False)[
-                "input_ids"
-            ]
+            apart = self.tokenizer(probe, is_split_into_words=True, add_special_tokens=False, verbose=False)
         except Exception:  # some refuse words altogether
             return False
-        return bool(apart == self.tokenizer(" ".join(probe), add_special_tokens=False, verbose=False)["input_ids"])
+        together = self.tokenizer(" ".join(probe), add_special_tokens=False, verbose=False)
+        return bool(apart["input_ids"] == together["input_ids"])
 
     def piece_text(self, token: int) -> str:
         """The text of one piece, without the marks that say where it stands in a word."""
-        return _piece_text(self.tokenizer, token)
+        if token not in self._pieces:
+            piece = str(self.tokenizer.convert_ids_to_tokens(token) or "")
+            self._pieces[token] = piece.removeprefix("##").lstrip("▁ĠĊ ").removesuffix("</w>").strip()
+        return self._pieces[token]
 
     def encode(self, example: Example, index: int = 0) -> Encoded | None:
         """The example as a row of tokens; None where it is too long and the policy is `skip`."""
@@ -148,7 +156,7 @@ class Encoder:
         punct = np.array([piece in (".", ",") for piece in pieces], dtype=bool) & ~cls & ~sep
         return Encoded(index, example, ids, types, word, segment, special, cls, sep, punct, truncated, aligned, pieces)
 
-    def _tokenize(self, example: Example, truncate: bool) -> Any:
+    def _tokenize(self, example: Example, truncate: bool) -> BatchEncoding:
         apart = example.text is None and self.splits_words
         first: Any
         second: Any
@@ -160,25 +168,22 @@ class Encoder:
                 raise InputError(f"{example.where}: the example has no words.")
             if not apart:
                 first, second = " ".join(first), " ".join(second)
-        options: dict[str, Any] = (
-            {"truncation": "longest_first" if second else True, "max_length": self.max_length} if truncate else {}
-        )
-        try:
-            return self.tokenizer(
+        cut: dict[str, Any] = {"truncation": "longest_first" if second else True, "max_length": self.max_length}
+        with reading(example.where, "the tokenizer cannot read it"):  # tokenizers raise bare exceptions of many kinds
+            row: BatchEncoding = self.tokenizer(
                 first,
                 second if example.has_pair else None,
                 is_split_into_words=apart,
                 return_offsets_mapping=not apart,
                 return_token_type_ids="token_type_ids" in self.tokenizer.model_input_names,
                 verbose=False,
-                **options,
+                **(cut if truncate else {}),
             )
-        except Exception as error:  # tokenizers raise bare exceptions of many kinds
-            raise InputError(
-                f"{example.where}: the tokenizer cannot read it ({type(error).__name__}: {error})."
-            ) from error
+        return row
 
-    def _align(self, example: Example, row: Any, segment: np.ndarray, truncated: bool) -> tuple[np.ndarray, bool]:
+    def _align(
+        self, example: Example, row: BatchEncoding, segment: np.ndarray, truncated: bool
+    ) -> tuple[np.ndarray, bool]:
         word = np.full(len(segment), NO_WORD, dtype=np.int64)
         if example.words is None:
             return word, False
@@ -189,11 +194,9 @@ class Encoder:
                     word[token] = local + first_count * int(segment[token])
             clean = True
         else:
-            spans = (
-                example.spans
-                if example.text is not None
-                else _joined_spans(example.words) + _joined_spans(example.words_pair or ())
-            )
+            spans = example.spans
+            if example.text is None:
+                spans = _joined_spans(example.words) + _joined_spans(example.words_pair or ())
             clean = _align_by_offsets(word, row["offset_mapping"], segment, spans or (), first_count)
         seen = np.unique(word[word != NO_WORD])
         total = len(example.all_words)
@@ -219,12 +222,8 @@ def _align_by_offsets(
 ) -> bool:
     """Give each piece the word whose characters it covers; False where a piece covers two words."""
     clean = True
-    for part, base in ((0, 0), (1, first)):
-        own = spans[base:first] if part == 0 else spans[first:]
-        if not own:
-            continue
-        starts = np.array([s for s, _ in own])
-        ends = np.array([e for _, e in own])
+    for part, base, own in ((0, 0, spans[:first]), (1, first, spans[first:])):
+        starts, ends = np.array(own, dtype=np.int64).reshape(-1, 2).T
         for token in np.flatnonzero(segment == part).tolist():
             begin, end = offsets[token]
             overlaps = np.flatnonzero((starts < end) & (ends > begin))
@@ -248,15 +247,10 @@ def _first(*values: int | None) -> int | None:
     return next((v for v in values if v is not None), None)
 
 
-@lru_cache(maxsize=200_000)
-def _piece_text(tokenizer: Any, token: int) -> str:
-    piece = tokenizer.convert_ids_to_tokens(token) or ""
-    return piece.removeprefix("##").lstrip("▁ĠĊ ").removesuffix("</w>").strip()
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Rows of similar length, padded on the right, on the model's device. Padding is False in `real` and in every kind, NO_WORD, NO_SEGMENT."""
+    """Rows of similar length, padded on the right, on the model's device. Padding is False in `real` and in every kind,
+    and NO_WORD and NO_SEGMENT."""
 
     rows: tuple[Encoded, ...]
     ids: Tensor  # int64 [example, token]
@@ -269,7 +263,7 @@ class Batch:
     cls: Tensor  # bool [example, token]
     sep: Tensor  # bool [example, token]
     punct: Tensor  # bool [example, token]
-    _memo: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    _memo: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -292,6 +286,7 @@ class Batch:
 
     @property
     def device(self) -> torch.device:
+        """Where the tensors are."""
         return self.ids.device
 
     def kind(self, name: str) -> Tensor:
@@ -304,50 +299,44 @@ class Batch:
         """Only these examples, with the same padding."""
         chosen = torch.as_tensor(list(keep), device=self.device)
         tensors = {name: getattr(self, name)[chosen] for name in _TENSORS}
-        return replace(self, rows=tuple(self.rows[i] for i in keep), _memo={}, **tensors)
+        return replace(self, rows=tuple(self.rows[i] for i in keep), **tensors)
 
 
-_TENSORS = ("ids", "types", "real", "lengths", "word", "segment", "special", "cls", "sep", "punct")
+# What padding holds in each tensor that is padded rows; the padding of `ids` is the tokenizer's.
+_PADDING = {
+    "types": 0,
+    "word": NO_WORD,
+    "segment": NO_SEGMENT,
+    "special": False,
+    "cls": False,
+    "sep": False,
+    "punct": False,
+}
+_TENSORS = ("ids", "real", "lengths", *_PADDING)
 
 
 def collate(rows: Sequence[Encoded], pad_id: int = 0, device: torch.device | str = "cpu", pad_to: int = 0) -> Batch:
     """Pad rows to the longest of them (or to `pad_to`)."""
     width = max(pad_to, max(len(row) for row in rows))
-
-    def stack(name: str, fill: int, dtype: torch.dtype) -> Tensor:
-        out = torch.full((len(rows), width), fill, dtype=dtype)
-        for i, row in enumerate(rows):
-            out[i, : len(row)] = torch.from_numpy(getattr(row, name))
-        return out.to(device)
-
     lengths = torch.tensor([len(row) for row in rows])
-    return Batch(
-        rows=tuple(rows),
-        ids=stack("ids", pad_id, torch.int64),
-        types=stack("types", 0, torch.int64),
-        real=(torch.arange(width)[None] < lengths[:, None]).to(device),
-        lengths=lengths.to(device),
-        word=stack("word", NO_WORD, torch.int64),
-        segment=stack("segment", NO_SEGMENT, torch.int64),
-        special=stack("special", False, torch.bool),
-        cls=stack("cls", False, torch.bool),
-        sep=stack("sep", False, torch.bool),
-        punct=stack("punct", False, torch.bool),
-    )
+    tensors = {"lengths": lengths, "real": torch.arange(width)[None] < lengths[:, None]}
+    for name, fill in {"ids": pad_id, **_PADDING}.items():
+        padded = np.full((len(rows), width), fill, dtype=bool if fill is False else np.int64)
+        for i, row in enumerate(rows):
+            padded[i, : len(row)] = getattr(row, name)
+        tensors[name] = torch.from_numpy(padded)
+    return Batch(rows=tuple(rows), **{name: tensor.to(device) for name, tensor in tensors.items()})
 
 
 def batches(
     rows: Sequence[Encoded], max_tokens: int, pad_id: int = 0, device: torch.device | str = "cpu"
 ) -> list[Batch]:
     """Rows sorted by length and cut into batches of at most `max_tokens` padded tokens (at least one row each)."""
-    ordered = sorted(rows, key=lambda row: (len(row), row.index))
     out: list[Batch] = []
     group: list[Encoded] = []
-    for row in ordered:
+    for row in sorted(rows, key=lambda row: (len(row), row.index)):
         if group and (len(group) + 1) * len(row) > max_tokens:
             out.append(collate(group, pad_id, device))
             group = []
         group.append(row)
-    if group:
-        out.append(collate(group, pad_id, device))
-    return out
+    return [*out, collate(group, pad_id, device)] if group else out

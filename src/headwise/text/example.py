@@ -15,7 +15,8 @@ CYCLE = "the tree has a cycle through word {}; mend the HEAD column there."
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A stretch of words `start..end` (end exclusive) that belongs to an entity; `head` is the index of its head word."""
+    """A stretch of words `start..end` (end exclusive) that belongs to an entity; `head` is the index of its head
+    word."""
 
     start: int
     end: int

@@ -41,8 +41,9 @@ def open_corpus(
     Parameters
     ----------
     spec : str, Path or Corpus, optional
-        A file whose ending tells its format (`.txt`, `.jsonl`, `.conllu`, `.conll`, `.tsv`, each also compressed or in a
-        tar), `format:path`, `glue:TASK:path`, `hf:dataset/config:split`, a corpus; by default the built-in demo corpus.
+        A file whose ending tells its format (`.txt`, `.jsonl`, `.conllu`, `.conll`, `.tsv`, each also compressed or in
+        a tar), `format:path`, `glue:TASK:path`, `hf:dataset/config:split`, a corpus; by default the built-in demo
+        corpus.
     limit : int, optional
         Only so many examples.
     tokenizer : PreTrainedTokenizerBase, optional
@@ -54,7 +55,8 @@ def open_corpus(
     licence : str, optional
         For provenance.
     options
-        Options of the format's reader, for instance `documents=True` (conllu), `part="tr"` (senteval), `task="MRPC"` (tsv).
+        Options of the format's reader, for instance `documents=True` (conllu), `part="tr"` (senteval), `task="MRPC"`
+        (tsv).
 
     The first example is read at once, so that a file that cannot be read fails here.
 

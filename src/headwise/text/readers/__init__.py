@@ -1,4 +1,5 @@
-"""Readers for each file format, by name. A reader is a generator of examples; one place, `files.TextFile`, reads the lines."""
+"""Readers for each file format, by name. A reader is a generator of examples; one place, `files.TextFile`, reads the
+lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Coreference files of the CoNLL family: OntoGUM's three columns, CoNLL-2012's many; one example per document (part)."""
+"""Coreference files of the CoNLL family: OntoGUM's three columns, CoNLL-2012's many; one example per document
+(part)."""
 
 from __future__ import annotations
 
@@ -92,8 +93,8 @@ def read_ontogum(files: Iterable[TextFile], notes: Notes) -> Iterator[Example]:
 
 
 def read_conll2012(files: Iterable[TextFile], notes: Notes) -> Iterator[Example]:
-    """CoNLL-2012 (`*_gold_conll`): words, parts of speech as UPOS, number from the tag, mentions with the head word their
-    constituent has."""
+    """CoNLL-2012 (`*_gold_conll`): words, parts of speech as UPOS, number from the tag, mentions with the head word
+    their constituent has."""
     for file in files:
         for document in _documents(file, split_tabs=False):
             for row, where in zip(document.rows, document.places, strict=True):

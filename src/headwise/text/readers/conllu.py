@@ -65,8 +65,8 @@ class Sentence:
         return None if self.column(FEATS) is None else tuple(features_of(row[FEATS]) for row in self.rows)
 
     def surface(self) -> tuple[str, tuple[tuple[int, int], ...]]:
-        """The text, put together by SpaceAfter, and each word's place in it. Words fused into one token whose form is not
-        just theirs all get its whole place."""
+        """The text, put together by SpaceAfter, and each word's place in it. Words fused into one token whose form is
+        not just theirs all get its whole place."""
         text, spans = "", list[tuple[int, int]]()
         fused = {first: (last, form, space) for first, last, form, space in self.fused}
         word = 0
@@ -147,8 +147,8 @@ def read_conllu(
     Parameters
     ----------
     documents : bool, default False
-        One example per document (`# newdoc`, or the whole file where there is none), with sentence numbers and, where the
-        file marks them (`Entity=`), mentions.
+        One example per document (`# newdoc`, or the whole file where there is none), with sentence numbers and, where
+        the file marks them (`Entity=`), mentions.
     text : bool, default False
         Give the text as it was written, by SpaceAfter, and the words as places in it; otherwise each word is tokenized
         apart.
@@ -201,7 +201,8 @@ def _document(
 
 
 def _example(parts: list[Sentence], file: TextFile, *, text: bool, document: str = "") -> Example:
-    """Sentences as one example. A column that some sentence has not is left out, but features, which a word may lack."""
+    """Sentences as one example. A column that some sentence has not is left out, but features, which a word may
+    lack."""
     starts = accumulate((len(part.rows) for part in parts), initial=0)
     trees = [part.heads(file) for part in parts]
     pairs = zip(trees, starts, strict=False)  # the last start is the end

@@ -32,7 +32,8 @@ def bracketed(marks: Iterable[tuple[str, str]]) -> Iterator[Bracketed]:
     marks : iterable of (str, str)
         For each word, its marks (`""` for none) and where it stands, for messages.
 
-    An entity may be open several times; the latest opened closes first. A bracket without its partner is refused with its line.
+    An entity may be open several times; the latest opened closes first. A bracket without its partner is refused with
+    its line.
     """
     standing: dict[str, list[tuple[int, str, str]]] = defaultdict(list)
     where = ""
@@ -62,8 +63,8 @@ def entity_id(body: str) -> str:
 
 
 def tree_head(start: int, end: int, heads: Sequence[int], among: Collection[int] = ()) -> int:
-    """The word of a stretch whose own head lies outside it: the first such word, of those preferred where one is `among`
-    them."""
+    """The word of a stretch whose own head lies outside it: the first such word, of those preferred where one is
+    `among` them."""
     tops = [word for word in range(start, end) if not start <= heads[word] < end]
     return next((word for word in tops if word in among), tops[0])
 
@@ -83,8 +84,9 @@ class EntityMarks:
     ) -> tuple[Mention, ...]:
         """The mentions of a document, by their place.
 
-        The head of a mention is the one the mark names (`head`, CorefUD); else the word of the tree whose head lies outside
-        the mention, of the smallest span (`minspan`, GUM) where it holds one; else the first word of the smallest span.
+        The head of a mention is the one the mark names (`head`, CorefUD); else the word of the tree whose head lies
+        outside the mention, of the smallest span (`minspan`, GUM) where it holds one; else the first word of the
+        smallest span.
         """
         marks = ((_entity_of(column), where) for column, where in misc)
         found = []

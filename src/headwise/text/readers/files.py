@@ -1,4 +1,5 @@
-"""Opening files of text: plain, compressed, in an archive or in a folder, line by line, with file and line in every error."""
+"""Opening files of text: plain, compressed, in an archive or in a folder, line by line, with file and line in every
+error."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ DAMAGED = "; it may be cut off, damaged or not what its ending says"
 def reading(
     where: str | Callable[[], str], problem: str, kinds: tuple[type[Exception], ...] = (Exception,), advice: str = ""
 ) -> Iterator[None]:
-    """What parsers and decoders raise, as one sentence of headwise's own: where, what is wrong, what was said, what to do.
+    """What parsers and decoders raise, as one sentence of headwise's own: where, what is wrong, what was said, what to
+    do.
 
     Parameters
     ----------
@@ -82,7 +84,8 @@ def plain_name(name: str) -> str:
 class TextFile:
     """One file of lines, and the one place where lines are read.
 
-    `label` is what messages call it. `begun` is set where reading has begun already: all lines from the first on, to be read once.
+    `label` is what messages call it. `begun` is set where reading has begun already: all lines from the first on, to be
+    read once.
     """
 
     label: str
@@ -99,7 +102,8 @@ class TextFile:
         return f"{self.label}:{line}"
 
     def lines(self) -> Iterator[tuple[int, str]]:
-        """Lines with their 1-based numbers, without line end. Only LF and CRLF end a line: a line separator of Unicode is text."""
+        """Lines with their 1-based numbers, without line end. Only LF and CRLF end a line: a line separator of Unicode
+        is text."""
         return self._lines() if self.begun is None else self.begun
 
     def filled(self) -> Iterator[tuple[str, str]]:
@@ -107,7 +111,8 @@ class TextFile:
         return ((self.where(number), line) for number, line in self.lines() if line.strip())
 
     def first_line(self, wanted: Callable[[str], bool]) -> tuple[str, TextFile]:
-        """The first line that is wanted ("" for none), and the file from its start: a member of an archive cannot be opened twice."""
+        """The first line that is wanted ("" for none), and the file from its start: a member of an archive cannot be
+        opened twice."""
         lines = self.lines()
         seen: list[tuple[int, str]] = []
         for number, line in lines:
@@ -142,7 +147,8 @@ class TextFile:
 
 
 class Files:
-    """The files of text behind one path: the file itself, the fitting members of an archive, or the fitting files of a folder.
+    """The files of text behind one path: the file itself, the fitting members of an archive, or the fitting files of a
+    folder.
 
     Parameters
     ----------

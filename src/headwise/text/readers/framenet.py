@@ -70,11 +70,11 @@ class CoreTypes:
 def read_framenet(
     files: Files, notes: Notes, *, frames: str | Path | None = None, bad_spans: str = "error"
 ) -> Iterator[Example]:
-    """Exemplar sentences as whitespace words, with a link from each target to each of its overt elements (Kovaleva et al.
-    2019, §4.2).
+    """Exemplar sentences as whitespace words, with a link from each target to each of its overt elements (Kovaleva et
+    al. 2019, §4.2).
 
-    All links are read: which of them count (short sentences, core elements, distance) is the analysis's choice. A target in
-    several parts ("ring a bell") and an element in several parts give a link per part.
+    All links are read: which of them count (short sentences, core elements, distance) is the analysis's choice. A
+    target in several parts ("ring a bell") and an element in several parts give a link per part.
 
     Parameters
     ----------
@@ -82,8 +82,8 @@ def read_framenet(
         A JSON file with the core type of each frame's elements; by default `frames.json` beside the exemplars. The XML
         folder has its own.
     bad_spans : {"error", "skip"}, default "error"
-        What happens to a row with an element or a whole target outside its text; `skip` counts them. (FrameNet itself has a
-        few targets of several parts with one part outside; that part is left out and counted.)
+        What happens to a row with an element or a whole target outside its text; `skip` counts them. (FrameNet itself
+        has a few targets of several parts with one part outside; that part is left out and counted.)
     """
     one_of("bad_spans", bad_spans, ("error", "skip"))
     folder = _xml_folder(files.path)
@@ -104,8 +104,8 @@ def read_framenet(
 
 
 def exemplar(row: Mapping[str, Any], where: str, core: CoreTypes, notes: Notes) -> Example:
-    """One exemplar `{frame, text, target: [[start, end]], fe: [[element, start, end], [element, null, null, kind]]}`, in
-    characters, end exclusive."""
+    """One exemplar `{frame, text, target: [[start, end]], fe: [[element, start, end], [element, null, null, kind]]}`,
+    in characters, end exclusive."""
     with reading(where, "not a FrameNet exemplar", MALFORMED, "; it needs `frame`, `text`, `target` and `fe`"):
         frame, text = str(row["frame"]), row["text"]
         targets = [(_whole(start), _whole(end)) for start, end in row["target"]]

@@ -51,7 +51,8 @@ def open_hub(spec: str, *, streaming: bool = True) -> Corpus:
 
 
 def parse_hub(spec: str) -> tuple[str, str | None, str]:
-    """Dataset, configuration and split of a spec. With one slash the part behind it is read as the configuration first."""
+    """Dataset, configuration and split of a spec. With one slash the part behind it is read as the configuration
+    first."""
     body, colon, split = spec.removeprefix("hf:").rpartition(":")
     if not colon or not body or not split:
         raise ParameterError(f"'{spec}' names no split; {HOW}")

@@ -24,8 +24,8 @@ def read_jsonl(
     max_tokens: int = 128,
     overlapping: bool = False,
 ) -> Iterator[Example]:
-    """One example per row (see `example_of_row`); the pairs of a row with `paragraphs`; a FrameNet exemplar of a row with
-    `frame`, `target` and `fe`. The options are those of `paragraph_pairs`."""
+    """One example per row (see `example_of_row`); the pairs of a row with `paragraphs`; a FrameNet exemplar of a row
+    with `frame`, `target` and `fe`. The options are those of `paragraph_pairs`."""
     core = CoreTypes.beside(files.path)
     for file in files:
         for where, row in json_rows(file):

@@ -35,12 +35,13 @@ def paragraph_pairs(
     paragraphs : iterable of str or (str, str)
         The paragraphs of one document in order, or (origin, paragraph).
     tokenizer : PreTrainedTokenizerBase, optional
-        The fast tokenizer of the model the pairs are for; without one the pairs are left whole, and the encoder cuts them
-        to the model's length.
+        The fast tokenizer of the model the pairs are for; without one the pairs are left whole, and the encoder cuts
+        them to the model's length.
     max_tokens : int, default 128
         The longest row, special tokens included.
     overlapping : bool, default False
-        Whether each paragraph but the first and last stands in two pairs ((1,2), (2,3), ...) or in one ((1,2), (3,4), ...).
+        Whether each paragraph but the first and last stands in two pairs ((1,2), (2,3), ...) or in one ((1,2), (3,4),
+        ...).
     notes : Counter of str, optional
         Where left-out paragraphs are counted.
 

@@ -1,4 +1,5 @@
-"""Penn Treebank tags and phrases: tags as UPOS, and the head word of a phrase, for files that have no dependency tree."""
+"""Penn Treebank tags and phrases: tags as UPOS, and the head word of a phrase, for files that have no dependency
+tree."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def number_of(tag: str) -> dict[str, str]:
 
 @dataclass
 class Phrase:
-    """A constituent: its label, its words `start..end` (end exclusive) and the constituents and words in it, in order."""
+    """A constituent: its label, its words `start..end` (end exclusive) and the constituents and words in it, in
+    order."""
 
     label: str
     start: int
@@ -55,8 +57,8 @@ _BIT = re.compile(r"\([^()*\s]*|\*|\)")
 
 
 def phrases(bits: Sequence[str], places: Sequence[str], sentences: Sequence[int]) -> list[Phrase]:
-    """All constituents, from the parse column of CoNLL-2012 (`(NP*`, `*)`, ...), the outer ones first. No parse (`-`) gives
-    none; a tree ends with its sentence."""
+    """All constituents, from the parse column of CoNLL-2012 (`(NP*`, `*)`, ...), the outer ones first. No parse (`-`)
+    gives none; a tree ends with its sentence."""
     found: list[Phrase] = []
     standing: list[Phrase] = []
     for word, bit in enumerate(bits):
@@ -95,7 +97,7 @@ def phrase_head(start: int, end: int, nested: Sequence[Phrase], tags: Sequence[s
     return _head(exact if exact is not None else Phrase("NP", start, end, list(range(start, end))), tags)
 
 
-# Which part gives a phrase its head: one group of labels after another, each searched from the left (1) or the right (-1).
+# Which part gives a phrase its head: one group of labels after another, each searched from the left or (-1) the right.
 _NOUN_RULES = (
     ({"NN", "NNP", "NNPS", "NNS", "NX", "NML", "POS", "JJR"}, -1),
     ({"NP", "PRP", "WP", "WHNP"}, 1),
@@ -134,8 +136,8 @@ def _head(phrase: Phrase, tags: Sequence[str]) -> int:
 
 
 def _before_conjunction(parts: list[Phrase | int], label: Callable[[Phrase | int], str]) -> list[Phrase | int]:
-    """What stands before the first conjunction, where it joins whole phrases or two words: the first conjunct is the head,
-    as in UD."""
+    """What stands before the first conjunction, where it joins whole phrases or two words: the first conjunct is the
+    head, as in UD."""
     for place, part in enumerate(parts):
         joins = label(part) in ("CC", "CONJP") and place > 0
         if joins and (len(parts) == 3 or not all(isinstance(p, int) for p in parts)):

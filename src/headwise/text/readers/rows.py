@@ -25,10 +25,10 @@ def json_rows(file: TextFile) -> Iterator[tuple[str, dict[str, Any]]]:
 def example_of_row(row: Mapping[str, Any], where: str) -> Example:
     """A row with `text` or `words` and any annotations as an example.
 
-    `heads` are 0-based with -1 for a root if any of them is -1; otherwise they are numbered as in CoNLL-U, 1-based with 0
-    for a root. Both run over the words of both segments. `mentions` are objects `{start, end, entity, head?}` or lists
-    `[start, end, entity]`; `frames` are objects `{frame, element, target: [start, end], span: [start, end], core?}`; all
-    of these are 0-based word indices, end exclusive.
+    `heads` are 0-based with -1 for a root if any of them is -1; otherwise they are numbered as in CoNLL-U, 1-based with
+    0 for a root. Both run over the words of both segments. `mentions` are objects `{start, end, entity, head?}` or
+    lists `[start, end, entity]`; `frames` are objects `{frame, element, target: [start, end], span: [start, end],
+    core?}`; all of these are 0-based word indices, end exclusive.
 
     Examples
     --------
@@ -59,7 +59,8 @@ def example_of_row(row: Mapping[str, Any], where: str) -> Example:
 
 
 def row_of_example(example: Example) -> dict[str, Any]:
-    """An example as a row that `example_of_row` reads back to an equal one; `origin` is told anew by where it is read."""
+    """An example as a row that `example_of_row` reads back to an equal one; `origin` is told anew by where it is
+    read."""
     values = {entry.name: getattr(example, entry.name) for entry in fields(example) if entry.name != "origin"}
     for name in ("mentions", "frames"):
         values[name] = values[name] and [{f.name: getattr(item, f.name) for f in fields(item)} for item in values[name]]

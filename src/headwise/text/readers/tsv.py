@@ -56,9 +56,9 @@ def read_tsv(
     task : str, optional
         A GLUE task; otherwise told by the header, or by the shape of the first row for CoLA and XNLI, which have none.
     bad_rows : {"error", "skip"}, optional
-        What happens to a row of another number of columns than the first (the halves of a row that a quoted line break tore
-        apart); `skip` counts them and notes the first. By default GLUE's own files are read with `skip`, since some of them
-        (QQP) are like that, all others with `error`.
+        What happens to a row of another number of columns than the first (the halves of a row that a quoted line break
+        tore apart); `skip` counts them and notes the first. By default GLUE's own files are read with `skip`, since
+        some of them (QQP) are like that, all others with `error`.
     """
     one_of("bad_rows", bad_rows or "error", ("error", "skip"))
     named = None if task is None else task_by_name(task)
@@ -115,8 +115,9 @@ def _choose(row: Sequence[str], named: KnownTask | None, where: str) -> tuple[Kn
     found = task_without_header(row)
     if found is None:
         raise InputError(
-            f"{where}: the header names no text: one of text, sentence, sentence1 and sentence2, question and sentence, "
-            f"premise and hypothesis is needed; it has {', '.join(header[:8])[:200]}. For a GLUE file give glue:TASK:path."
+            f"{where}: the header names no text: one of text, sentence, sentence1 and sentence2, question and "
+            f"sentence, premise and hypothesis is needed; it has {', '.join(header[:8])[:200]}. "
+            "For a GLUE file give glue:TASK:path."
         )
     return found, {str(i): i for i in range(found.columns)}
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -226,3 +230,13 @@ def test_batches_hold_every_row_once_sorted_and_small(lengths, most):
     for batch in made:
         assert len(batch) == 1 or batch.ids.numel() <= most
         assert batch.ids.shape[1] == int(batch.lengths.max())
+
+
+def test_no_encoder_outlives_its_use() -> None:
+    """The texts of pieces are kept by the encoder: a cache of the module would keep every tokenizer for good."""
+    encoder = Encoder(copy.deepcopy(bert_like()), 32)
+    encoder.encode(Example(text="the dog chased a cat"))
+    tokenizer = weakref.ref(encoder.tokenizer)
+    del encoder
+    gc.collect()
+    assert tokenizer() is None

@@ -8,6 +8,8 @@ import pytest
 
 from headwise.core.errors import InputError
 from headwise.text import Example, FrameLink, Mention, open_corpus
+from headwise.text.demo import demo_examples
+from headwise.text.readers.rows import example_of_row, row_of_example
 
 
 def opened(tmp_path, *rows):
@@ -109,3 +111,9 @@ def test_broken_rows_say_where_and_why(tmp_path, row, why):
     with pytest.raises(InputError, match=why) as caught:
         opened(tmp_path, {"text": "fine"}, row)
     assert "rows.jsonl:2: " in str(caught.value)
+
+
+def test_a_written_row_is_read_back_to_the_same_example():
+    for example in (*demo_examples(12), Example(text="a cat", pair="runs", label=0.5)):
+        row = json.loads(json.dumps(row_of_example(example)))
+        assert example_of_row(row, example.origin) == example

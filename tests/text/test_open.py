@@ -13,6 +13,7 @@ import pytest
 from headwise.core.errors import InputError, ParameterError
 from headwise.text import Corpus, open_corpus
 from headwise.text.readers import FORMATS
+from headwise.text.readers.files import on_disk, reading
 
 PROSE = "One day\nit rained.\n\n\nThen it  stopped.\r\n\r\nThe end."
 
@@ -154,3 +155,25 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
     tracemalloc.stop()
     assert path.stat().st_size > 10_000_000
     assert most < 1_000_000
+
+
+def test_a_file_looked_into_is_still_read_from_its_start(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("\none\n\ntwo\n")
+    line, file = on_disk(path).first_line(lambda line: "t" in line)
+    assert line == "two"
+    assert list(file.filled()) == [(f"{path}:2", "one"), (f"{path}:4", "two")]
+    line, file = on_disk(path).first_line(lambda line: "three" in line)
+    assert (line, len(list(file.lines()))) == ("", 4)
+
+
+def test_errors_of_others_become_one_sentence():
+    with (
+        pytest.raises(InputError, match=r"^f:3: it is broken \(ValueError: two lines\); mend it\.$"),
+        reading(lambda: "f:3", "it is broken", advice="; mend it"),
+    ):
+        raise ValueError("two\n lines")
+    with pytest.raises(KeyError), reading("f", "it is broken", (ValueError,)):
+        raise KeyError("not one of these")
+    with pytest.raises(ParameterError, match="as it was"), reading("f", "it is broken"):
+        raise ParameterError("as it was")

@@ -1,10 +1,11 @@
-"""Input contributions of all heads of the demo model at 32 tokens: exact against batched reverse mode, a sketch against exact.
+"""Input contributions of all heads of the demo model: exact against batched reverse mode, a sketch against exact.
 
     python benchmarks/bench_attribution.py [--tokens 32] [--outputs 12]
 
-Reverse mode is timed (the shortest of three) on a random sample of outputs (a layer, a head, a token: d_head gradients each, batched) and scaled to all of
-them layer by layer, since an output's gradient costs as much as the layers below it. The exact contributions must equal it on that sample. Times are processor
-time, so a busy machine does not change them much.
+Reverse mode is timed (the shortest of three) on a random sample of outputs (a layer, a head, a token: d_head gradients
+each, batched) and scaled to all of them layer by layer, since an output's gradient costs as much as the layers below
+it. The exact contributions must equal it on that sample. Times are processor time, so a busy machine does not change
+them much.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def main() -> None:
     assert worst < 1e-4, f"exact and reverse mode differ by {worst:.1e}"
     reverse_seconds = float(seconds.mean()) * model.layers * model.heads * given.tokens
     print(
-        f"reverse mode: {given.outputs} random outputs of {model.layers * model.heads * given.tokens}, each {model.d_head} gradients at once; largest difference {worst:.1e}"
+        f"reverse mode: {given.outputs} random outputs of {model.layers * model.heads * given.tokens}, "
+        f"each {model.d_head} gradients at once; largest difference {worst:.1e}"
     )
     report_ratio(
         "exact, all layers and heads",
@@ -75,7 +77,8 @@ def main() -> None:
     variation = float(((found.shares - exact).abs().sum(-1) / 2).median())
     inside = float(((found.low <= exact) & (exact <= found.high)).double().mean())
     print(
-        f"sketch: {int(found.tangents[0])} tangents a token, median total variation of a row {variation:.3f} (0.05 wanted), {inside:.1%} of truths in their 95 % interval"
+        f"sketch: {int(found.tangents[0])} tangents a token, median total variation of a row {variation:.3f} "
+        f"(0.05 wanted), {inside:.1%} of truths in their 95 % interval"
     )
     report_ratio("sketch at 5 %", sketch_seconds, "exact", exact_seconds, wanted="8 x faster")
 

@@ -1,4 +1,4 @@
-"""Exact input contributions on a GPU: a BERT-base-shaped random model at 34 tokens, in tf32 and in IEEE float32, with error, memory and what bounds it.
+"""Exact input contributions on a GPU: a BERT-base-shaped random model at 34 tokens, in tf32 and in IEEE float32.
 
     PYTHONPATH=src python benchmarks/gpu_attribution.py [--tokens 34] [--memory 24000]
 
@@ -75,8 +75,8 @@ def timed(work: Callable[[], Any], device: torch.device, repeats: int) -> float:
 def peak_mib(work: Callable[[], Any], device: torch.device) -> float | None:
     """Largest GPU memory that a run takes beyond what is there before it, in MiB; None on a CPU.
 
-    What earlier measurements left to the garbage collector (a model in float64 with its graph, say) is collected first: as part of what was there it would
-    make the peak look smaller, once it goes while the run is under way.
+    What earlier measurements left to the garbage collector (a model in float64 with its graph, say) is collected first:
+    as part of what was there it would make the peak look smaller, once it goes while the run is under way.
     """
     if device.type != "cuda":
         return None
@@ -91,7 +91,7 @@ def peak_mib(work: Callable[[], Any], device: torch.device) -> float | None:
 
 
 def matrix_rate(device: torch.device, rows: int, width: int, tf32: bool, repeats: int) -> float:
-    """FLOP/s of the largest product there is in the model: all rows of a chunk of tangents by the first feed-forward matrix."""
+    """FLOP/s of the largest product there is in the model: a chunk of tangents by the first feed-forward matrix."""
     a, b = torch.randn(rows, width, device=device), torch.randn(width, 4 * width, device=device)
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     try:
@@ -102,7 +102,7 @@ def matrix_rate(device: torch.device, rows: int, width: int, tf32: bool, repeats
 
 
 def needed_flops(model: HeadModel, tokens: int) -> float:
-    """Multiplications and additions of the matrix products that the tangents need: the last layer only as far as its heads."""
+    """Operations of the matrix products that the tangents need: the last layer only as far as its heads."""
     d = model.hidden
     dense, read = 12 * d * d, 3 * d * d
     attention = 4 * tokens * d  # two products for the scores, two for the outputs, each token
@@ -169,7 +169,8 @@ def main() -> None:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     flops = needed_flops(model, given.tokens)
     print(
-        f"{name}, torch {torch.__version__}; {given.layers} layers × {given.heads} heads, hidden {given.hidden}, {given.tokens} tokens; tangents go by {way(model, batch)}"
+        f"{name}, torch {torch.__version__}; {given.layers} layers × {given.heads} heads, hidden {given.hidden}, "
+        f"{given.tokens} tokens; tangents go by {way(model, batch)}"
     )
     print(f"{given.tokens * given.hidden:,} tangents, {flops / 1e12:.1f} TFLOP of matrix products a sentence")
     report: list[dict[str, Any]] = []
@@ -213,9 +214,8 @@ def main() -> None:
             squares = exact_squares(model, batch, memory=given.memory[-1]).heads
         with matrix_products(tf32), compiled_kernels("compiled" in str(report[-1]["precision"])):
             again = exact_squares(model, batch, memory=given.memory[-1]).heads
-        print(
-            f"{label}: largest difference by compiling: {float((again.sqrt() - squares.sqrt()).abs().max() / squares.sqrt().max()):.1e} of the largest norm"
-        )
+        apart = float((again.sqrt() - squares.sqrt()).abs().max() / squares.sqrt().max())
+        print(f"{label}: largest difference by compiling: {apart:.1e} of the largest norm")
         largest, mean = largest_error(model, batch, squares, given.rows)
         print(f"{label}: total variation to float64 on {given.rows} rows: largest {largest:.1e}, mean {mean:.1e}")
         if device.type == "cuda":

@@ -1,7 +1,8 @@
-"""The analysis `attribution`: exact on planted heads, equal to plain loops, resumable, and adding its sources to `offsets`."""
+"""The analysis `attribution`: exact on planted heads, equal to plain loops, resumable, seeded, widening `offsets`."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from headwise.analyses.attribution.tables import special_table
 from headwise.analyses.contract import make_analysis
 from headwise.analyses.offsets.figures import centre_of_mass
 from headwise.atlas import Atlas
-from headwise.core.errors import InputError, ParameterError
+from headwise.core.errors import InputError, OutputError, ParameterError
 from headwise.plots.registry import tables_for
 from headwise.run.runner import RunOptions, run_analyses
 from headwise.testing import contributions as closed_form
@@ -104,7 +105,7 @@ def test_correlations_shares_and_offsets_by_plain_loops(causal: bool, tmp_path: 
 
 
 def test_planted_heads(tmp_path: Path) -> None:
-    """Linear heads: local contributions are attention itself; the input's have a closed form; own shares by layer too."""
+    """Linear heads: local contributions are attention itself; the input's and own shares have a closed form."""
     planted = planted_model(
         [["previous", "uniform"], ["first", "previous"]], words=["a", "b", "c", "d", "e"], max_length=10
     )
@@ -194,7 +195,8 @@ def test_length_rule_is_said_and_can_be_lifted(tmp_path: Path) -> None:
     found = atlas["attribution"]
     said = atlas.provenance["left_out"]["attribution"]  # what the screen and the page say
     assert said == {
-        "1 input too long": "it takes inputs of at most 8 tokens (d_head, where attention is identifiable; set `length` to lift it)"
+        "1 input too long": "it takes inputs of at most 8 tokens (d_head, where attention is identifiable; "
+        "set `length` to lift it)"
     }
     assert found.attrs["examples"] == 2
     assert found.attrs["left_out_longer"] == 1
@@ -260,6 +262,42 @@ def test_a_killed_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     again = run(model, TEXTS, tmp_path / "cut", Attribution())["attribution"]
     assert len(seen) == 4  # two done, one killed, that one again
     assert whole.identical(again)
+    model.close()
+
+
+def test_the_runs_seed_reaches_the_sketch(tmp_path: Path) -> None:
+    model = random()
+    asked = Attribution(patterns=0, error=0.3)
+    assert asked.seed is None
+    found = {
+        name: run(model, TEXTS, tmp_path / name, asked if own is None else replace(asked, seed=own), seed=seed)
+        for name, own, seed in (("zero", None, 0), ("again", None, 0), ("one", None, 1), ("own", 0, 1))
+    }
+    maps = {name: atlas["attribution"]["sample_input"].values for name, atlas in found.items()}
+    np.testing.assert_array_equal(maps["zero"], maps["again"])
+    assert not np.array_equal(maps["zero"], maps["one"])
+    np.testing.assert_array_equal(maps["zero"], maps["own"])  # a seed of its own counts more than the run's
+    model.close()
+
+
+def test_a_checkpoint_of_another_seed_is_not_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seed is in the identity of what is kept: a run of another seed must not go on with this one's work."""
+    import headwise.analyses.attribution.analysis as module
+
+    monkeypatch.setattr(module, "BATCH_TOKENS", 8)
+    model = random()
+    real = Gathered.observe
+
+    def dying(self, batch, sample):
+        if self.state.moments("sketch").count[0] >= 1:
+            raise KeyboardInterrupt
+        real(self, batch, sample)
+
+    monkeypatch.setattr(Gathered, "observe", dying)
+    with pytest.raises(KeyboardInterrupt):
+        run(model, TEXTS, tmp_path, Attribution(patterns=0), seed=0)
+    with pytest.raises(OutputError, match="differs in"):
+        run(model, TEXTS, tmp_path, Attribution(patterns=0), seed=1)
     model.close()
 
 

@@ -1,4 +1,4 @@
-"""Contributions by forward mode equal plain reverse mode on many architectures, with padding in the batch; and the closed form of planted heads."""
+"""Contributions by forward mode equal reverse mode on many architectures, and the closed form of planted heads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from headwise.analyses.attribution import contributions
+from headwise.analyses.attribution import Options, contributions
 from headwise.analyses.attribution import forward as forward_module
 from headwise.analyses.attribution import local as local_module
 from headwise.analyses.attribution.bundle import Bundle, NotServed
@@ -184,7 +184,7 @@ class Living(TorchDispatchMode):
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "xlnet", "deepseek-v3"])
 def test_peak_memory_stays_below_the_bound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What lives at once while tangents travel is within the parameter, whatever the length of the input; besides it only the results."""
+    """What lives at once while tangents travel is within the parameter, whatever the length of the input."""
     for module in (forward_module, local_module):  # three chunks show the peak as well as all of them
         monkeypatch.setattr(
             module, "in_chunks", lambda some, total, count, model: in_chunks(some, min(total, 3 * count), count, model)
@@ -197,7 +197,7 @@ def test_peak_memory_stays_below_the_bound(name: str, monkeypatch: pytest.Monkey
         results = (
             3 * 8 * model.layers * model.heads * tokens**2
         )  # float64: sums of squares, and two copies on their way out
-        # By dual numbers a layer's own contributions go one tangent at a time, which takes no memory and too long for a test.
+        # By dual numbers a layer's own contributions go one tangent at a time: no memory, but too long for a test.
         for work in (exact_squares, local_module.local_squares) if way(model, batch) == "bundle" else (exact_squares,):
             with Living() as living:
                 work(model, batch, memory=memory)
@@ -298,15 +298,16 @@ def test_one_token_is_all_there_is() -> None:
 
 def test_what_cannot_be_asked_for() -> None:
     model, batch = opened("bert"), ids_batch((4,))
+    for wrong, words in (({"source": "output"}, "source"), ({"method": "magic"}, "exact, sketch, reverse")):
+        with pytest.raises(ParameterError, match=words):
+            contributions(model, batch, **wrong)
     for wrong, words in (
-        ({"source": "output"}, "source"),
-        ({"method": "magic"}, "exact, sketch, reverse"),
         ({"error": 0.0}, "between 0 and 1"),
         ({"tangents": 1}, "at least 2"),
         ({"memory": 0}, "positive"),
     ):
         with pytest.raises(ParameterError, match=words):
-            contributions(model, batch, **wrong)
+            Options(**wrong)
     cross = HeadModel.open(build(*SEQ2SEQ["bart"]), stack="cross")
     with pytest.raises(HeadwiseError, match="cross-attention"):
         contributions(cross, batch)

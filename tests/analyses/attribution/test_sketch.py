@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from headwise.analyses.attribution import contributions
+from headwise.analyses.attribution import Options, contributions
 from headwise.analyses.attribution.forward import exact_squares
 from headwise.analyses.attribution.reverse import block_squares, reverse_graph
 from headwise.analyses.attribution.sketch import PILOT, intervals, sketch
@@ -36,11 +36,11 @@ def test_squares_are_unbiased() -> None:
 
 
 def test_what_is_promised_is_held() -> None:
-    """Intervals cover the truth, standard errors are the spread over seeds, and the wanted error is reached, on a random model."""
+    """Intervals cover the truth, standard errors are the spread over seeds, the wanted error is reached."""
     model, batch = HeadModel.open(build(*SERVED["gpt2"])), ids_batch((9, 6))
     exact = contributions(model, batch).heads
     real = (batch.real[:, :, None] & batch.real[:, None, :])[:, None, None].expand_as(exact) & (exact > 0) & (exact < 1)
-    runs = [contributions(model, batch, method="sketch", tangents=8, seed=seed) for seed in range(25)]
+    runs = [contributions(model, batch, method="sketch", options=Options(tangents=8, seed=seed)) for seed in range(25)]
     inside = torch.stack([(run.low <= exact) & (exact <= run.high) for run in runs])[:, real]
     assert inside.double().mean() >= 0.92
     assert inside.double().mean() < 0.995  # not by being useless
@@ -49,16 +49,21 @@ def test_what_is_promised_is_held() -> None:
     assert 0.8 < float((stated / spread.clamp(min=1e-9)).median()) < 1.25
     rows = batch.real[:, None, None].expand(*exact.shape[:-1])
     for wanted in (0.1, 0.04):
-        found = [contributions(model, batch, method="sketch", error=wanted, seed=seed) for seed in range(8)]
+        found = [
+            contributions(model, batch, method="sketch", options=Options(error=wanted, seed=seed)) for seed in range(8)
+        ]
         assert torch.cat([total_variation(run.heads, exact)[rows] for run in found]).median() <= wanted
         assert all((run.total_variation <= wanted).all() for run in found)
 
 
 def test_a_smaller_error_takes_more_tangents_and_in_the_end_all() -> None:
     model, batch = HeadModel.open(build(*SERVED["bert"])), ids_batch((6,))
-    used = [int(contributions(model, batch, method="sketch", error=e).tangents[0]) for e in (0.2, 0.02, 0.014)]
+    used = [
+        int(contributions(model, batch, method="sketch", options=Options(error=e)).tangents[0])
+        for e in (0.2, 0.02, 0.014)
+    ]
     assert PILOT == used[0] < used[1] < used[2]
-    exact = contributions(model, batch, method="sketch", error=0.001)
+    exact = contributions(model, batch, method="sketch", options=Options(error=0.001))
     assert int(exact.tangents[0]) == model.hidden
     squares = exact_squares(model, batch).heads.sqrt()
     assert torch.allclose(exact.heads, squares / squares.sum(-1, keepdim=True))
@@ -76,7 +81,7 @@ def test_an_example_does_not_depend_on_its_company() -> None:
         assert torch.allclose(alone.layers[0], together.layers[e], atol=1e-5)
         assert int(alone.tangents[0]) == int(together.tangents[e])
         assert (together.heads[e, ..., n:] == 0).all()
-    other = contributions(model, batch, method="sketch", seed=1)
+    other = contributions(model, batch, method="sketch", options=Options(seed=1))
     assert not torch.allclose(other.heads, together.heads, atol=1e-3)
 
 
@@ -97,7 +102,7 @@ def test_intervals_of_numbers_known_by_hand() -> None:
 @pytest.mark.real
 @pytest.mark.slow
 def test_wiki_bert_exact_equals_reverse_and_sketches_hold(wiki_bert: Path) -> None:
-    """Three sentences in one padded batch: exact against reverse on random rows; coverage over ten seeds; the wanted error."""
+    """Three sentences in one padded batch: exact against reverse on random rows; coverage over seeds; the error."""
     model = HeadModel.open(wiki_bert)
     batch = model.batch(SENTENCES)
     squares = exact_squares(model, batch).heads
@@ -112,7 +117,7 @@ def test_wiki_bert_exact_equals_reverse_and_sketches_hold(wiki_bert: Path) -> No
     real = (batch.real[:, :, None] & batch.real[:, None, :])[:, None, None].expand_as(exact)
     covered, rows = [], []
     for seed in range(10):
-        found = contributions(model, batch, method="sketch", error=0.05, seed=seed)
+        found = contributions(model, batch, method="sketch", options=Options(error=0.05, seed=seed))
         covered.append(((found.low <= exact) & (exact <= found.high))[real].double().mean())
         rows.append(total_variation(found.heads, exact)[batch.real[:, None, None].expand(*exact.shape[:-1])])
     assert int(real.sum()) >= 2000

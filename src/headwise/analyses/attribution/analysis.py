@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 import xarray as xr
 
-from headwise.analyses.attribution.contributions import METHODS, check_options
+from headwise.analyses.attribution.contributions import METHODS, SOURCES, Options
 from headwise.analyses.attribution.forward import DEFAULT_MEMORY
-from headwise.analyses.attribution.gathered import READINGS, Gathered, attribution_dataset, widen_offsets
+from headwise.analyses.attribution.gathered import Gathered, widen_offsets
 from headwise.analyses.attribution.passage import check_served, in_single
 from headwise.analyses.contract import WEIGHTINGS, Bench, Experiment, Paper, Shape, at_least, one_of
 from headwise.core.errors import InputError, ModelError, ParameterError
@@ -20,12 +19,11 @@ from headwise.text.encode import Encoded, batches
 
 BATCH_TOKENS = 256
 SAMPLE_TOKENS = 24  # the longest input whose maps are kept whole, for the figures
-ADDED = ("previous_layer", "input")
 
 
 @dataclass(frozen=True)
 class Attribution(Experiment):
-    """How much each token contributes to each head's output, from the layer below and from the input, and how far attention tells it (Pascual et al. 2021, §4-9).
+    """How much each token contributes to a head's output, and how far attention tells it (Pascual et al. 2021, §4-9).
 
     The contribution of token i to token j at a head is `‖∂O[l,h,j]/∂x_i‖ / Σ_k ‖∂O[l,h,j]/∂x_k‖` (Frobenius norms of
     Jacobian blocks), x being what enters the head's own layer (`previous_layer`) or the model (`input`). Beside them
@@ -50,25 +48,26 @@ class Attribution(Experiment):
 
     Parameters
     ----------
-    method
-        `sketch` (random tangents: fast, with a stated error), `exact` (forward mode) or `reverse` (autograd, very
-        slow).
-    error
+    method : {"sketch", "exact", "reverse"}, default "sketch"
+        Random tangents (fast, with a stated error), forward mode, or autograd (very slow).
+    error : float, default 0.08
         For `sketch`: the wanted median total variation between estimated and true rows.
-    length
+    length : int or str, default "d_head"
         Longest input in tokens: `d_head` (default: there attention is identifiable), `all`, or a number. Longer inputs
         are left out and counted.
-    memory
+    memory : float, default 512
         MiB that tangents may take.
-    weighting
-        `examples` or `tokens` (the paper's): what weighs alike in means.
-    patterns
+    weighting : {"examples", "tokens"}, default "examples"
+        What weighs alike in means; the paper's is `tokens`.
+    patterns : int, default 6
         So many examples have the maps of all heads, of attention and of the input's contribution, sorted into the five
         patterns; 0 for none.
-    tf32
+    tf32 : bool, default False
         Let a GPU use tf32 for matrix products.
-    compiled
+    compiled : bool, default False
         Let torch compile layer norms on a GPU: a tenth faster over many inputs.
+    seed : int, optional
+        What the tangents of a sketch are drawn by; the run's seed where none is given.
     """
 
     method: str = "sketch"
@@ -79,7 +78,7 @@ class Attribution(Experiment):
     patterns: int = 6
     tf32: bool = False
     compiled: bool = False
-    seed: int = 0
+    seed: int | None = None
 
     name: ClassVar[str] = "attribution"
     title: ClassVar[str] = "What heads gather: contributions of tokens, from the layer below and from the input"
@@ -89,10 +88,10 @@ class Attribution(Experiment):
     def __post_init__(self) -> None:
         one_of("method", self.method, METHODS)
         one_of("weighting", self.weighting, WEIGHTINGS)
-        check_options("input", self.method, self.error, None, self.memory)
+        Options(error=self.error, memory=self.memory)
         at_least("patterns", self.patterns, 0)
-        number = isinstance(self.length, int) and not isinstance(self.length, bool)
-        if self.length not in ("d_head", "all") and not (number and int(self.length) >= 2):
+        number = type(self.length) is int and self.length >= 2
+        if self.length not in ("d_head", "all") and not number:
             raise ParameterError(
                 f"`length` must be d_head, all, or a number of tokens from 2 on; it is {self.length!r}."
             )
@@ -105,9 +104,9 @@ class Attribution(Experiment):
     def perform(self, bench: Bench) -> xr.Dataset:
         rows, left_out = self._choose(bench)
         if not rows:
-            longest = self.limit(bench.shape)
             raise InputError(
-                f"None of the {sum(left_out.values())} inputs has from 2 to {longest} tokens; set attribution.length to `all` or a larger number."
+                f"None of the {sum(left_out.values())} inputs has from 2 to {self.limit(bench.shape)} tokens; "
+                "set attribution.length to `all` or a larger number."
             )
         try:
             model = in_single(bench.model)
@@ -115,16 +114,16 @@ class Attribution(Experiment):
         except ModelError as error:
             raise ModelError(f"attribution: {error}") from error
         try:
-            gathered = Gathered(model, bench.shape, self, self.limit(bench.shape), rows)
+            gathered = Gathered(model, bench.shape, self, rows)
             groups = batches(rows, BATCH_TOKENS, model.pad_id, model.device)
-            done = gathered.resume(bench.folder)
+            done = gathered.resume(bench.store)
             sample = self._sample(rows)
             for number, batch in enumerate(groups):
                 if number >= done:
                     gathered.observe(batch, sample)
-                    gathered.save(bench.folder, number + 1)
+                    gathered.save(bench.store, number + 1)
                 bench.progress("attribution", sum(len(g) for g in groups[: number + 1]), len(rows))
-            dataset = attribution_dataset(gathered, bench.shape)
+            dataset = gathered.dataset()
         finally:
             if model is not bench.model:
                 model.close()
@@ -132,19 +131,22 @@ class Attribution(Experiment):
 
     def _choose(self, bench: Bench) -> tuple[list[Encoded], dict[str, int]]:
         """The first examples short enough, as many as the budget allows; and how many were passed over."""
-        longest = self.limit(bench.shape)
         rows: list[Encoded] = []
         left_out = {"longer": 0, "one_token": 0}
-        for index, example in enumerate(bench.corpus):
+        following = 0  # an example that is not among the rows did not even fit the model
+        for row in bench.rows:
             if bench.limit is not None and len(rows) >= bench.limit:
                 break
-            row = bench.model.encoder.encode(example, index)
-            if row is None or len(row) > longest:
+            left_out["longer"] += row.index - following
+            following = row.index + 1
+            if len(row) > self.limit(bench.shape):
                 left_out["longer"] += 1
             elif len(row) < 2:
                 left_out["one_token"] += 1
             else:
                 rows.append(row)
+        else:
+            left_out["longer"] += sum(1 for _ in bench.corpus) - following
         return rows, left_out
 
     def _sample(self, rows: list[Encoded]) -> int | None:
@@ -156,28 +158,25 @@ class Attribution(Experiment):
         self, bench: Bench, gathered: Gathered, examples: int, left_out: Mapping[str, int]
     ) -> dict[str, Any]:
         longest = self.limit(bench.shape)
-        why = {
-            "d_head": " (d_head, where attention is identifiable; set `length` to lift it)",
-            "all": " (no rule)",
-        }.get(str(self.length), "")
+        rules = {"d_head": " (d_head, where attention is identifiable; set `length` to lift it)", "all": " (no rule)"}
+        why = rules.get(str(self.length), "")
         half = torch.finfo(bench.model.dtype).bits < 32
+        precision = str(bench.model.dtype).removeprefix("torch.")
         facts = {
             "examples": examples,
             "length_rule": f"inputs of at most {longest} tokens{why}",
             "left_out_longer": left_out["longer"],
             "left_out_one_token": left_out["one_token"],
-            "computed_in": "float32, from weights in half precision"
-            if half
-            else str(bench.model.dtype).removeprefix("torch."),
+            "computed_in": "float32, from weights in half precision" if half else precision,
             "method": self.method,
         }
         if self.method == "sketch":
-            facts["tangents_per_token"] = float(np.round(gathered.tangents, 2))
-            facts["total_variation"] = float(np.round(gathered.variation, 4))
+            tangents, variation = gathered.state.moments("sketch").mean.tolist()
+            facts |= {"tangents_per_token": round(tangents, 2), "total_variation": round(variation, 4)}
         return facts | gathered.notes
 
     def unmatched(self, dataset: xr.Dataset) -> dict[str, str]:
-        """The inputs that were passed over, counted and with the reason: the length rule is said on the screen and the page too."""
+        """The inputs that were passed over, counted and with the reason: screen and page say the length rule too."""
         longer, single = (int(dataset.attrs.get(f"left_out_{why}", 0)) for why in ("longer", "one_token"))
         rule = str(dataset.attrs.get("length_rule", ""))
         found = {f"{_inputs(longer)} too long": f"it takes {rule}"} if longer else {}
@@ -187,12 +186,9 @@ class Attribution(Experiment):
         """Give the group `offsets` its sources `previous_layer` and `input`."""
         found = dict(datasets)
         if "offsets" in found and self.name in found:
-            found["offsets"] = widen_offsets(found["offsets"], found[self.name].sel(source=list(ADDED)))
+            found["offsets"] = widen_offsets(found["offsets"], found[self.name].sel(source=list(SOURCES)))
         return found
 
 
 def _inputs(count: int) -> str:
     return "1 input" if count == 1 else f"{count:,} inputs"
-
-
-assert set(ADDED) <= set(READINGS)

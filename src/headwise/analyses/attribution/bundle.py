@@ -1,4 +1,4 @@
-"""A tensor that carries many directional derivatives along: the value is computed once, only its tangents come in numbers.
+"""A tensor that carries many directional derivatives: the value is computed once, only its tangents come in numbers.
 
 Dual numbers with the tangents as batch rows compute the same value again for every row. Here the value has no tangent
 dimension at all, so a pass costs one matrix product for each tangent and layer and little else. Functions with a rule
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 Rule = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 RULES: dict[str, Rule] = {}
@@ -23,7 +23,7 @@ class NotServed(Exception):
 
 
 class Bundle(Tensor):
-    """A value with tangents: `primal[...]` and `tangent[tangent, ...]`; looks like the primal to the code of a model."""
+    """A value with tangents, `primal[...]` and `tangent[tangent, ...]`; looks like the primal to a model."""
 
     primal: Tensor
     tangent: Tensor
@@ -55,14 +55,14 @@ class Bundle(Tensor):
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name in ("detach", "__set__"):
-            if name == "detach":
-                return args[0].primal
+        if name == "detach":
+            return args[0].primal
+        if name == "__set__":
             raise NotServed("an attribute of a tensor is set")
         if name == "__get__":
             return _attribute(func, args[0])
         if is_in_place(name):
-            return _in_place(cls, func, name, types, args, kwargs)
+            return _in_place(cls, func, types, args, kwargs)
         rule = RULES.get(name)
         if rule is not None:
             out = rule(func, args, kwargs)
@@ -76,10 +76,12 @@ class Bundle(Tensor):
 
 
 def primal_of(value: Any) -> Any:
+    """The value of a bundle; anything else as it is."""
     return value.primal if isinstance(value, Bundle) else value
 
 
 def is_in_place(name: str) -> bool:
+    """Whether a function of this name writes to its first argument."""
     return (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE_OPERATORS or name == "__setitem__"
 
 
@@ -96,15 +98,10 @@ def _attribute(func: Callable[..., Any], value: Bundle) -> Any:
 
 
 def _in_place(
-    cls: type[Bundle],
-    func: Callable[..., Any],
-    name: str,
-    types: Sequence[type],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    cls: type[Bundle], func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Compute anew and put the result in the place of the first argument."""
-    target = args[0]
+    target, name = args[0], func.__name__
     if not isinstance(target, Bundle):
         raise NotServed(f"{name} writes tangents into a plain tensor")
     plain = _IN_PLACE_OPERATORS.get(name, name.rstrip("_"))
@@ -163,7 +160,7 @@ def differentiate(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
         found = tree_flatten(call(*values))[0]
         return tuple(found[i] for i in moving)
 
-    def along(*directions: Tensor) -> tuple[Tensor, ...]:
+    def along(*directions: Tensor) -> Any:
         return torch.func.jvp(moved, primals, directions)[1]
 
     try:
@@ -175,8 +172,3 @@ def differentiate(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
     for i, tangent in zip(moving, tangents, strict=True):
         outputs[i] = Bundle(outputs[i], tangent)
     return tree_unflatten(outputs, out_spec)
-
-
-def without_tangents(tree: Any) -> Any:
-    """The same structure with every bundle replaced by its value."""
-    return tree_map(primal_of, tree)

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from headwise.analyses.attribution.forward import DEFAULT_MEMORY, Squares, exact_squares
 from headwise.analyses.attribution.local import local_squares
-from headwise.analyses.attribution.passage import in_single
+from headwise.analyses.attribution.passage import in_single, real_pairs
 from headwise.analyses.attribution.precision import compiled_kernels, matrix_products
 from headwise.analyses.attribution.reverse import reverse_squares
 from headwise.analyses.attribution.sketch import normalised, sketch
-from headwise.core.errors import ParameterError, unknown
-from headwise.text.encode import Batch
-
-if TYPE_CHECKING:
-    from headwise.models import HeadModel
+from headwise.core.checks import one_of
+from headwise.core.errors import ParameterError
+from headwise.models import HeadModel
+from headwise.text.encode import Batch, Encoded
+from headwise.text.example import Example
 
 METHODS = ("exact", "sketch", "reverse")
 SOURCES = ("previous_layer", "input")
+READINGS = ("attention", *SOURCES, "rollout", "norm")  # the ways in which mixing is read
+
+
+Texts = Example | str | Encoded | Sequence[Example | str | Encoded]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contributions:
-    """How much of each token is in each head's output (Pascual et al. 2021, §4), receiving token first, as in attention.
+    """How much of each token is in each head's output (Pascual et al. 2021, §4), receiving token first as in attention.
 
     `heads[example, layer, head, receiving, source]` = `‖∂O[l,h,j]/∂x_i‖ / Σ_k ‖∂O[l,h,j]/∂x_k‖` with x = E[0] (`input`)
     or E[l] (`previous_layer`): rows sum to one, padding is zero. `layers[example, layer, receiving, source]`, where
@@ -47,78 +50,105 @@ class Contributions:
     total_variation: Tensor | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How contributions are computed.
+
+    Parameters
+    ----------
+    error : float, default 0.05
+        For `sketch`: the wanted median total variation of a row.
+    tangents : int, optional
+        For `sketch`: the number of tangents per token, instead of choosing it by the error.
+    seed : int, default 0
+        For `sketch`: what its tangents are drawn by.
+    memory : float, default 512
+        MiB that the tangents under way may take; longer inputs are split into more parts, not refused.
+    tf32 : bool, default False
+        Let a GPU multiply tangents in tf32; the model's own values stay in IEEE float32.
+    compiled : bool, default False
+        Let torch compile layer norms on a GPU: a tenth faster, after some seconds at the first sentence. Elsewhere it
+        changes nothing.
+    """
+
+    error: float = 0.05
+    tangents: int | None = None
+    seed: int = 0
+    memory: float = DEFAULT_MEMORY
+    tf32: bool = False
+    compiled: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.error < 1:
+            raise ParameterError(f"`error` must lie between 0 and 1; it is {self.error!r}.")
+        if self.tangents is not None and self.tangents < 2:
+            raise ParameterError(f"`tangents` must be at least 2, or errors cannot be told; it is {self.tangents!r}.")
+        if not self.memory > 0:
+            raise ParameterError(f"`memory` must be a positive number of MiB; it is {self.memory!r}.")
+
+
 def contributions(
     model: HeadModel,
-    batch: Batch | str | Sequence[Any],
+    batch: Batch | Texts,
     source: str = "input",
     method: str = "exact",
     *,
     layer_output: bool = False,
-    error: float = 0.05,
-    tangents: int | None = None,
-    seed: int = 0,
-    memory: float = DEFAULT_MEMORY,
-    tf32: bool = False,
-    compiled: bool = False,
+    options: Options | None = None,
 ) -> Contributions:
     """Contributions of tokens to the outputs of all heads of all layers.
 
     Parameters
     ----------
-    model, batch
-        An opened model; a batch, a text, or several.
-    source
+    model : HeadModel
+        An opened model. One in half precision is computed in float32.
+    batch : Batch, str, Example or a sequence of them
+        A batch, a text, or several.
+    source : {"input", "previous_layer"}, default "input"
         `input`: from what enters the first layer, with all the mixing in between; `previous_layer`: from what enters
         the head's own layer.
-    method
+    method : {"exact", "sketch", "reverse"}, default "exact"
         `exact` (forward mode), `sketch` (random tangents, with errors) or `reverse` (plain autograd: slow, to check the
         others by). Contributions of the previous layer have a closed form, which both `exact` and `sketch` use.
-    layer_output
+    layer_output : bool, default False
         With `source="input"`: also the contributions to what leaves each layer.
-    error, tangents, seed
-        For `sketch`: the wanted median total variation of a row, or the number of tangents per token; and the seed.
-    memory
-        MiB that the tangents under way may take; longer inputs are split into more parts, not refused.
-    tf32
-        Let a GPU multiply tangents in tf32; the model's own values stay in IEEE float32.
-    compiled
-        Let torch compile layer norms on a GPU: a tenth faster, after some seconds at the first sentence. Elsewhere it
-        changes nothing.
-
-    A model in half precision is computed in float32.
+    options : Options, optional
+        Wanted error, seed, memory and what a GPU may do.
 
     Examples
     --------
-    >>> found = contributions(model, "the cat sat on the mat")
-    >>> found.heads[0, 7, 9]  # receiving token by source token, of L7H9
+    >>> from headwise import HeadModel
+    >>> from headwise.testing.models import random_model
+    >>> module, tokenizer = random_model()
+    >>> with HeadModel.open(module, tokenizer=tokenizer) as model:
+    ...     found = contributions(model, "the cat saw the dog")
+    >>> row = found.heads[0, 1, 0, 3]  # what token 3 receives from each token through L1H0
+    >>> round(float(row.sum()), 6)
+    1.0
     """
-    check_options(source, method, error, tangents, memory)
+    one_of("source", source, SOURCES)
+    one_of("method", method, METHODS)
+    options = options or Options()
     single = in_single(model)
-    batch = batch if isinstance(batch, Batch) else single.batch(batch)
     want_layers = layer_output and source == "input"
     try:
-        with matrix_products(tf32), compiled_kernels(compiled and single.device.type == "cuda"):
+        batch = batch if isinstance(batch, Batch) else single.batch(batch)
+        with matrix_products(options.tf32), compiled_kernels(options.compiled and single.device.type == "cuda"):
             if method == "sketch" and source == "input":
+                error, tangents, seed, memory = options.error, options.tangents, options.seed, options.memory
                 found = sketch(
                     single, batch, error=error, tangents=tangents, seed=seed, layer_output=want_layers, memory=memory
                 )
+                errors = found.errors, found.low, found.high
                 return Contributions(
-                    found.shares,
-                    found.layers,
-                    source,
-                    method,
-                    found.errors,
-                    found.low,
-                    found.high,
-                    found.tangents,
-                    found.total_variation,
+                    found.shares, found.layers, source, method, *errors, found.tangents, found.total_variation
                 )
             if method == "reverse":
                 squares = reverse_squares(single, batch, source=source, layer_output=want_layers)
             elif source == "previous_layer":
-                squares = Squares(local_squares(single, batch, memory=memory))
+                squares = Squares(local_squares(single, batch, memory=options.memory))
             else:
-                squares = exact_squares(single, batch, layer_output=want_layers, memory=memory)
+                squares = exact_squares(single, batch, layer_output=want_layers, memory=options.memory)
     finally:
         if single is not model:
             single.close()
@@ -126,21 +156,10 @@ def contributions(
     return Contributions(normalised(squares.heads.sqrt()), layers, source, method)
 
 
-def check_options(source: str, method: str, error: float, tangents: int | None, memory: float) -> None:
-    """One sentence for whatever cannot be."""
-    if source not in SOURCES:
-        raise ParameterError(unknown("source", source, SOURCES))
-    if method not in METHODS:
-        raise ParameterError(unknown("method", method, METHODS))
-    if not 0 < error < 1:
-        raise ParameterError(f"`error` must lie between 0 and 1; it is {error!r}.")
-    if tangents is not None and tangents < 2:
-        raise ParameterError(f"`tangents` must be at least 2, or errors cannot be estimated; it is {tangents!r}.")
-    if not memory > 0:
-        raise ParameterError(f"`memory` must be a positive number of MiB; it is {memory!r}.")
-
-
 def visible_sources(batch: Batch, causal: bool) -> Tensor:
-    """Bool `[example, receiving, source]`: tokens that can reach a token through the layers below: all of an encoder's, those up to it for a decoder."""
-    pairs = batch.real[:, :, None] & batch.real[:, None, :]
+    """Bool `[example, receiving, source]`: tokens that can reach a token through the layers below.
+
+    All of an encoder's, those up to it for a decoder.
+    """
+    pairs = real_pairs(batch)
     return pairs & torch.ones_like(pairs[0]).tril() if causal else pairs

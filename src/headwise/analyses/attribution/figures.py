@@ -1,4 +1,4 @@
-"""Figures of hidden token attribution: how far attention tells what heads gather, and what they do gather (Pascual et al. 2021)."""
+"""Figures of hidden token attribution: how far attention tells what heads gather, and what they do gather."""
 
 from __future__ import annotations
 
@@ -9,46 +9,44 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
-from headwise.analyses.offsets.figures import EVERY_OFFSET, READINGS, by_layer
+from headwise.analyses.attribution.contributions import READINGS
+from headwise.analyses.attribution.tables import SHOWN
+from headwise.analyses.offsets.figures import EVERY_OFFSET, by_layer
+from headwise.analyses.offsets.figures import READINGS as LOOKS
+from headwise.analyses.patterns.figures import pattern_legend, stack_patterns
 from headwise.core.errors import ParameterError
 from headwise.plots import data, style
 from headwise.plots.registry import figure
 from headwise.plots.scatter import Series, legend_handles, scatter_by_layer
 
 LIFTING = "; set `length` to lift it"
-PATTERN_COLOURS = (style.BLUE, style.VERMILION, style.PINK, style.GREEN, style.PALE)
 
 
 @figure(
     "attribution",
     name="correlation",
     title="How far attention tells what a head gathers, by layer",
-    caption="One point per head: the correlation of its attention with what tokens really contribute to its output, from the layer below and from the input, and "
-    "with two other readings of mixing. Bars across are medians over the heads of a layer. High for the layer below and falling for the input: attention says "
-    "what a head does locally, not what reaches it from the words.",
+    caption="One point per head: the correlation of its attention with what tokens really contribute to its output, "
+    "from the layer below and from the input, and with two other readings of mixing. Bars across are medians over the "
+    "heads of a layer. High for the layer below and falling for the input: attention says what a head does locally, "
+    "not what reaches it from the words.",
     paper="Pascual et al. 2021, Fig 1 and 6",
     needs=("pearson", "spearman"),
 )
-def correlation(
-    dataset: xr.Dataset, *, sources: Sequence[str] = ("previous_layer", "input", "rollout", "norm")
-) -> Figure:
-    """Pearson's and Spearman's correlation of attention with each reading, `[source, layer, head]`, one column of panels each, with medians (Pascual et al. 2021, Fig 1 and 6)."""
-    shown = [
-        source
-        for source in sources
-        if source in data.labels(dataset, "source") and data.has(dataset.sel(source=source), "pearson")
-    ]
+def correlation(dataset: xr.Dataset, *, sources: Sequence[str] = READINGS[1:]) -> Figure:
+    """Correlation of attention with each reading, `[source, layer, head]`, Pearson's left, Spearman's right."""
+    known = data.labels(dataset, "source")
+    shown = [one for one in sources if one in known and data.has(dataset.sel(source=one), "pearson")]
     if not shown:
         raise ParameterError(
-            f"`sources` must name one of {', '.join(data.labels(dataset, 'source'))} that has a correlation; it is {', '.join(sources)}."
+            f"`sources` must name one of {', '.join(known)} that has a correlation; it is {', '.join(sources)}."
         )
     fig = style.new_figure(style.PAGE, 1.0 + 1.35 * len(shown))
     axes = fig.subplots(len(shown), 2, sharey=True, sharex=True, squeeze=False)
     titles, lowest = [], -0.05
     for row, source in zip(axes, shown, strict=True):
-        words, colour, marker = READINGS.get(source, (source, style.BLACK, "o"))
+        words, colour, marker = LOOKS.get(source, (source, style.BLACK, "o"))
         for ax, name in zip(row, ("pearson", "spearman"), strict=True):
             one = dataset.sel(source=source)
             values = data.values(one, name, ("layer", "head"))
@@ -65,13 +63,7 @@ def correlation(
     style.panel_labels(list(axes.ravel()), titles)
     bars = data.interval_text(data.has(dataset, "pearson_low"))
     median = Line2D([], [], color=style.BLACK, linewidth=1.6, label="median of the heads of a layer")
-    notes = [
-        data.source_text(dataset),
-        data.count_text(dataset, "pearson"),
-        _rule_text(dataset),
-        _error_text(dataset),
-        bars,
-    ]
+    notes = [*_origin(dataset, "pearson"), _rule_text(dataset), _error_text(dataset), bars]
     style.annotate_figure(fig, "Correlation of attention with what tokens contribute", notes, [median])
     return style.finish(fig)
 
@@ -80,8 +72,8 @@ def correlation(
     "attribution",
     name="centre",
     title="Where heads look and what they gather: centres of mass by layer",
-    caption="Each point is one head: the mean relative position of its attention, and of what contributes to its output, on the same examples. "
-    "Lines are means over the heads of a layer.",
+    caption="Each point is one head: the mean relative position of its attention, and of what contributes to its "
+    "output, on the same examples. Lines are means over the heads of a layer.",
     paper="Pascual et al. 2021, Fig 4 and 5",
     needs=("centre",),
 )
@@ -90,14 +82,17 @@ def contribution_centre(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figu
 
     Several datasets (a mapping of label to dataset: models, each on its own language) stand side by side on one scale.
     """
-    named = {"": datasets} if isinstance(datasets, xr.Dataset) else dict(datasets)
-    wanted = ("attention", "previous_layer", "input")
-    chosen = {
-        which: one.sel(source=[s for s in data.labels(one, "source") if s in wanted]) for which, one in named.items()
-    }
+
+    def chosen(one: xr.Dataset) -> xr.Dataset:
+        return one.sel(source=[source for source in data.labels(one, "source") if source in SHOWN])
+
+    given: xr.Dataset | dict[str, xr.Dataset]
+    if isinstance(datasets, xr.Dataset):
+        given = chosen(datasets)
+    else:
+        given = {which: chosen(one) for which, one in datasets.items()}
     lines = f"One point per head; lines: mean over the heads of a layer; dashed: no direction. {EVERY_OFFSET}"
     label = "centre of mass (tokens)\n← before      after →"
-    given = chosen[""] if list(chosen) == [""] else chosen
     return by_layer(given, "centre", "Centre of mass: attention and contributions", label, lines)
 
 
@@ -105,50 +100,31 @@ def contribution_centre(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figu
     "attribution",
     name="special",
     title="What heads that look at separators gather",
-    caption="For each layer: the share of attention on, and of contributions from, tokens of each type, means over the heads. Where attention goes to "
-    "separators but the input's contribution does not come from them, the separators only carry what they gathered from elsewhere.",
+    caption="For each layer: the share of attention on, and of contributions from, tokens of each type, means over the "
+    "heads. Where attention goes to separators but the input's contribution does not come from them, the separators "
+    "only carry what they gathered from elsewhere.",
     paper="after Pascual et al. 2021, §9.1",
     needs=("share",),
 )
 def special_tokens(dataset: xr.Dataset) -> Figure:
-    """Shares by token type, `share[source, layer, head, receiver, token_type]` for all receiving tokens, means over the heads of a layer."""
+    """Shares by token type, `share[source, layer, head, receiver, token_type]`, for all receiving tokens."""
     dims = ("source", "layer", "head", "receiver", "token_type")
     values = data.values(dataset, "share", dims)[:, :, :, data.labels(dataset, "receiver").index("all")]
-    types = data.labels(dataset, "token_type")
-    sources = [
-        (i, s)
-        for i, s in enumerate(data.labels(dataset, "source"))
-        if s in ("attention", "previous_layer", "input") and np.isfinite(values[i]).any()
-    ]
-    fig = style.new_figure(style.PAGE, 2.6)
-    axes = fig.subplots(1, len(sources), sharey=True, squeeze=False)[0]
+    fig, panels = _panels(dataset, values, 2.6, "share of 1")
     series: list[Series] = []
-    for ax, (index, _) in zip(axes, sources, strict=True):
+    for ax, own in panels:
         series = [
-            Series(
-                kind,
-                values[index][..., t],
-                None,
-                style.TYPE_COLOURS.get(kind, style.GREY),
-                style.cycle(style.MARKERS, t),
-            )
-            for t, kind in enumerate(types)
-            if np.isfinite(values[index][..., t]).any()
+            Series(kind, own[..., t], None, style.TYPE_COLOURS.get(kind, style.GREY), style.cycle(style.MARKERS, t))
+            for t, kind in enumerate(data.labels(dataset, "token_type"))
+            if np.isfinite(own[..., t]).any()
         ]
         scatter_by_layer(ax, series)
         ax.set_ylim(0, 1)
         style.layer_axis(ax, data.numbers(dataset, "layer"))
-    axes[0].set_ylabel("share of 1")
-    style.panel_labels(list(axes), [READINGS[s][0] for _, s in sources])
-    notes = [
-        data.source_text(dataset),
-        data.count_text(dataset, "share"),
-        _error_text(dataset),
-        "One point per head; lines: mean over the heads of a layer. No interval drawn; intervals are in the tables",
-    ]
-    style.annotate_figure(
-        fig, "What is looked at, and what is gathered, by type of token", notes, legend_handles(series), 4
-    )
+    how = "One point per head; lines: mean over the heads of a layer. No interval drawn; intervals are in the tables"
+    notes = [*_origin(dataset, "share"), _error_text(dataset), how]
+    title = "What is looked at, and what is gathered, by type of token"
+    style.annotate_figure(fig, title, notes, legend_handles(series), 4)
     return style.finish(fig)
 
 
@@ -156,48 +132,46 @@ def special_tokens(dataset: xr.Dataset) -> Figure:
     "attribution",
     name="patterns",
     title="Which patterns persist: attention maps and contribution maps",
-    caption="Share of the heads of each layer whose map shows each of the five patterns, in attention and in what the input contributes.",
+    caption="Share of the heads of each layer whose map shows each of the five patterns, in attention and in what the "
+    "input contributes.",
     paper="Pascual et al. 2021, §9.1 and Fig 7",
     needs=("pattern_share",),
 )
 def persisting_patterns(dataset: xr.Dataset) -> Figure:
-    """Stacked shares of the five patterns by layer, `pattern_share[source, layer, pattern]`, of attention and of the input's contribution."""
+    """Stacked shares of the five patterns by layer, `pattern_share[source, layer, pattern]`."""
     values = data.values(dataset, "pattern_share", ("source", "layer", "pattern"))
-    names = data.labels(dataset, "pattern")
-    sources = [(i, s) for i, s in enumerate(data.labels(dataset, "source")) if np.isfinite(values[i]).any()]
-    fig = style.new_figure(style.PAGE, 2.7)
-    axes = fig.subplots(1, len(sources), sharey=True, squeeze=False)[0]
-    for ax, (index, _) in zip(axes, sources, strict=True):
-        base = np.zeros(values.shape[1])
-        for p, _name in enumerate(names):
-            part = np.nan_to_num(values[index][:, p])
-            ax.bar(np.arange(len(part)), part, 0.86, base, color=style.cycle(PATTERN_COLOURS, p), linewidth=0)
-            base = base + part
-        style.layer_axis(ax, data.numbers(dataset, "layer"))
-        ax.set_ylim(0, 1)
-    handles = [Patch(color=style.cycle(PATTERN_COLOURS, p), label=name) for p, name in enumerate(names)]
-    axes[0].set_ylabel("share of heads")
-    style.panel_labels(list(axes), [READINGS.get(s, (s,))[0] for _, s in sources])
-    notes = [
-        data.source_text(dataset),
-        data.count_text(dataset, "pattern_share"),
-        "Patterns as the network of `patterns` names them, not corrected for its errors; the interval over examples is in the tables",
-    ]
-    style.annotate_figure(fig, "Patterns of attention maps and of contribution maps", notes, handles, 5)
+    fig, panels = _panels(dataset, values, 2.7, "share of heads")
+    for ax, own in panels:
+        stack_patterns(ax, own, [str(layer) for layer in data.numbers(dataset, "layer")])
+        ax.set_xlabel("layer (0 = first)")
+    how = "Patterns as the network of `patterns` names them, not corrected for its errors; intervals are in the tables"
+    notes = [*_origin(dataset, "pattern_share"), how]
+    style.annotate_figure(fig, "Patterns of attention maps and of contribution maps", notes, pattern_legend(), 5)
     return style.finish(fig)
+
+
+def _panels(
+    dataset: xr.Dataset, values: np.ndarray, height: float, label: str
+) -> tuple[Figure, list[tuple[Axes, np.ndarray]]]:
+    """A figure with a panel for each of the main readings that has values, `values[source, ...]`."""
+    found = [(s, values[i]) for i, s in enumerate(data.labels(dataset, "source")) if s in SHOWN]
+    found = [(source, own) for source, own in found if np.isfinite(own).any()]
+    fig = style.new_figure(style.PAGE, height)
+    axes = list(fig.subplots(1, len(found), sharey=True, squeeze=False)[0])
+    axes[0].set_ylabel(label)
+    style.panel_labels(axes, [LOOKS[source][0] for source, _ in found])
+    return fig, [(ax, own) for ax, (_, own) in zip(axes, found, strict=True)]
+
+
+def _origin(dataset: xr.Dataset, name: str) -> tuple[str, str]:
+    return data.source_text(dataset), data.count_text(dataset, name)
 
 
 def _medians(ax: Axes, values: np.ndarray) -> None:
     for layer, row in enumerate(values):
         if np.isfinite(row).any():
-            ax.plot(
-                [layer - 0.4, layer + 0.4],
-                [np.nanmedian(row)] * 2,
-                color=style.BLACK,
-                linewidth=1.6,
-                zorder=5,
-                solid_capstyle="butt",
-            )
+            across, height = [layer - 0.4, layer + 0.4], [np.nanmedian(row)] * 2
+            ax.plot(across, height, color=style.BLACK, linewidth=1.6, zorder=5, solid_capstyle="butt")
 
 
 def _rule_text(dataset: xr.Dataset) -> str:
@@ -208,6 +182,7 @@ def _rule_text(dataset: xr.Dataset) -> str:
 
 
 def _error_text(dataset: xr.Dataset) -> str:
-    if dataset.attrs.get("method") == "sketch" and "total_variation" in dataset.attrs:
-        return f"Input contributions by sketch, median error of a row {100 * float(dataset.attrs['total_variation']):.1f} % (total variation)"
-    return ""
+    if dataset.attrs.get("method") != "sketch" or "total_variation" not in dataset.attrs:
+        return ""
+    error = 100 * float(dataset.attrs["total_variation"])
+    return f"Input contributions by sketch, median error of a row {error:.1f} % (total variation)"

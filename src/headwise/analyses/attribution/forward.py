@@ -1,21 +1,18 @@
-"""Exact input contributions by forward mode: one tangent for each token and input dimension gives every head of every layer."""
+"""Exact input contributions by forward mode: one tangent for each token and input dimension gives every head."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from headwise.analyses.attribution.passage import check_served
+from headwise.analyses.attribution.passage import Take, check_served, real_pairs
 from headwise.analyses.attribution.push import push, way
 from headwise.core.errors import ModelError
+from headwise.models import HeadModel
 from headwise.text.encode import Batch
-
-if TYPE_CHECKING:
-    from headwise.models import HeadModel
 
 DEFAULT_MEMORY = 512  # MiB of tangents in flight
 MIB = 2**20
@@ -23,7 +20,11 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Squares:
-    """Squared Frobenius norms of Jacobian blocks: `heads[example, layer, head, receiving, source]`, and `layers[example, layer, receiving, source]` of what leaves a layer."""
+    """Squared Frobenius norms of Jacobian blocks.
+
+    `heads[example, layer, head, receiving, source]`, and `layers[example, layer, receiving, source]` of what leaves a
+    layer.
+    """
 
     heads: Tensor
     layers: Tensor | None = None
@@ -32,7 +33,7 @@ class Squares:
 def exact_squares(
     model: HeadModel, batch: Batch, *, layer_output: bool = False, memory: float = DEFAULT_MEMORY
 ) -> Squares:
-    """`‖∂O[l,h,j] / ∂E[0,i]‖²` (and `‖∂E[l+1,j] / ∂E[0,i]‖²`) for all layers, heads and tokens of a batch (Pascual et al. 2021, §4).
+    """`‖∂O[l,h,j] / ∂E[0,i]‖²` (and `‖∂E[l+1,j] / ∂E[0,i]‖²`) for a whole batch (Pascual et al. 2021, §4).
 
     One tangent per token and dimension of the input, all layers and heads read off on its way; the squares of a token's
     tangents add up to the squared norm of its block. `memory` (MiB) bounds how many tangents travel together, whatever
@@ -60,27 +61,19 @@ class Sums:
         self.model, self.batch, self.moments = model, batch, moments
         n, examples = batch.ids.shape[1], len(batch)
         # Source token first: rows of tangents are added there. Float64, so that the order of chunks does not matter.
-        self.heads = torch.zeros(
-            moments, n, model.layers, examples, model.heads, n, dtype=torch.float64, device=model.device
-        )
-        self.layers = (
-            torch.zeros(moments, n, model.layers, examples, n, dtype=torch.float64, device=model.device)
-            if layer_output
-            else None
-        )
+        sizes = moments, n, model.layers, examples, model.heads, n
+        self.heads = torch.zeros(sizes, dtype=torch.float64, device=model.device)
+        self.layers = torch.zeros_like(self.heads[:, :, :, :, 0]) if layer_output else None
 
     def push(self, tangents: Tensor, tokens: Tensor) -> None:
         """Push tangents, the t-th of which stands on token `tokens[t]`, and add up what arrives."""
         heads: list[tuple[int, Tensor]] = []
         layers: list[tuple[int, Tensor]] = []
 
-        def add_heads(layer: int, moved: Tensor) -> None:
-            heads.append((layer, squared_norm(moved)))
+        def into(found: list[tuple[int, Tensor]]) -> Take:
+            return lambda layer, moved: found.append((layer, squared_norm(moved)))
 
-        def add_layers(layer: int, moved: Tensor) -> None:
-            layers.append((layer, squared_norm(moved)))
-
-        push(self.model, self.batch, tangents, add_heads, add_layers if self.layers is not None else None)
+        push(self.model, self.batch, tangents, into(heads), None if self.layers is None else into(layers))
         # Added only now, so that a chunk that runs out of memory on its way leaves nothing behind.
         # A product with who stands where adds up in a fixed order, on a GPU too.
         places = torch.nn.functional.one_hot(tokens, self.heads.shape[1]).double().T
@@ -88,14 +81,12 @@ class Sums:
             for layer, squares in found:
                 assert total is not None
                 for power in range(self.moments):
-                    total[power, :, layer] += (places @ (squares.double() ** (power + 1)).flatten(1)).unflatten(
-                        1, squares.shape[1:]
-                    )
+                    added = places @ (squares.double() ** (power + 1)).flatten(1)
+                    total[power, :, layer] += added.view(-1, *squares.shape[1:])
 
     def squares(self, power: int = 0) -> Squares:
         """`[example, layer, head, receiving, source]`, zero for padding on either side."""
-        real = self.batch.real
-        pairs = (real[:, :, None] & real[:, None, :]).double()
+        pairs = real_pairs(self.batch).double()
         heads = self.heads[power].permute(2, 1, 3, 4, 0) * pairs[:, None, None]
         layers = None if self.layers is None else self.layers[power].permute(2, 1, 3, 0) * pairs[:, None]
         return Squares(heads, layers)
@@ -103,14 +94,17 @@ class Sums:
 
 def squared_norm(moved: Tensor) -> Tensor:
     """Sum of squares over the last dimension, without a copy of the squares."""
-    return torch.linalg.vector_norm(moved, dim=-1).square_()
+    norms: Tensor = torch.linalg.vector_norm(moved, dim=-1)
+    return norms.square_()
 
 
 def tangents_at_once(model: HeadModel, batch: Batch, memory: float) -> int:
-    """How many tangents fit into `memory` MiB: at most eight hidden states, three inner states of the feed-forward part and five maps are alive at once for each."""
-    widest = max(
-        (max(p.shape) for entry in model.sites.entries for p in entry.parameters() if p.ndim == 2), default=model.hidden
-    )
+    """How many tangents fit into `memory` MiB.
+
+    For each at most eight hidden states, three inner states of the feed-forward part and five maps are alive at once.
+    """
+    widths = (max(p.shape) for entry in model.sites.entries for p in entry.parameters() if p.ndim == 2)
+    widest = max(widths, default=model.hidden)
     examples, tokens = batch.ids.shape
     inner = model.heads * model.d_head
     values = examples * tokens * (8 * max(model.hidden, inner) + 3 * widest + 5 * model.heads * tokens)
@@ -120,7 +114,7 @@ def tangents_at_once(model: HeadModel, batch: Batch, memory: float) -> int:
 
 
 def in_chunks(some: Callable[[int, int], None], total: int, at_once: int, model: HeadModel) -> None:
-    """Call `some(start, stop)` over `total` tangents; where memory does not suffice after all, in smaller and smaller chunks."""
+    """Call `some(start, stop)` over `total` tangents; where memory does not suffice after all, in smaller chunks."""
     start = 0
     while start < total:
         stop = min(start + at_once, total)
@@ -140,9 +134,6 @@ def in_chunks(some: Callable[[int, int], None], total: int, at_once: int, model:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    text = str(error)
-    return (
-        isinstance(error, torch.OutOfMemoryError | MemoryError)
-        or "not enough memory" in text
-        or "can't allocate memory" in text
-    )
+    """Whether an error says that memory did not suffice, whatever its class."""
+    said = any(words in str(error) for words in ("not enough memory", "can't allocate memory"))
+    return said or isinstance(error, torch.OutOfMemoryError | MemoryError)

@@ -2,74 +2,102 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import xarray as xr
-from safetensors.numpy import load_file, save
 from torch import Tensor
 
-from headwise.analyses.attribution.contributions import Contributions, contributions, visible_sources
+from headwise.analyses.attribution.contributions import READINGS, Contributions, Options, contributions, visible_sources
 from headwise.analyses.attribution.mixing import norm_weighted, rollout
 from headwise.analyses.contract import Shape, layer_head_coords, mean_variables
 from headwise.analyses.offsets.analysis import Offsets
-from headwise.analyses.patterns import PATTERNS, classify_maps
-from headwise.core.files import write_atomically
+from headwise.analyses.patterns import PATTERNS, classify_maps, shipped_classifier
+from headwise.core.store import Store
+from headwise.models import HeadModel
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import Moments, State, Sums, means
 from headwise.stats.correlation import row_correlations
 from headwise.text.encode import Batch, Encoded
 
-READINGS = ("attention", "previous_layer", "input", "rollout", "norm")
+if TYPE_CHECKING:
+    from headwise.analyses.attribution.analysis import Attribution
+
 RECEIVERS = ("all", "cls", "sep", "other")
 TOKEN_TYPES = ("cls", "sep", "punct", "other")
 CLASSIFIED = ("attention", "input")  # whose maps are sorted into patterns
+SAMPLED = ("attention", "previous_layer", "input")  # whose maps of one input are kept whole
 FEWEST_FOR_PATTERNS = 6  # tokens; a map of fewer shows no pattern
 PER_SOURCE = ("histogram", "mean_offset", "mean_distance", "beyond")
+CHECKPOINT = "gathered"
+# The means that are kept: their dims, and what they are.
+MEANS = {
+    "pearson": (("source", "layer", "head"), "Pearson's correlation of attention with this reading"),
+    "spearman": (("source", "layer", "head"), "Spearman's correlation of attention with this reading"),
+    "agreement": (
+        ("source", "layer", "head"),
+        "Spearman's correlation of this reading with the contribution of the input",
+    ),
+    "own": (("source", "layer", "head"), "what a token contributes to itself"),
+    "share": (("source", "layer", "head", "receiver", "token_type"), "share of contributions by tokens of a type"),
+    "layer_own": (("layer",), "share of a token's own input in its hidden state"),
+    "layer_own_largest": (("layer",), "tokens whose own input is the largest part of their hidden state"),
+    "pattern_share": (("source", "layer", "pattern"), "share of heads with a pattern"),
+}
 
 
 class Gathered:
-    """Running means over examples of everything attribution measures, and the maps of one example."""
+    """Running means over examples of everything attribution measures, and the maps of one example.
 
-    def __init__(self, model: Any, shape: Shape, options: Any, longest: int, rows: Sequence[Encoded] = ()) -> None:
-        self.model, self.shape, self.options = model, shape, options
+    Parameters
+    ----------
+    model : HeadModel
+        In float32 or better.
+    shape : Shape
+        Of the run.
+    asked : Attribution
+        The analysis, for its parameters.
+    rows : sequence of Encoded
+        All inputs that will come.
+    """
+
+    def __init__(self, model: HeadModel, shape: Shape, asked: Attribution, rows: Sequence[Encoded]) -> None:
+        self.model, self.shape, self.asked = model, shape, asked
+        self.options = Options(asked.error, None, asked.seed or 0, asked.memory, asked.tf32, asked.compiled)
         enough = sorted(row.index for row in rows if len(row) >= FEWEST_FOR_PATTERNS)
-        self.classified = frozenset(enough[: options.patterns])
-        self.offsets = Offsets(reach=max(1, min(longest, shape.max_length) - 1), weighting=options.weighting)
-        layers, heads, sources = shape.layers, shape.heads, len(READINGS)
-        self.state = State()
-        for name in ("pearson", "spearman", "agreement", "own"):
-            self.state[name] = means(options.weighting, sources, layers, heads)
-        self.state["rows_left_out"] = Sums(sources, layers, heads)
-        self.state["share"] = means(options.weighting, sources, layers, heads, len(RECEIVERS), len(TOKEN_TYPES))
-        for name in ("layer_own", "layer_own_largest"):
-            self.state[name] = means(options.weighting, layers)
-        self.state["pattern_share"] = Moments(sources, layers, len(PATTERNS))
-        self.state["sketch"] = Moments(2)  # tangents per token, foretold total variation
+        self.classified = frozenset(enough[: asked.patterns])
+        self.classifier = shipped_classifier() if self.classified else None
+        self.offsets = Offsets(reach=max(1, min(asked.limit(shape), shape.max_length) - 1), weighting=asked.weighting)
+        self.coords: dict[str, Any] = layer_head_coords(shape) | {
+            "source": list(READINGS),
+            "receiver": list(RECEIVERS),
+            "token_type": list(TOKEN_TYPES),
+            "pattern": list(PATTERNS),
+        }
+        self.state = State(
+            rows_left_out=Sums(len(READINGS), shape.layers, shape.heads),
+            sketch=Moments(2),  # tangents per token, foretold total variation
+        )
+        for name, (dims, _) in MEANS.items():
+            sizes = [len(self.coords[dim]) for dim in dims]
+            self.state[name] = Moments(*sizes) if name == "pattern_share" else means(asked.weighting, *sizes)
         for source in READINGS:
             self.state.update({f"{source}.{name}": part for name, part in self.offsets.start(shape).items()})
         self.sample: dict[str, np.ndarray] = {}
-        self.notes: dict[str, Any] = {}
+        self.notes: dict[str, str] = {}
 
     # --- one batch ----------------------------------------------------------------------------------------------------
 
     def observe(self, batch: Batch, sample: int | None) -> None:
-        options = self.options
-        asked: dict[str, Any] = {
-            "memory": options.memory,
-            "seed": options.seed,
-            "tf32": options.tf32,
-            "compiled": options.compiled,
-            "error": options.error,
-        }
+        """Take in a batch; the maps of the example with index `sample` are kept."""
         trace = self.model.trace(batch, {"attention"})
-        attention, visible = trace.attention.double(), trace.visible
-        local = contributions(self.model, batch, "previous_layer", options.method, **asked)
-        deep = contributions(self.model, batch, "input", options.method, layer_output=True, **asked)
+        assert trace.attention is not None and trace.visible is not None  # noqa: PT018
+        attention, near = trace.attention.double(), trace.visible
+        method = self.asked.method
+        local = contributions(self.model, batch, "previous_layer", method, options=self.options)
+        deep = contributions(self.model, batch, "input", method, layer_output=True, options=self.options)
         norm, projected = norm_weighted(self.model, batch, attention)
         maps = {
             "attention": attention,
@@ -78,13 +106,9 @@ class Gathered:
             "rollout": rollout(attention, batch.real),
             "norm": norm,
         }
-        self.notes["norm_reading"] = (
-            "attention × norm of the value after the output projection"
-            if projected
-            else "attention × norm of the value"
-        )
+        where = " after the output projection" if projected else ""
+        self.notes["norm_reading"] = f"attention × norm of the value{where}"
         reach = visible_sources(batch, self.shape.causal)[:, None, None]
-        near = visible if visible.shape[2] > 1 else visible.expand(-1, -1, 1, -1, -1)
         for place, source in enumerate(READINGS):
             seen = reach.expand(-1, near.shape[1], -1, -1, -1) if source in ("input", "rollout") else near
             self._correlate(place, source, maps, seen, reach, batch)
@@ -94,7 +118,8 @@ class Gathered:
         self._patterns(maps, batch)
         if deep.tangents is not None and deep.total_variation is not None:
             self.state.moments("sketch").add(torch.stack([deep.tangents.double(), deep.total_variation], dim=-1))
-        self._keep_sample(maps, deep, batch, sample)
+        if sample is not None and sample in batch.index:
+            self._keep_sample(maps, deep, batch, batch.index.index(sample))
 
     def _correlate(
         self, place: int, source: str, maps: Mapping[str, Tensor], seen: Tensor, reach: Tensor, batch: Batch
@@ -102,8 +127,8 @@ class Gathered:
         real = batch.real[:, None, None]
         if source != "attention":
             pearson, spearman = row_correlations(maps["attention"], maps[source], seen)
-            for name, rows in (("pearson", pearson), ("spearman", spearman)):
-                self._add_rows(name, place, rows)
+            self._add_rows("pearson", place, pearson)
+            self._add_rows("spearman", place, spearman)
             self.state.sums("rows_left_out").total[place] += (pearson.isnan() & real).sum((0, -1)).cpu()
         if source != "input":
             self._add_rows("agreement", place, row_correlations(maps["input"], maps[source], reach)[1])
@@ -116,13 +141,8 @@ class Gathered:
         self.state.means(name).add_sums(rows.nan_to_num().sum(-1), present.sum(-1).double(), (place,))
 
     def _share(self, place: int, maps: Tensor, batch: Batch) -> None:
-        receiving = {
-            "all": batch.real,
-            "cls": batch.cls,
-            "sep": batch.sep,
-            "other": batch.real & ~(batch.cls | batch.sep),
-        }
-        rows = torch.stack([receiving[name] for name in RECEIVERS], dim=1).double()  # example, receiver, token
+        receiving = (batch.real, batch.cls, batch.sep, batch.real & ~(batch.cls | batch.sep))  # as in RECEIVERS
+        rows = torch.stack(receiving, dim=1).double()  # example, receiver, token
         kinds = torch.stack([batch.kind(kind) for kind in TOKEN_TYPES], dim=-1).double()  # example, token, type
         mass = rows[:, None, None] @ maps @ kinds[:, None, None]
         self.state.means("share").add_sums(mass, rows.sum(-1)[:, None, None, :, None].expand_as(mass), (place,))
@@ -150,116 +170,64 @@ class Gathered:
             n = len(row)
             shares = torch.full((len(READINGS), self.shape.layers, len(PATTERNS)), torch.nan, dtype=torch.float64)
             for source in CLASSIFIED:
-                said = classify_maps(maps[source][e, :, :, :n, :n].clamp(min=0), self.shape.causal).argmax(-1)
+                shown = maps[source][e, :, :, :n, :n].clamp(min=0)
+                said = classify_maps(shown, self.shape.causal, self.classifier).argmax(-1)
                 shares[READINGS.index(source)] = torch.nn.functional.one_hot(said, len(PATTERNS)).double().mean(1).cpu()
             self.state.moments("pattern_share").add(shares[None])
 
-    def _keep_sample(self, maps: Mapping[str, Tensor], deep: Contributions, batch: Batch, sample: int | None) -> None:
-        if sample is None or sample not in batch.index:
-            return
-        e = batch.index.index(sample)
-        n = len(batch.rows[e])
+    def _keep_sample(self, maps: Mapping[str, Tensor], deep: Contributions, batch: Batch, e: int) -> None:
         assert deep.layers is not None
-        for source in ("attention", "previous_layer", "input"):
-            self.sample[source] = maps[source][e, :, :, :n, :n].float().cpu().numpy()
-        self.sample["layer"] = deep.layers[e, :, :n, :n].float().cpu().numpy()
+        n = len(batch.rows[e])
+        kept = {source: maps[source][e, :, :, :n, :n] for source in SAMPLED} | {"layer": deep.layers[e, :, :n, :n]}
+        self.sample = {name: values.float().cpu().numpy() for name, values in kept.items()}
         self.sample["ids"] = batch.rows[e].ids.copy()
 
     # --- keeping it ---------------------------------------------------------------------------------------------------
 
-    @property
-    def tangents(self) -> float:
-        return float(self.state.moments("sketch").mean[0])
+    def save(self, store: Store, done: int) -> None:
+        """Keep what is known after `done` batches, in the place of what was there."""
+        arrays = {f"state/{key}": array for key, array in self.state.arrays().items()}
+        arrays |= {f"sample/{key}": array for key, array in self.sample.items()}
+        store.save(CHECKPOINT, arrays, {"done": done, "notes": self.notes})
 
-    @property
-    def variation(self) -> float:
-        return float(self.state.moments("sketch").mean[1])
-
-    def save(self, folder: Path, done: int) -> None:
-        """Write what is known after `done` batches, in the place of what was there."""
-        arrays = {f"state/{key}": np.ascontiguousarray(array) for key, array in self.state.arrays().items()}
-        arrays |= {f"sample/{key}": np.ascontiguousarray(array) for key, array in self.sample.items()}
-        notes = json.dumps({"done": done, "notes": self.notes})
-        write_atomically(
-            folder / "attribution.safetensors",
-            save(arrays | {"facts": np.frombuffer(notes.encode(), dtype=np.uint8).copy()}),
-        )
-
-    def resume(self, folder: Path) -> int:
+    def resume(self, store: Store) -> int:
         """Take up what a killed run left; how many batches that was."""
-        path = folder / "attribution.safetensors"
-        if not path.exists():
+        piece = store.load(CHECKPOINT)
+        if piece is None:
             return 0
-        arrays = load_file(path)
-        facts = json.loads(arrays.pop("facts").tobytes())
-        self.state.load(
-            {key.removeprefix("state/"): array for key, array in arrays.items() if key.startswith("state/")}
-        )
-        self.sample = {key.removeprefix("sample/"): array for key, array in arrays.items() if key.startswith("sample/")}
-        self.notes = facts["notes"]
-        return int(facts["done"])
+        parts: dict[str, dict[str, np.ndarray]] = {"state": {}, "sample": {}}
+        for key, array in piece.arrays.items():
+            part, name = key.split("/", 1)
+            parts[part][name] = array
+        self.state.load(parts["state"])
+        self.sample, self.notes = parts["sample"], piece.facts["notes"]
+        return int(piece.facts["done"])
 
-
-def attribution_dataset(gathered: Gathered, shape: Shape) -> xr.Dataset:
-    """The labelled arrays of `Attribution`."""
-    state, heads = gathered.state, ("source", "layer", "head")
-    variables: dict[str, Any] = {}
-    for name, words in (
-        ("pearson", "Pearson's correlation of attention with this reading"),
-        ("spearman", "Spearman's correlation of attention with this reading"),
-        ("agreement", "Spearman's correlation of this reading with the contribution of the input"),
-        ("own", "what a token contributes to itself"),
-    ):
-        variables |= mean_variables(name, heads, state.means(name), long_name=words)
-    variables["rows_left_out"] = xr.Variable(
-        heads, state.sums("rows_left_out").total.numpy().astype(np.int64), {"long_name": "rows without a correlation"}
-    )
-    variables |= mean_variables(
-        "share",
-        (*heads, "receiver", "token_type"),
-        state.means("share"),
-        long_name="share of contributions by tokens of a type",
-    )
-    variables |= mean_variables(
-        "layer_own", ("layer",), state.means("layer_own"), long_name="share of a token's own input in its hidden state"
-    )
-    variables |= mean_variables(
-        "layer_own_largest",
-        ("layer",),
-        state.means("layer_own_largest"),
-        long_name="tokens whose own input is the largest part of their hidden state",
-    )
-    variables |= mean_variables(
-        "pattern_share",
-        ("source", "layer", "pattern"),
-        state.moments("pattern_share"),
-        long_name="share of heads with a pattern",
-    )
-    coords = layer_head_coords(shape) | {
-        "source": list(READINGS),
-        "receiver": list(RECEIVERS),
-        "token_type": list(TOKEN_TYPES),
-        "pattern": list(PATTERNS),
-    }
-    if gathered.sample:
-        maps = ("layer", "head", "token", "source_token")
-        for source in ("attention", "previous_layer", "input"):
-            variables[f"sample_{source}"] = xr.Variable(
-                maps, gathered.sample[source], {"long_name": f"{source} of one input"}
-            )
-        variables["sample_layer"] = xr.Variable(
-            ("layer", "token", "source_token"), gathered.sample["layer"], {"long_name": "input in each hidden state"}
+    def dataset(self) -> xr.Dataset:
+        """The labelled arrays of `Attribution`."""
+        variables: dict[str, Any] = {}
+        for name, (dims, words) in MEANS.items():
+            variables |= mean_variables(name, dims, self.state.means(name), long_name=words)
+        variables["rows_left_out"] = xr.Variable(
+            MEANS["pearson"][0],
+            self.state.sums("rows_left_out").total.numpy().astype(np.int64),
+            {"long_name": "rows without a correlation"},
         )
-        texts = [gathered.model.encoder.piece_text(int(i)) or "·" for i in gathered.sample["ids"]]
-        coords |= {"token_text": ("token", texts), "source_token_text": ("source_token", texts)}
-    dataset = xr.Dataset(variables, coords=coords)
-    parts = [
-        gathered.offsets.result(State({name: state[f"{source}.{name}"] for name in PER_SOURCE}), shape).assign_coords(
-            source=[source]
-        )
-        for source in READINGS
-    ]
-    return dataset.merge(_joined(parts))
+        coords = dict(self.coords)
+        if self.sample:
+            pair = ("token", "source_token")
+            for source in SAMPLED:
+                attrs = {"long_name": f"{source} of one input"}
+                variables[f"sample_{source}"] = xr.Variable(("layer", "head", *pair), self.sample[source], attrs)
+            attrs = {"long_name": "input in each hidden state"}
+            variables["sample_layer"] = xr.Variable(("layer", *pair), self.sample["layer"], attrs)
+            texts = [self.model.encoder.piece_text(int(i)) or "·" for i in self.sample["ids"]]
+            coords |= {f"{dim}_text": (dim, texts) for dim in pair}
+        parts = []
+        for source in READINGS:
+            own = State({name: self.state[f"{source}.{name}"] for name in PER_SOURCE})
+            parts.append(self.offsets.result(own, self.shape).assign_coords(source=[source]))
+        return xr.Dataset(variables, coords=coords).merge(_joined(parts))
 
 
 def widen_offsets(offsets: xr.Dataset, added: xr.Dataset) -> xr.Dataset:
@@ -271,17 +239,14 @@ def widen_offsets(offsets: xr.Dataset, added: xr.Dataset) -> xr.Dataset:
 
 
 def _joined(parts: list[xr.Dataset]) -> xr.Dataset:
-    """Datasets of different sources in one, over all their offsets; counts stay whole numbers, zero where nothing was seen."""
+    """Datasets of different sources in one, over all their offsets; counts stay whole, zero where nothing was seen."""
     offsets = sorted({int(o) for part in parts for o in part["offset"].values})
-    wide = [
-        part.reindex(offset=offsets, fill_value={name: 0 if _counts(str(name)) else np.nan for name in part.data_vars})
-        for part in parts
-    ]
+    wide = []
+    for part in parts:
+        counts = {name for name in part.data_vars if str(name).endswith("_n") or name == "pairs"}
+        fill = {name: 0 if name in counts else np.nan for name in part.data_vars}
+        wide.append(part.reindex(offset=offsets, fill_value=fill))
     shared = {name: wide[0][name] for name in wide[0].data_vars if "source" not in wide[0][name].dims}
     names = [name for name in wide[0].data_vars if name not in shared]
     joined = xr.concat([part[names] for part in wide], dim="source", join="exact", combine_attrs="override")
     return joined.assign(shared)
-
-
-def _counts(name: str) -> bool:
-    return name.endswith("_n") or name == "pairs"

@@ -1,9 +1,10 @@
-"""Contributions of the previous layer to each head's output, exactly, at the cost of about one layer: what happens between E[l] and a head is known in closed form."""
+"""Contributions of the previous layer, exactly, at the cost of about one layer: a head's Jacobian has a closed form."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import Any
 
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -13,17 +14,14 @@ from transformers import Cache
 import headwise.analyses.attribution.rules  # noqa: F401  (registers the rules)
 from headwise.analyses.attribution.bundle import Bundle, NotServed
 from headwise.analyses.attribution.forward import DEFAULT_MEMORY, MIB, in_chunks, squared_norm, tangents_at_once
-from headwise.analyses.attribution.passage import Finished, Passage, check_served, replaced
-from headwise.analyses.attribution.push import way
+from headwise.analyses.attribution.passage import Finished, Passage, check_served, real_pairs, replaced
+from headwise.analyses.attribution.push import make_dual, tangent_of, way
+from headwise.models import HeadModel
 from headwise.models.tap import Call, FormedCall
 from headwise.text.encode import Batch
 
-if TYPE_CHECKING:
-    from headwise.models import HeadModel
-
-Made = tuple[
-    nn.Module, tuple[Any, ...], dict[str, Any], Tensor
-]  # a layer, how it was called, and E[l] among its arguments
+# A layer, how it was called, and E[l] among its arguments.
+Made = tuple[nn.Module, tuple[Any, ...], dict[str, Any], Tensor]
 GRAMS = 8  # float64 matrices of size × size alive at once for each token and head
 
 
@@ -69,11 +67,8 @@ class _Replay(Passage):
     def replay(self, made: Made, hidden: Tensor) -> _Replay:
         module, args, kwargs, before = made
         old = before.transpose(0, 1) if self.sites.tokens_first else before
-        given = next(
-            a
-            for a in (*args, *kwargs.values())
-            if a is before or (isinstance(a, Tensor) and a.data_ptr() == old.data_ptr() and a.shape == old.shape)
-        )
+        tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
+        given = next(a for a in tensors if a is before or (a.data_ptr() == old.data_ptr() and a.shape == old.shape))
         new_args, new_kwargs = replaced(args, kwargs, given, self._turned(hidden))
         # A cache was filled by the first call; a second one would see its keys twice.
         new_args = tuple(None if isinstance(a, Cache) else a for a in new_args)
@@ -84,7 +79,7 @@ class _Replay(Passage):
 
 
 def local_squares(model: HeadModel, batch: Batch, *, memory: float = DEFAULT_MEMORY) -> Tensor:
-    """`‖∂O[l,h,j] / ∂E[l,i]‖²` for all layers, heads and tokens: `[example, layer, head, receiving, source]` (Pascual et al. 2021, §4).
+    """`‖∂O[l,h,j] / ∂E[l,i]‖²` as `[example, layer, head, receiving, source]` (Pascual et al. 2021, §4).
 
     Where query, key and value of a token depend on that token alone (true of every usual layer, and looked at), with P
     the weights, s the scale and y the head's output,
@@ -100,24 +95,19 @@ def local_squares(model: HeadModel, batch: Batch, *, memory: float = DEFAULT_MEM
         calls = _Calls(model)
         calls.run(batch)
         layers = [_layer_squares(model, batch, made, memory) for made in calls.made]
-    real = batch.real
-    pairs = (real[:, :, None] & real[:, None, :]).double()
-    return torch.stack(layers, dim=1) * pairs[:, None, None]
+    return torch.stack(layers, dim=1) * real_pairs(batch).double()[:, None, None]
 
 
 def _layer_squares(model: HeadModel, batch: Batch, made: Made, memory: float) -> Tensor:
+    found = None
     if way(model, batch) == "bundle":
-        try:
+        with suppress(NotServed):
             found = _closed_form(model, batch, made, memory)
-            if found is not None:
-                return found
-        except NotServed:
-            pass
-    return _pushed(model, batch, made, memory)
+    return _pushed(model, batch, made, memory) if found is None else found
 
 
 def _closed_form(model: HeadModel, batch: Batch, made: Made, memory: float) -> Tensor | None:
-    """All blocks of a layer from the Jacobians of each token's query, key and value; None where those depend on other tokens too."""
+    """All blocks of a layer from the Jacobians of each token's query, key and value; None where tokens mix in those."""
     hidden = made[3]
     _, n, width = hidden.shape
     call = _Replay(model, form=False).replay(made, hidden).call
@@ -153,7 +143,7 @@ def _closed_form(model: HeadModel, batch: Batch, made: Made, memory: float) -> T
 
 
 def _head_groups(call: Call, memory: float) -> list[slice]:
-    """Key/value heads whose products of Jacobians fit into `memory` MiB together; one at a time where not even two do."""
+    """Key/value heads whose products of Jacobians fit into `memory` MiB together; one at a time where two do not."""
     examples, heads, tokens, _, kv_heads, size = call.sizes
     each = GRAMS * 8 * examples * tokens * (heads // kv_heads) * max(size, call.query.shape[-1]) ** 2
     at_once = max(1, int(memory * MIB / each))
@@ -161,7 +151,7 @@ def _head_groups(call: Call, memory: float) -> list[slice]:
 
 
 def _moved(model: HeadModel, made: Made, hidden: Tensor, tangents: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Tangents of query, key and value, `[tangent, example, head, token, size]`; None where anything else in the attention moves."""
+    """Tangents of query, key and value, `[tangent, example, head, token, size]`; None where anything else moves."""
     call = _Replay(model, form=False).replay(made, Bundle(hidden, tangents)).call
     if call is None or any(isinstance(x, Bundle) for x in (call.bias, call.mask, call.sinks)):
         return None
@@ -202,11 +192,8 @@ class _Grams:
         q, k, v = (x.permute(1, 2, 3, 0, 4).contiguous() for x in own)  # example, head, token, dimension, size
         if self.groups > 1:
             k, v = (x.repeat_interleave(self.groups, dim=1) for x in (k, v))
-        parts = {"q": q, "k": k, "v": v}
-        found = {
-            pair: (parts[pair[0]].transpose(-1, -2) @ parts[pair[1]]).double()
-            for pair in ("kk", "vk", "qq", "qk", "vq")
-        }
+        pairs = {"kk": (k, k), "vk": (v, k), "qq": (q, q), "qk": (q, k), "vq": (v, q)}
+        found = {name: (a.transpose(-1, -2) @ b).double() for name, (a, b) in pairs.items()}
         found["vv"] = v.square().sum((-1, -2)).double()
         # Added only now, so that a chunk that runs out of memory on its way leaves nothing behind.
         for name, value in found.items():
@@ -217,15 +204,10 @@ class _Grams:
         output = weights @ value
         kk, vk, vv = self.sums["kk"], self.sums["vk"], self.sums["vv"]
         length = slope**2 * (_outer(query, query) @ kk.flatten(-2).transpose(-1, -2))  # ‖a‖²
-        cross = slope * (
-            query @ (value[..., None, :] @ vk)[..., 0, :].transpose(-1, -2)
-            - _outer(output, query) @ vk.flatten(-2).transpose(-1, -2)
-        )
-        apart = (
-            value.square().sum(-1)[..., None, :]
-            + output.square().sum(-1)[..., :, None]
-            - 2 * output @ value.transpose(-1, -2)
-        )
+        along = query @ (value[..., None, :] @ vk)[..., 0, :].transpose(-1, -2)
+        cross = slope * (along - _outer(output, query) @ vk.flatten(-2).transpose(-1, -2))
+        lengths = value.square().sum(-1)[..., None, :] + output.square().sum(-1)[..., :, None]
+        apart = lengths - 2 * output @ value.transpose(-1, -2)  # ‖v_i − y_j‖²
         blocks = weights**2 * (vv[..., None, :] + 2 * cross + apart.clamp(min=0) * length)
         own = blocks.diagonal(dim1=-2, dim2=-1)
         own += self._through_query(output)
@@ -235,9 +217,8 @@ class _Grams:
         """What the own token adds to its block through its query: `‖F Q'‖² + 2 ⟨P (V' + (v−y) aᵀ), F Q'⟩`."""
         mass = self.weights * self.slope
         size = self.value.shape[-1], self.key.shape[-1]
-        follows = (mass @ _outer(self.value, self.key)).unflatten(-1, size) - output[..., :, None] * (mass @ self.key)[
-            ..., None, :
-        ]  # F
+        outer = (mass @ _outer(self.value, self.key)).view(*output.shape[:-1], *size)
+        follows = outer - output[..., :, None] * (mass @ self.key)[..., None, :]  # F
         p, s = (x.diagonal(dim1=-2, dim2=-1) for x in (self.weights, self.slope))
         moved = (self.sums["qk"] @ self.query[..., None])[..., 0]  # Q' K'ᵀ q
         turned = (follows @ moved[..., None])[..., 0]
@@ -270,13 +251,9 @@ def _pushed(model: HeadModel, batch: Batch, made: Made, memory: float) -> Tensor
             tangent = torch.zeros_like(hidden)
             tangent[:, place // width, place % width] = 1
             with forward_ad.dual_level():
-                output = (
-                    _Replay(model, form=True).replay(made, forward_ad.make_dual(hidden.contiguous(), tangent)).output
-                )
+                output = _Replay(model, form=True).replay(made, make_dual(hidden, tangent)).output
                 assert output is not None
-                moved = forward_ad.unpack_dual(output).tangent
-            if moved is not None:
-                found.append((place // width, squared_norm(moved).double()))
+                found.append((place // width, squared_norm(tangent_of(output)).double()))
         for token, squares in found:
             sums[token] += squares
 

@@ -1,15 +1,18 @@
-"""Figures of one input: attention over contribution for every head, five heads of five patterns, one word layer by layer (Pascual et al. 2021)."""
+"""Figures of one input: attention over contribution for every head, five heads of five patterns, one word by layer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 import xarray as xr
+from matplotlib.cm import ScalarMappable
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
+from headwise.analyses.patterns import PATTERNS, classify_maps
 from headwise.core.errors import ParameterError
 from headwise.core.labels import head_name
 from headwise.plots import data, style
@@ -21,63 +24,50 @@ from headwise.plots.registry import figure
     "attribution",
     name="maps",
     title="Attention over contribution, all heads of one input",
-    caption="For every head two maps: above what it attends to, below what of the input is in its output. Row: the receiving token; column: the source.",
+    caption="For every head two maps: above what it attends to, below what of the input is in its output. Row: the "
+    "receiving token; column: the source.",
     paper="Pascual et al. 2021, Fig 12 to 23",
     needs=("sample_input",),
 )
 def sample_pairs(dataset: xr.Dataset) -> Figure:
     """The pairs of maps of the input that the analysis kept."""
-    maps = ("layer", "head", "token", "source_token")
-    return map_pairs(
-        data.values(dataset, "sample_attention", maps),
-        data.values(dataset, "sample_input", maps),
-        _texts(dataset),
-        notes=_sample_notes(dataset),
-    )
+    return map_pairs(*_sample_maps(dataset), data.labels(dataset, "token"), notes=_sample_notes(dataset))
 
 
 @figure(
     "attribution",
     name="five",
     title="Five heads, one of each pattern: attention over contribution",
-    caption="The head whose attention map is most clearly of each pattern (as far as each occurs), and below it what of the input is in its output.",
+    caption="The head whose attention map is most clearly of each pattern (as far as each occurs), and below it what "
+    "of the input is in its output.",
     paper="Pascual et al. 2021, Fig 7",
     needs=("sample_input",),
 )
 def five_patterns(dataset: xr.Dataset) -> Figure:
-    """Five heads of the kept input, one for each map pattern, attention above and the input's contribution below (Pascual et al. 2021, Fig 7)."""
-    import torch
-
-    from headwise.analyses.patterns import PATTERNS, classify_maps
-
-    dims = ("layer", "head", "token", "source_token")
-    attention, deep = data.values(dataset, "sample_attention", dims), data.values(dataset, "sample_input", dims)
+    """Five heads of the kept input, one for each map pattern: attention above, the input's contribution below."""
+    attention, deep = _sample_maps(dataset)
     causal = bool((np.triu(np.ones(attention.shape[-2:]), 1) * attention).sum() == 0)
     sure = classify_maps(torch.from_numpy(np.clip(attention, 0, None)), causal).numpy()
+    fig = style.new_figure(style.PAGE, 3.55)
+    axes = fig.subplots(2, len(PATTERNS), squeeze=False)
+    shade = PowerNorm(0.5, 0, 1)
     chosen: list[tuple[int, int]] = []
-    for kind in range(len(PATTERNS)):
+    for kind, pattern in enumerate(PATTERNS):
         order = np.argsort(-sure[..., kind], axis=None, kind="stable")
         places = [(int(i // sure.shape[1]), int(i % sure.shape[1])) for i in order]
-        chosen.append(next((place for place in places if place not in chosen), places[0]))
-    fig = style.new_figure(style.PAGE, 3.55)
-    axes = fig.subplots(2, len(chosen), squeeze=False)
-    shade = PowerNorm(0.5, 0, 1)
-    image = None
-    for column, (place, pattern) in enumerate(zip(chosen, PATTERNS, strict=True)):
-        probability = sure[place][list(PATTERNS).index(pattern)]
-        for ax, maps in zip(axes[:, column], (attention, deep), strict=True):
-            image = ax.imshow(maps[place], cmap=style.SEQUENTIAL, norm=shade, aspect="equal", interpolation="nearest")
-            ax.set_xticks([])
-            ax.set_yticks([])
-        axes[0, column].set_title(
-            f"{pattern}\n{head_name(*place)}, p = {probability:.2f}", loc="center", fontsize=style.SMALL
-        )
+        place = next((place for place in places if place not in chosen), places[0])
+        chosen.append(place)
+        for ax, maps in zip(axes[:, kind], (attention, deep), strict=True):
+            ax.imshow(maps[place], cmap=style.SEQUENTIAL, norm=shade, aspect="equal", interpolation="nearest")
+            ax.set(xticks=[], yticks=[])
+        words = f"{pattern}\n{head_name(*place)}, p = {sure[place][kind]:.2f}"
+        axes[0, kind].set_title(words, loc="center", fontsize=style.SMALL)
     axes[0, 0].set_ylabel("attention")
     axes[1, 0].set_ylabel("contribution of the input")
-    if image is not None:
-        fig.colorbar(image, ax=list(axes.ravel()), fraction=0.02, pad=0.01, label="share of 1 (square-root scale)")
-    how = "Rows: receiving token; columns: source; layers and heads counted from 0; p: the classifier's probability of the pattern"
-    listing = token_listing(_texts(dataset), style.PAGE - 0.1, lines=2)
+    scale = ScalarMappable(shade, style.SEQUENTIAL)
+    fig.colorbar(scale, ax=list(axes.ravel()), fraction=0.02, pad=0.01, label="share of 1 (square-root scale)")
+    how = "Rows: receiving token; columns: source; layers and heads counted from 0; p: how sure the classifier is"
+    listing = token_listing(data.labels(dataset, "token"), style.PAGE - 0.1, lines=2)
     style.annotate_figure(fig, "Five heads, one of each pattern", [*_sample_notes(dataset), how], below=listing)
     return style.finish(fig)
 
@@ -86,13 +76,13 @@ def five_patterns(dataset: xr.Dataset) -> Figure:
     "attribution",
     name="word",
     title="How much of each input word is in one word, layer by layer",
-    caption="One token of one input: what share of its hidden state after each layer comes from each token of the input.",
+    caption="One token of one input: what share of its hidden state after each layer comes from each input token.",
     paper="after Brunner et al. 2020, in Pascual et al. 2021, §4",
     needs=("sample_layer",),
 )
 def sample_word(dataset: xr.Dataset) -> Figure:
     """One word of the kept input: the one nearest to its middle that is a word."""
-    texts = _texts(dataset)
+    texts = data.labels(dataset, "token")
     layers = data.values(dataset, "sample_layer", ("layer", "token", "source_token"))
     middle = len(texts) // 2
     words = [i for i, text in enumerate(texts) if text.isalpha() and len(text) > 2] or [middle]
@@ -104,12 +94,14 @@ def word_mix(layers: ArrayLike, tokens: Sequence[str], token: int, *, notes: Seq
 
     Parameters
     ----------
-    layers
+    layers : array
         `[layer, receiving, source]`, as `contributions(..., layer_output=True).layers` gives for one example.
-    tokens
+    tokens : sequence of str
         The tokens of the input.
-    token
+    token : int
         The position of the token that is looked at.
+    notes : sequence of str, optional
+        What to say above the figure.
     """
     mixed = np.asarray(layers, dtype=float)
     if mixed.ndim != 3 or mixed.shape[1:] != (len(tokens), len(tokens)):
@@ -133,18 +125,14 @@ def word_mix(layers: ArrayLike, tokens: Sequence[str], token: int, *, notes: Seq
         if count * len(tokens) <= 420:
             for (layer, source), share in np.ndenumerate(part):
                 if share >= 0.095:
-                    ax.text(
-                        source,
-                        layer,
-                        f"{share:.2f}"[1:] if share < 1 else "1",
-                        ha="center",
-                        va="center",
-                        fontsize=style.SMALL,
-                        color="white" if shade(share) < 0.6 else "black",
-                    )
+                    text, ink = f"{share:.2f}"[1:] if share < 1 else "1", "white" if shade(share) < 0.6 else "black"
+                    ax.text(source, layer, text, ha="center", va="center", fontsize=style.SMALL, color=ink)
         bar = fig.colorbar(image, ax=ax, fraction=0.025, pad=0.01)
         bar.set_label("share of the hidden state\n(square-root scale)")
-        how = f"Token {token}, “{tokens[token]}” (bold): shares of its hidden state that come from each input token; rows sum to 1; from .10 on they are printed"
+        how = (
+            f"Token {token}, “{tokens[token]}” (bold): shares of its hidden state that come from each input token; "
+            "rows sum to 1; from .10 on they are printed"
+        )
         style.annotate_figure(fig, f"What “{tokens[token]}” is made of, layer by layer", [*notes, how])
         return style.finish(fig)
 
@@ -162,19 +150,24 @@ def map_pairs(
 
     Parameters
     ----------
-    attention, contribution
+    attention, contribution : array
         `[layer, head, receiving, source]` of the same input.
-    tokens
+    tokens : sequence of str
         Its tokens, printed below.
-    layers
+    layers : sequence of int, optional
         Draw only these layers, larger; by default all of them on one page.
+    title : str, optional
+        Of the figure.
+    notes : sequence of str, optional
+        What to say above it.
 
     Both maps of a head share one scale from 0 to 1, spread as the square root.
     """
     above, below = np.asarray(attention, dtype=float), np.asarray(contribution, dtype=float)
     if above.shape != below.shape or above.ndim != 4 or above.shape[-1] != len(tokens):
         raise ParameterError(
-            f"`attention` and `contribution` must both be [layer, head, receiving, source] for {len(tokens)} tokens; they are {above.shape} and {below.shape}."
+            f"`attention` and `contribution` must both be [layer, head, receiving, source] for {len(tokens)} tokens; "
+            f"they are {above.shape} and {below.shape}."
         )
     numbers = list(range(above.shape[0])) if layers is None else [int(n) for n in layers]
     if any(not 0 <= n < above.shape[0] for n in numbers) or not numbers:
@@ -194,17 +187,11 @@ def map_pairs(
         cell = min((style.PAGE - 0.95) / heads, 1.2, (style.PAGE_HEIGHT - 1.35) / (count * pitch_row / pitch_column))
         width = min(max(heads * cell + 0.95, style.COLUMN), style.PAGE)
         listing = token_listing(tokens, width - 0.1, lines=3)
-        fig = style.new_figure(
-            width, count * cell * pitch_row / pitch_column + 0.95 + 0.115 * (listing.count("\n") + 1)
-        )
+        tall = count * cell * pitch_row / pitch_column
+        fig = style.new_figure(width, tall + 0.95 + 0.115 * (listing.count("\n") + 1))
         ax = fig.subplots()
-        image = ax.imshow(
-            np.ma.masked_invalid(mosaic),
-            cmap=style.SEQUENTIAL,
-            norm=PowerNorm(0.5, 0, 1),
-            aspect="equal",
-            interpolation="auto",
-        )
+        shown, shade = np.ma.masked_invalid(mosaic), PowerNorm(0.5, 0, 1)
+        image = ax.imshow(shown, cmap=style.SEQUENTIAL, norm=shade, aspect="equal", interpolation="auto")
         ax.set_xticks((n - 1) / 2 + np.arange(heads) * pitch_column, [str(h) for h in range(heads)])
         ax.set_yticks(n + gap / 2 + np.arange(count) * pitch_row, [str(name) for name in numbers])
         ax.tick_params(length=0)
@@ -213,7 +200,7 @@ def map_pairs(
         ax.set_xlabel("head")
         ax.set_ylabel("layer (0 at the top): attention above, contribution below")
         ax.spines[:].set_visible(False)
-        long = max(12.0, 0.8 * count * cell * pitch_row / pitch_column / 0.11)
+        long = max(12.0, 0.8 * tall / 0.11)
         bar = fig.colorbar(image, ax=ax, fraction=0.03, pad=0.01, aspect=long, ticks=[0, 0.01, 0.05, 0.1, 0.25, 0.5, 1])
         bar.ax.set_yticklabels(["0", ".01", ".05", ".1", ".25", ".5", "1"])
         bar.set_label("share of 1 (square-root scale)")
@@ -222,8 +209,10 @@ def map_pairs(
         return style.finish(fig)
 
 
-def _texts(dataset: xr.Dataset) -> list[str]:
-    return data.labels(dataset, "token")
+def _sample_maps(dataset: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Attention and the input's contribution, `[layer, head, token, source_token]`, of the input that was kept."""
+    dims = ("layer", "head", "token", "source_token")
+    return data.values(dataset, "sample_attention", dims), data.values(dataset, "sample_input", dims)
 
 
 def _sample_notes(dataset: xr.Dataset) -> list[str]:

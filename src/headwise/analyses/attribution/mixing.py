@@ -1,8 +1,8 @@
-"""Other readings of how tokens mix: attention rollout (Abnar & Zuidema 2020) and norm-weighted attention (Kobayashi et al. 2020)."""
+"""Other readings of mixing: rollout (Abnar & Zuidema 2020) and norm-weighted attention (Kobayashi et al. 2020)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,13 +10,11 @@ from torch.utils._pytree import tree_leaves
 
 import headwise.analyses.attribution.rules  # noqa: F401  (registers the rules)
 from headwise.analyses.attribution.bundle import Bundle, NotServed
-from headwise.analyses.attribution.passage import Finished, Passage, check_served
+from headwise.analyses.attribution.passage import Finished, Passage, check_served, real_pairs
 from headwise.analyses.attribution.sketch import normalised
+from headwise.models import HeadModel
 from headwise.models.tap import Call
 from headwise.text.encode import Batch
-
-if TYPE_CHECKING:
-    from headwise.models import HeadModel
 
 
 def rollout(attention: Tensor, real: Tensor) -> Tensor:
@@ -38,25 +36,23 @@ def rollout(attention: Tensor, real: Tensor) -> Tensor:
 
 
 def norm_weighted(model: HeadModel, batch: Batch, attention: Tensor) -> tuple[Tensor, bool]:
-    """`‖α_ji f(x_i)‖` of each head, rows divided by their sum: `[example, layer, head, receiving, source]`; and whether the output projection is in `f`.
+    """`‖α_ji f(x_i)‖` of each head, rows divided by their sum, and whether the output projection is in `f`.
 
+    The first is `[example, layer, head, receiving, source]`, with
     `f(x) = (x W_V + b_V) W_O`, the head's own part of the output projection. That matrix is found by what the model
     does with the values of each head: the first linear map their tangents go through after the attention. Where a model
     has none (or its code takes no tangents), f is the value alone, and the second result is False.
     """
     check_served(model)
-    try:
-        with torch.no_grad():
-            reading = _Projected(model)
+    reading: _Projected | _Values = _Projected(model)
+    with torch.no_grad():
+        try:
             reading.run(batch)
-        norms, projected = torch.stack(reading.norms, dim=1), True
-    except (NotServed, StopIteration):
-        with torch.no_grad():
-            plain = _Values(model)
-            plain.run(batch)
-        norms, projected = torch.stack(plain.norms, dim=1), False
-    pairs = batch.real[:, :, None] & batch.real[:, None, :]
-    return normalised(attention.double() * norms[:, :, :, None, :] * pairs[:, None, None]), projected
+        except (NotServed, StopIteration):
+            reading = _Values(model)
+            reading.run(batch)
+    norms, projected = torch.stack(reading.norms, dim=1), isinstance(reading, _Projected)
+    return normalised(attention.double() * norms[:, :, :, None, :] * real_pairs(batch)[:, None, None]), projected
 
 
 class _Values(Passage):

@@ -8,18 +8,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from headwise.core.errors import ModelError
+from headwise.models import HeadModel
 from headwise.models.sites import hidden_input, hidden_output
 from headwise.models.tap import SESSION, Call
 from headwise.text.encode import Batch
-
-if TYPE_CHECKING:
-    from headwise.models import HeadModel
 
 
 class Finished(Exception):
@@ -48,13 +46,13 @@ class _UntilFinished:
 
 
 class Passage:
-    """Watches and changes one pass. Methods are for subclasses to fill in; both layer and head numbers are those of the tap.
+    """Watches and changes one pass. Methods are for subclasses to fill in; layer and head numbers are those of the tap.
 
     Parameters
     ----------
-    model
+    model : HeadModel
         Whose pass it is.
-    rows
+    rows : int, default 1
         How many times each example of the batch stands in the pass, one copy after the other (for dual numbers, whose
         tangents are batch rows).
     """
@@ -96,9 +94,7 @@ class Passage:
 
     def run(self, batch: Batch) -> None:
         """Run the model until nothing more is to be seen."""
-        ids, real, types = (
-            x.repeat(self.rows, 1) if self.rows > 1 else x for x in (batch.ids, batch.real, batch.types)
-        )
+        ids, real, types = (x.repeat(self.rows, 1) for x in (batch.ids, batch.real, batch.types))
         with self.running():
             self.model.run(ids, real, types)
 
@@ -139,23 +135,20 @@ class Passage:
 
 @contextmanager
 def differentiable(module: nn.Module) -> Iterator[None]:
-    """For the time of a pass: the eager computation of experts, and of BLOOM's activation, in place of kernels that have no forward derivative."""
-    configs = {
-        id(c): c
-        for c in (getattr(m, "config", None) for m in module.modules())
-        if hasattr(c, "_experts_implementation_internal")
-    }
-    before = [(config, config._experts_implementation_internal) for config in configs.values()]  # type: ignore[union-attr]
+    """For the time of a pass: experts and BLOOM's activation go eagerly: their kernels have no forward derivative."""
+    experts = "_experts_implementation_internal"
+    configs = {id(c): c for c in (getattr(m, "config", None) for m in module.modules()) if hasattr(c, experts)}
+    before = [(config, getattr(config, experts)) for config in configs.values()]
     gelus = [m for m in module.modules() if type(m).__name__ == "BloomGelu"]
     try:
         for config, _ in before:
-            config._experts_implementation_internal = "eager"  # type: ignore[union-attr]
+            setattr(config, experts, "eager")
         for gelu in gelus:
             gelu.forward = partial(nn.functional.gelu, approximate="tanh")
         yield
     finally:
         for config, name in before:
-            config._experts_implementation_internal = name  # type: ignore[union-attr]
+            setattr(config, experts, name)
         for gelu in gelus:
             del gelu.forward
 
@@ -164,20 +157,21 @@ def replaced(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], old: Tensor, new: Tensor
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a call with one tensor replaced."""
-    return tuple(new if a is old else a for a in args), {
-        key: new if value is old else value for key, value in kwargs.items()
-    }
+    named = {key: new if value is old else value for key, value in kwargs.items()}
+    return tuple(new if a is old else a for a in args), named
 
 
 def check_served(model: HeadModel) -> None:
     """Refuse models whose layers' inputs cannot be reached, or do not stand for tokens of the text."""
     if model.stack == "cross":
         raise ModelError(
-            "Contributions to cross-attention are not defined here: its tokens are not those it looks at; open the encoder or the decoder stack."
+            "Contributions to cross-attention are not defined here: its tokens are not those it looks at; "
+            "open the encoder or the decoder stack."
         )
     if not model.hidden or not model.sites.entries:
         raise ModelError(
-            f"The layers of {model.name} pass on no hidden states of the usual shape, so nothing can be attributed to them."
+            f"The layers of {model.name} pass on no hidden states of the usual shape, "
+            "so nothing can be attributed to them."
         )
     if len(set(model.sites.d_heads)) > 1:
         raise ModelError(
@@ -186,8 +180,13 @@ def check_served(model: HeadModel) -> None:
 
 
 def in_single(model: HeadModel) -> HeadModel:
-    """The model itself in float32 or better; a copy in float32 for one in half precision, whose derivatives would drown in rounding."""
+    """The model itself; for one in half precision, whose derivatives would drown in rounding, a copy in float32."""
     return model if torch.finfo(model.dtype).bits >= 32 else model.in_precision(torch.float32)
+
+
+def real_pairs(batch: Batch) -> Tensor:
+    """Bool `[example, receiving, source]`: neither token is padding."""
+    return batch.real[:, :, None] & batch.real[:, None, :]
 
 
 Take = Callable[[int, Tensor], None]  # layer, tangents [tangent, example, ...]

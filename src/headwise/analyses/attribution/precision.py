@@ -1,4 +1,4 @@
-"""How a GPU may compute tangents: products in tf32 where asked for (never those of the model's own values), and norms by one compiled kernel."""
+"""How a GPU may compute tangents: products in tf32 where asked for, and norms by one compiled kernel."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def matrix_products(tf32: bool) -> Iterator[None]:
 
 @contextmanager
 def compiled_kernels(wanted: bool = True) -> Iterator[None]:
-    """For a `with` block: let torch compile what is read and written more often than need be. The first call takes seconds, so it pays for many sentences."""
+    """For a `with` block: let torch compile what is read more often than need be. It pays for many sentences."""
     token = _COMPILED.set(wanted)
     try:
         yield
@@ -37,11 +37,12 @@ def compiled_kernels(wanted: bool = True) -> Iterator[None]:
 
 
 def use_compiled() -> bool:
+    """Whether compiled kernels are wanted here."""
     return _COMPILED.get()
 
 
 def of_tangents(product: Callable[..., Tensor], *args: Tensor) -> Tensor:
-    """A product of tangents. An error of tf32 in a tangent stays there; one in the model's own values would move every derivative."""
+    """A product of tangents. An error of tf32 in one stays there; in the model's own values it would move them all."""
     if not _TF32.get() or not args[0].is_cuda:
         return product(*args)
     torch.set_float32_matmul_precision("high")

@@ -1,8 +1,8 @@
-"""Pushes tangents from the model's input to every head of every layer: by bundles, or by plain dual numbers where a model's code does not take them."""
+"""Pushes tangents from the model's input to every head: by bundles, or by dual numbers where a model takes none."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -13,14 +13,25 @@ import headwise.analyses.attribution.rules  # noqa: F401  (registers the rules)
 from headwise.analyses.attribution.bundle import Bundle, NotServed
 from headwise.analyses.attribution.passage import Finished, Passage, Take
 from headwise.analyses.attribution.precision import matrix_products
+from headwise.models import HeadModel
 from headwise.models.tap import Call
 from headwise.text.encode import Batch
 
-if TYPE_CHECKING:
-    from headwise.models import HeadModel
-
+_ad: Any = forward_ad  # torch gives it no types
 AGREEMENT = 1e-3  # largest relative difference between the two ways on the first batch of a model
 _WAYS: WeakKeyDictionary[HeadModel, str] = WeakKeyDictionary()
+
+
+def make_dual(value: Tensor, tangent: Tensor) -> Tensor:
+    """A dual number, inside `dual_level`."""
+    found: Tensor = _ad.make_dual(value.contiguous(), tangent)
+    return found
+
+
+def tangent_of(value: Tensor) -> Tensor:
+    """The tangent of a dual number; zeros for a tensor that has none."""
+    found: Tensor | None = _ad.unpack_dual(value).tangent
+    return torch.zeros_like(value) if found is None else found
 
 
 class _Push(Passage):
@@ -55,6 +66,8 @@ class _Push(Passage):
 
 
 class BundlePush(_Push):
+    """By bundles: one pass for all tangents."""
+
     def dual(self, hidden: Tensor) -> Tensor:
         return Bundle(hidden, self.tangents.to(hidden.dtype))
 
@@ -63,13 +76,13 @@ class BundlePush(_Push):
 
 
 class DualPush(_Push):
+    """By torch's dual numbers: every tangent is a further row of the batch."""
+
     def dual(self, hidden: Tensor) -> Tensor:
-        return forward_ad.make_dual(hidden.contiguous(), self.tangents.flatten(0, 1).to(hidden.dtype))
+        return make_dual(hidden, self.tangents.flatten(0, 1).to(hidden.dtype))
 
     def tangent(self, value: Tensor) -> Tensor:
-        moved = forward_ad.unpack_dual(value).tangent
-        moved = torch.zeros_like(value) if moved is None else moved
-        return moved.unflatten(0, (len(self.tangents), -1))
+        return tangent_of(value).reshape(len(self.tangents), -1, *value.shape[1:])
 
 
 def push(model: HeadModel, batch: Batch, tangents: Tensor, heads: Take, layers: Take | None = None) -> None:
@@ -92,7 +105,7 @@ def push_dual(model: HeadModel, batch: Batch, tangents: Tensor, heads: Take, lay
 
 
 def way(model: HeadModel, batch: Batch) -> str:
-    """`bundle` where it gives the tangents that dual numbers give on two tokens of this batch, else `dual`; found once for each opened model."""
+    """`bundle` where it gives what dual numbers give on two tokens of this batch, else `dual`; found once a model."""
     if model not in _WAYS:
         _WAYS[model] = "bundle" if _bundles_agree(model, batch) else "dual"
     return _WAYS[model]
@@ -106,20 +119,19 @@ def _bundles_agree(model: HeadModel, batch: Batch) -> bool:
     for row, token in enumerate((0, int(first.lengths[0]) - 1)):
         tangents[row, 0, token] = torch.randn(model.hidden, generator=generator)
     tangents = tangents.to(model.device)
-    seen: list[dict[int, Tensor]] = [{}, {}]
+    ours: dict[int, Tensor] = {}
+    theirs: dict[int, Tensor] = {}
 
     def keep(into: dict[int, Tensor]) -> Take:
         return lambda layer, tangent: into.__setitem__(layer, tangent[..., : int(first.lengths[0]), :].clone())
 
     with matrix_products(tf32=False):
-        push_dual(model, first, tangents, keep(seen[1]))
+        push_dual(model, first, tangents, keep(theirs))
         try:
             with torch.no_grad():
-                BundlePush(model, tangents, keep(seen[0]), None, 1).run(first)
+                BundlePush(model, tangents, keep(ours), None, 1).run(first)
         except NotServed:
             return False
-    if seen[0].keys() != seen[1].keys():
-        return False
-    return all(
-        (seen[0][k] - seen[1][k]).abs().max() <= AGREEMENT * seen[1][k].abs().max().clamp(min=1e-30) for k in seen[1]
+    return ours.keys() == theirs.keys() and all(
+        (ours[k] - true).abs().max() <= AGREEMENT * true.abs().max().clamp(min=1e-30) for k, true in theirs.items()
     )

@@ -1,20 +1,17 @@
-"""The slow reference: Jacobian blocks by reverse mode, one gradient for each dimension of each output, as plain autograd gives them."""
+"""The slow reference: Jacobian blocks by reverse mode, one gradient for each dimension of each output."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from headwise.analyses.attribution.forward import Squares
-from headwise.analyses.attribution.passage import Passage, check_served
+from headwise.analyses.attribution.passage import Passage, check_served, real_pairs
+from headwise.models import HeadModel
 from headwise.models.tap import Call
 from headwise.text.encode import Batch
-
-if TYPE_CHECKING:
-    from headwise.models import HeadModel
 
 AT_ONCE = 64
 
@@ -62,13 +59,11 @@ def reverse_graph(model: HeadModel, batch: Batch, source: str = "input") -> _Gra
 
 
 def reverse_squares(model: HeadModel, batch: Batch, *, source: str = "input", layer_output: bool = False) -> Squares:
-    """What `exact_squares` gives (and, with `source="previous_layer"`, the norms with respect to E[l]), by one gradient for each output number."""
+    """What `exact_squares` and `local_squares` give, by one gradient for each output number."""
     graph = reverse_graph(model, batch, source)
     examples, n = batch.ids.shape
     heads = torch.zeros(examples, model.layers, model.heads, n, n, dtype=torch.float64, device=model.device)
-    layers = (
-        torch.zeros(examples, model.layers, n, n, dtype=torch.float64, device=model.device) if layer_output else None
-    )
+    layers = torch.zeros_like(heads[:, :, 0]) if layer_output else None
     for layer in range(model.layers):
         leaf = graph.leaves_in[layer if source == "previous_layer" else 0]
         for head in range(model.heads):
@@ -77,21 +72,22 @@ def reverse_squares(model: HeadModel, batch: Batch, *, source: str = "input", la
         if layers is not None:
             for token in range(n):
                 layers[:, layer, token] = block_squares(graph.hidden[layer][:, token], leaf)
-    real = batch.real
-    pairs = (real[:, :, None] & real[:, None, :]).double()
+    pairs = real_pairs(batch).double()
     return Squares(heads * pairs[:, None, None], None if layers is None else layers * pairs[:, None])
 
 
 def block_squares(output: Tensor, leaf: Tensor) -> Tensor:
-    """`[example, source]` from one token's vectors `[example, size]`: the gradient of each of its numbers with respect to every token of the leaf."""
+    """`[example, source]` from one token's vectors `[example, size]`: its numbers' gradients at each source."""
     total = output.new_zeros(leaf.shape[:2], dtype=torch.float64)
-    for chunk in torch.eye(output.shape[-1], dtype=output.dtype, device=output.device).split(AT_ONCE):
+    eye = torch.eye(output.shape[-1], dtype=output.dtype, device=output.device)
+    for start in range(0, len(eye), AT_ONCE):
+        chunk = eye[start : start + AT_ONCE]
         total += gradients(output, chunk[:, None, :].expand(-1, *output.shape), leaf).double().square().sum((0, -1))
     return total
 
 
 def gradients(output: Tensor, directions: Tensor, leaf: Tensor) -> Tensor:
-    """Gradients of `Σ direction · output`, many directions at once where torch can, else one after the other: `[direction, *leaf]`."""
+    """Gradients of `Σ direction · output`, `[direction, *leaf]`: all at once where torch can, else one by one."""
     try:
         (found,) = torch.autograd.grad(
             output, leaf, directions, retain_graph=True, is_grads_batched=True, allow_unused=True

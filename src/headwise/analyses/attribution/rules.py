@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -12,60 +12,24 @@ from torch import Tensor
 from headwise.analyses.attribution.bundle import RULES, Bundle, Rule, linear_map, primal_of
 from headwise.analyses.attribution.precision import of_tangents, use_compiled
 
+# fmt: off
 # Linear in their first argument, whatever the others are.
 LINEAR = (
-    *(
-        "chunk",
-        "split",
-        "split_with_sizes",
-        "unbind",
-        "type",
-        "type_as",
-        "repeat",
-        "repeat_interleave",
-        "swapaxes",
-        "swapdims",
-        "movedim",
-    ),
-    *(
-        "narrow",
-        "select",
-        "index_select",
-        "gather",
-        "roll",
-        "neg",
-        "__neg__",
-        "sum",
-        "mean",
-        "diagonal",
-        "tril",
-        "triu",
-        "flip",
-    ),
+    "chunk", "split", "split_with_sizes", "unbind", "type", "type_as", "repeat", "repeat_interleave", "swapaxes",
+    "swapdims", "movedim", "narrow", "select", "index_select", "gather", "roll", "neg", "__neg__", "sum", "mean",
+    "diagonal", "tril", "triu", "flip",
 )
 # Functions of each element alone.
 ELEMENTWISE = (
-    *(
-        "gelu",
-        "silu",
-        "relu",
-        "tanh",
-        "sigmoid",
-        "exp",
-        "sqrt",
-        "rsqrt",
-        "reciprocal",
-        "softplus",
-        "log",
-        "log1p",
-        "erf",
-        "square",
-    ),
-    *("sin", "cos", "elu", "leaky_relu", "mish", "hardswish"),
+    "gelu", "silu", "relu", "tanh", "sigmoid", "exp", "sqrt", "rsqrt", "reciprocal", "softplus", "log", "log1p", "erf",
+    "square", "sin", "cos", "elu", "leaky_relu", "mish", "hardswish",
 )
+# fmt: on
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Makes a function the rule of all functions of these names."""
+
     def register(function: Rule) -> Rule:
         for name in names:
             RULES[name] = function
@@ -74,8 +38,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-for _name in LINEAR:
-    RULES[_name] = linear_map
+rule(*LINEAR)(linear_map)
 
 
 @rule("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as")
@@ -84,9 +47,9 @@ def _reshaped(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     if not isinstance(x, Bundle) or any(isinstance(other, Bundle) and i for i, other in enumerate(args)):
         return NotImplemented
     primal = func(x.primal, *args[1:], **kwargs)
-    return (
-        Bundle(primal, x.tangent.reshape(len(x.tangent), *primal.shape)) if primal.dtype == x.dtype else NotImplemented
-    )
+    if primal.dtype != x.dtype:
+        return NotImplemented
+    return Bundle(primal, x.tangent.reshape(len(x.tangent), *primal.shape))
 
 
 @rule("transpose", "permute", "t")
@@ -125,9 +88,8 @@ def _getitem(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     if not isinstance(value, Bundle):
         return NotImplemented
     parts = index if isinstance(index, tuple) else (index,)
-    if all(part is None or part is Ellipsis or isinstance(part, int | slice) for part in parts) and not any(
-        isinstance(part, bool) for part in parts
-    ):
+    plain = (part is None or part is Ellipsis or isinstance(part, int | slice) for part in parts)
+    if all(plain) and not any(isinstance(part, bool) for part in parts):
         return Bundle(value.primal[index], value.tangent[(slice(None), *parts)])
     return linear_map(func, args, kwargs)
 
@@ -145,8 +107,7 @@ def _elementwise(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
         return NotImplemented
     kwargs = kwargs | ({"inplace": False} if "inplace" in kwargs else {})
     x = args[0].primal
-    found: tuple[Any, ...] = torch.func.jvp(lambda y: func(y, *args[1:], **kwargs), (x,), (torch.ones_like(x),))
-    value, slope = found
+    value, slope, *_ = torch.func.jvp(lambda y: func(y, *args[1:], **kwargs), (x,), (torch.ones_like(x),))
     return Bundle(value, args[0].tangent * slope)
 
 
@@ -161,36 +122,19 @@ def _pow(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 def lifted(value: Bundle, ndim: int) -> Tensor:
     """Tangents with as many dimensions after the first as the result has, for broadcasting."""
     tangent = value.tangent
-    return (
-        tangent
-        if tangent.ndim == ndim + 1
-        else tangent.view(len(tangent), *(1,) * (ndim + 1 - tangent.ndim), *tangent.shape[1:])
-    )
+    if tangent.ndim == ndim + 1:
+        return tangent
+    return tangent.view(len(tangent), *(1,) * (ndim + 1 - tangent.ndim), *tangent.shape[1:])
 
 
 def _whole(tangent: Tensor, primal: Tensor) -> Tensor:
     return tangent if tangent.shape[1:] == primal.shape else tangent.expand(len(tangent), *primal.shape)
 
 
-@rule("add", "__add__", "__radd__")
-def _add(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _sum(func, args, kwargs, 1, 1)
-
-
-@rule("sub", "__sub__")
-def _sub(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _sum(func, args, kwargs, 1, -1)
-
-
-@rule("__rsub__", "rsub")
-def _rsub(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _sum(func, args, kwargs, -1, 1)
-
-
-def _sum(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], first: int, second: int) -> Any:
+def _sum(signs: tuple[int, int], func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if len(args) != 2 or kwargs:
         return NotImplemented
-    a, b = args
+    (a, b), (first, second) = args, signs
     primal = func(primal_of(a), primal_of(b))
     signed = [(x, sign) for x, sign in ((a, first), (b, second)) if isinstance(x, Bundle)]
     (x, sign), *rest = signed
@@ -200,6 +144,11 @@ def _sum(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
         tangent = torch.add(tangent, lifted(y, primal.ndim), alpha=sign * other)
     tangent = -tangent if sign < 0 else tangent
     return Bundle(primal, _whole(tangent, primal))
+
+
+rule("add", "__add__", "__radd__")(partial(_sum, (1, 1)))
+rule("sub", "__sub__")(partial(_sum, (1, -1)))
+rule("rsub", "__rsub__")(partial(_sum, (-1, 1)))
 
 
 @rule("mul", "__mul__", "__rmul__", "multiply")
@@ -241,9 +190,8 @@ def _cat(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     if not isinstance(parts, list | tuple) or not isinstance(dim, int) or "out" in kwargs:
         return NotImplemented
     count = len(next(p for p in parts if isinstance(p, Bundle)).tangent)
-    parts = [
-        p for p in parts if isinstance(p, Bundle) or p.numel() or p.ndim > 1
-    ]  # torch lets an empty vector stand among anything
+    # torch lets an empty vector stand among anything
+    parts = [p for p in parts if isinstance(p, Bundle) or p.numel() or p.ndim > 1]
     primal = torch.cat([primal_of(p) for p in parts], dim)
     tangents = [p.tangent if isinstance(p, Bundle) else p.new_zeros(1).expand(count, *p.shape) for p in parts]
     return Bundle(primal, torch.cat(tangents, dim + 1 if dim >= 0 else dim))
@@ -259,13 +207,7 @@ def _linear(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
 
 @rule("addmm")
 def _addmm(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if (
-        kwargs
-        or len(args) != 3
-        or not isinstance(args[1], Bundle)
-        or isinstance(args[0], Bundle)
-        or isinstance(args[2], Bundle)
-    ):
+    if kwargs or [isinstance(x, Bundle) for x in args] != [False, True, False]:
         return NotImplemented
     bias, x, weight = args
     return Bundle(torch.addmm(bias, x.primal, weight), of_tangents(torch.matmul, x.tangent, weight))
@@ -341,7 +283,7 @@ def _matmul(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def by_left(tangent: Tensor, matrix: Tensor) -> Tensor:
-    """`tangent[t, ..., n, c] @ matrix[..., c, k]`, with the tangents among the rows of one large product per matrix where shapes allow."""
+    """`tangent[t, ..., n, c] @ matrix[..., c, k]`, tangents among the rows of one large product where shapes allow."""
     if matrix.ndim == 2 or tangent.shape[1:-2] != matrix.shape[:-2]:
         return of_tangents(torch.matmul, tangent, matrix)
     count, rows = tangent.shape[0], tangent.shape[-2]

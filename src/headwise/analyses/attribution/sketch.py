@@ -1,4 +1,4 @@
-"""Input contributions from a few random tangents per token: unbiased for the squared norms, with the standard error of each contribution."""
+"""Input contributions from a few random tangents per token: unbiased for squared norms, with standard errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,11 +20,9 @@ from headwise.analyses.attribution.forward import (
     in_chunks,
     tangents_at_once,
 )
-from headwise.analyses.attribution.passage import check_served
+from headwise.analyses.attribution.passage import check_served, real_pairs
+from headwise.models import HeadModel
 from headwise.text.encode import Batch
-
-if TYPE_CHECKING:
-    from headwise.models import HeadModel
 
 PILOT = 4  # tangents per token from which the error of more is foretold
 ROUNDS = 4  # times that the error is looked at again, and more tangents are drawn where it is still too large
@@ -35,8 +32,9 @@ MARGIN = 1.1  # a foretold error is taken for this much larger: a variance from 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sketch:
-    """Estimated contributions `[example, layer, head, receiving, source]` with standard errors and 95 % intervals; `layers` those to what leaves each layer.
+    """Estimated contributions `[example, layer, head, receiving, source]` with standard errors and 95 % intervals.
 
+    `layers` are those to what leaves each layer.
     `tangents[example]` random tangents were used for each token; `total_variation[example]` is the foretold median over
     rows of `½ Σ_i |estimate − truth|`. `exact[example]`: so many tangents were needed that the exact computation was
     cheaper, and done.
@@ -72,12 +70,12 @@ def sketch(
 
     Parameters
     ----------
-    error
+    error : float, default 0.05
         Wanted median over rows of the total variation `½ Σ_i |estimate − truth|`: k is chosen for it, example by
         example.
-    tangents
+    tangents : int, optional
         k, instead of choosing it.
-    seed
+    seed : int, default 0
         The tangents of an example depend on this and on its position in the corpus, not on what it is batched with.
     """
     check_served(model)
@@ -104,14 +102,11 @@ def sketch(
 
 
 def _wanted(moments: _Moments, error: float, done: Mapping[int, Squares]) -> dict[int, int]:
-    """How many more tangents each example needs that has not reached the error, from what those so far say of its median total variation."""
+    """How many more tangents each example needs whose foretold median total variation is too large."""
     foretold, count = moments.result({}).total_variation.tolist(), moments.count.tolist()
-    need = {
-        e: count[e] * (MARGIN * tv / error) ** 2
-        for e, tv in enumerate(foretold)
-        if MARGIN * tv > error and e not in done
-    }
-    return {e: math.ceil(k) - int(count[e]) for e, k in need.items() if math.ceil(k) > count[e]}
+    large = {e: MARGIN * tv / error for e, tv in enumerate(foretold) if MARGIN * tv > error and e not in done}
+    need = {e: math.ceil(count[e] * ratio**2) for e, ratio in large.items()}
+    return {e: k - int(count[e]) for e, k in need.items() if k > count[e]}
 
 
 class _Moments:
@@ -122,8 +117,8 @@ class _Moments:
         self.generators = [torch.Generator().manual_seed(_seed(seed, row.index)) for row in batch.rows]
         examples, n = batch.ids.shape
         self.heads = torch.zeros(2, examples, model.layers, model.heads, n, n, dtype=torch.float64, device=model.device)
-        self.layers = torch.zeros(examples, model.layers, n, n, dtype=torch.float64, device=model.device)
-        self.count = torch.zeros(examples, dtype=torch.float64, device=model.device)
+        self.layers = torch.zeros_like(self.heads[0, :, :, 0])
+        self.count = self.heads.new_zeros(examples)
 
     def draw(self, examples: list[int], k: int) -> None:
         """Push k more tangents for each token of these examples."""
@@ -132,9 +127,8 @@ class _Moments:
         signs = torch.zeros(len(examples), k, n, width)
         for place, e in enumerate(examples):
             length = len(self.batch.rows[e])
-            signs[place, :, :length] = (
-                torch.randint(0, 2, (k, length, width), generator=self.generators[e]).float() * 2 - 1
-            )
+            drawn = torch.randint(0, 2, (k, length, width), generator=self.generators[e])
+            signs[place, :, :length] = drawn.float() * 2 - 1
         sums = Sums(self.model, part, self.layer_output, moments=2)
 
         def some(start: int, stop: int) -> None:
@@ -157,9 +151,8 @@ class _Moments:
         """Estimates so far; examples in `instead` are taken from their exact squares."""
         k = self.count
         mean = self.heads[0] / _wide(k, self.heads[0])
-        spread = ((self.heads[1] / _wide(k, self.heads[1]) - mean**2) * _wide(k / (k - 1).clamp(min=1), mean)).clamp(
-            min=0
-        )
+        spread = (self.heads[1] / _wide(k, mean) - mean**2) * _wide(k / (k - 1).clamp(min=1), mean)
+        spread = spread.clamp(min=0)
         layers = self.layers / _wide(k, self.layers)
         exact = torch.zeros(len(self.batch), dtype=torch.bool, device=k.device)
         for e, squares in instead.items():
@@ -168,8 +161,7 @@ class _Moments:
             if squares.layers is not None:
                 layers[e, ..., :n, :n] = squares.layers[0]
             exact[e] = True
-        real = (self.batch.real[:, None, :] & self.batch.real[:, :, None])[:, None, None]
-        shares, errors, low, high = intervals(mean, spread, k, real)
+        shares, errors, low, high = intervals(mean, spread, k, real_pairs(self.batch)[:, None, None])
         rows = 0.5 * math.sqrt(2 / math.pi) * errors.sum(-1)  # E|x| of a normal x is sd·√(2/π)
         rows = torch.where(self.batch.real[:, None, None, :], rows, torch.nan)
         variation = rows.flatten(1).nanmedian(-1).values
@@ -179,7 +171,10 @@ class _Moments:
 
 
 def intervals(mean: Tensor, spread: Tensor, k: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Contributions, standard errors and 95 % intervals from mean and variance of `‖J u‖²` over `k[example]` tangents, all `[example, layer, head, receiving, source]`."""
+    """Contributions, standard errors and 95 % intervals from mean and variance of `‖J u‖²` over `k[example]` tangents.
+
+    All are `[example, layer, head, receiving, source]`.
+    """
     shares = normalised(mean.clamp(min=0).sqrt())
     moving = real & (mean > 0)
     relative = torch.where(moving, spread / mean.clamp(min=1e-300) ** 2, 0.0)

@@ -90,7 +90,7 @@ class Patterns(Observer):
         for begin in range(0, len(mass), step):
             here = slice(begin, begin + step)
             shown = images(mass[here].float(), pairs[here], batch.lengths[here])
-            parts.append(classifier.probabilities(shown.flatten(0, 1)).unflatten(0, (-1, heads)))
+            parts.append(classifier.probabilities(shown.flatten(0, 1)).view(-1, heads, len(PATTERNS)))
         probability = torch.cat(parts).double().cpu()
         short = batch.lengths.cpu() < self.min_tokens
         said = torch.nn.functional.one_hot(probability.argmax(-1), len(PATTERNS)).double()

@@ -16,7 +16,7 @@ PSEUDO = 0.5
 def said_given_true(counts: np.ndarray) -> np.ndarray:
     """`P(said d | true c)` from confusion counts `[..., true, said]`."""
     smoothed = counts + PSEUDO / counts.shape[-1]
-    return smoothed / smoothed.sum(-1, keepdims=True)
+    return np.asarray(smoothed / smoothed.sum(-1, keepdims=True))
 
 
 def corrected_shares(said: np.ndarray, mistakes: np.ndarray) -> np.ndarray:
@@ -51,7 +51,7 @@ def corrected_shares(said: np.ndarray, mistakes: np.ndarray) -> np.ndarray:
         row = np.zeros((len(shares), classes))
         row[:, index] = np.clip(found, 0, None)
         best = np.where(better[:, None], row, best)
-    return (best / best.sum(-1, keepdims=True)).reshape(said.shape)
+    return np.asarray(best / best.sum(-1, keepdims=True)).reshape(said.shape)
 
 
 def corrected_with_interval(

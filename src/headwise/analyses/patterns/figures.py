@@ -105,14 +105,14 @@ def shares(dataset: xr.Dataset) -> Figure:
     left.grid(axis="x")
     left.legend(loc="lower right")
     by_layer = np.nanmean(data.values(dataset, "proportion", ("layer", "head", "pattern")), axis=1)
-    _stack(right, by_layer, [str(k) for k in data.numbers(dataset, "layer")])
+    stack_patterns(right, by_layer, [str(k) for k in data.numbers(dataset, "layer")])
     right.set_xlabel("layer (0 = first)")
     right.set_ylabel("share of maps")
     style.panel_labels([left, right], ["all heads together", "by layer"])
     count = int(np.max(dataset["overall_n"].values)) if "overall_n" in dataset else 0
     bars = "Intervals: 95 %, over examples; of the corrected shares also over the labelled maps behind the correction"
     notes = [data.source_text(dataset), f"n = {count:,} examples" if count else "", bars]
-    style.annotate_figure(fig, "The five kinds of attention map", notes, _legend(), columns=len(PATTERNS))
+    style.annotate_figure(fig, "The five kinds of attention map", notes, pattern_legend(), columns=len(PATTERNS))
     return style.finish(fig)
 
 
@@ -170,12 +170,12 @@ def shares_by_corpus(results: Mapping[str, xr.Dataset], corrected: bool = False)
         fig = style.new_figure(min(style.PAGE, 1.4 + 0.75 * len(results) + 1), 2.9)
         ax = fig.subplots()
         values = np.stack([data.values(dataset, name, ("pattern",)) for dataset in results.values()])
-        _stack(ax, values, list(results), numbers=True)
+        stack_patterns(ax, values, list(results), numbers=True)
         ax.set_ylabel("share of maps")
         what = "Corrected for the classifier's confusion" if corrected else "As counted"
         behind = [f"{corpus}: {_behind(dataset)}" for corpus, dataset in results.items() if _behind(dataset)]
         notes = [f"{what}; intervals are in the tables. In per cent", *behind]
-        style.annotate_figure(fig, "Kinds of attention map by corpus", notes, _legend(), columns=3)
+        style.annotate_figure(fig, "Kinds of attention map by corpus", notes, pattern_legend(), columns=3)
         return style.finish(fig)
 
 
@@ -183,7 +183,7 @@ def _behind(dataset: xr.Dataset) -> str:
     return ", ".join(filter(None, (data.source_text(dataset), data.count_text(dataset, "overall"))))
 
 
-def _stack(ax: Axes, values: np.ndarray, names: Sequence[str], numbers: bool = False) -> None:
+def stack_patterns(ax: Axes, values: np.ndarray, names: Sequence[str], numbers: bool = False) -> None:
     """Stacked bars of `values[bar, pattern]`."""
     place = np.arange(len(names))
     below = np.zeros(len(names))
@@ -206,5 +206,6 @@ def _print(ax: Axes, x: float, y: float, share: float, ink: str, box: dict[str, 
     ax.text(x, y, f"{100 * share:.0f}", ha="center", va="center", fontsize=style.SMALL, color=ink, bbox=box)
 
 
-def _legend() -> list[Patch]:
+def pattern_legend() -> list[Patch]:
+    """The colours and hatches of `stack_patterns`."""
     return [Patch(facecolor=COLOURS[name], hatch=_HATCHES[name], edgecolor="white", label=name) for name in PATTERNS]

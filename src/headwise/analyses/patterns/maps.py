@@ -67,7 +67,7 @@ def images(mass: Tensor, seen_pairs: Tensor, lengths: Tensor) -> Tensor:
     flat = mass.flatten(-2)
     rank = (visible.flatten(-2).sum(-1, keepdim=True) * TOP_SHARE).long()
     top = flat.topk(int(SIZE * SIZE * TOP_SHARE) + 1, dim=-1).values.gather(-1, rank)
-    seen = (flat / top.clamp(min=1e-9)).clamp(max=1).unflatten(-1, (SIZE, SIZE))
+    seen = (flat / top.clamp(min=1e-9)).clamp(max=1).view_as(mass)
     column = mass.sum(-2, keepdim=True) / visible.sum(-2, keepdim=True).clamp(min=1)
     offset = _offset_means(mass, visible)
     return torch.stack([seen.sqrt(), mass.sqrt(), visible, column.sqrt().expand_as(mass), offset.sqrt()], dim=-3)
@@ -88,7 +88,7 @@ def _offset_means(mass: Tensor, visible: Tensor) -> Tensor:
     count = total.clone()
     total.scatter_add_(-1, index, mass.flatten(-2))
     count.scatter_add_(-1, index, visible.flatten(-2).contiguous())
-    return (total / count.clamp(min=1)).gather(-1, index).unflatten(-1, (SIZE, SIZE))
+    return (total / count.clamp(min=1)).gather(-1, index).view_as(mass)
 
 
 def map_images(maps: Tensor, causal: bool) -> Tensor:

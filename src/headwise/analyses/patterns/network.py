@@ -163,5 +163,6 @@ def classify_maps(maps: Tensor, causal: bool, classifier: PatternClassifier | No
     flat = maps.reshape(-1, n, n).float()
     flat = flat.tril() if causal else flat
     flat = flat / flat.sum(-1, keepdim=True).clamp(min=1e-12)
-    found = [chosen.probabilities(map_images(part.to(device), causal)) for part in flat.split(CHUNK)]
-    return torch.cat(found).reshape(*maps.shape[:-2], len(PATTERNS)).to(maps.device)
+    parts = (flat[begin : begin + CHUNK].to(device) for begin in range(0, len(flat), CHUNK))
+    found = torch.cat([chosen.probabilities(map_images(part, causal)) for part in parts])
+    return found.reshape(*maps.shape[:-2], len(PATTERNS)).to(maps.device)

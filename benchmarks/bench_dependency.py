@@ -1,9 +1,10 @@
-"""Dependency accuracies of all heads from their maps, against the per-head loop Clark et al. released: same maps, same counts, one thread.
+"""Dependency accuracies of all heads from their maps, against the per-head loop Clark et al. released, on one thread.
 
 python benchmarks/bench_dependency.py [--corpus SPEC] [--examples 64]
 
-The reference, in our words: each head's map of each sentence is made word-level by itself, then for each head and direction every sentence's words are
-predicted and compared one by one. At least 6 times faster is wanted.
+Same maps, same counts. The reference, in our words: each head's map of each sentence is made word-level by itself, then
+for each head and direction every sentence's words are predicted and compared one by one. At least 6 times faster is
+wanted.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ANALYSIS = Dependency(with_root=True, with_punct=True, noop="off")  # the releas
 
 
 def to_words(attention: np.ndarray, pieces: list[list[int]]) -> np.ndarray:
-    """One head's map between tokens as a map between words (and special tokens): sum over the columns of a word, mean over its rows."""
+    """One head's map as one between words (and special tokens): sum over the columns of a word, mean over its rows."""
     out = np.array(attention)
     rest = [token for word in pieces for token in word[1:]]
     for word in pieces:

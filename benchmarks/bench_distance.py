@@ -1,10 +1,11 @@
-"""Distances between all pairs of heads, against the arithmetic Clark et al. released: 144 heads, one segment of 128 tokens, one thread.
+"""Distances between all pairs of heads, against the arithmetic Clark et al. released: 144 heads, 128 tokens, a thread.
 
 python benchmarks/bench_distance.py [--length 128] [--half-heads 6]
 
-The reference, in our words: for each head, smooth its map and all maps by 0.001, take the middle, and sum both divergences to the middle over
-rows and keys, once with maps stored as float16, as the authors store them, and once in float32. In float16 one segment takes more than a minute, so only the first
-few heads are timed there and the time is scaled up: every head costs the same. At least 250 and 6 times are wanted, and numbers that agree to 1e-5 per token.
+The reference, in our words: for each head, smooth its map and all maps by 0.001, take the middle, and sum both
+divergences to the middle over rows and keys, once with maps stored as float16, as the authors store them, and once in
+float32. In float16 one segment takes more than a minute, so only the first few heads are timed there and the time is
+scaled up: every head costs the same. At least 250 and 6 times are wanted, and numbers that agree to 1e-5 per token.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ def main() -> None:
     half = (time.perf_counter() - began) * heads / options.half_heads
     own = min(own, best_time(ours, 3))
     print(
-        f"lowest divergence in float16: {lowest / options.length:.2g} nats per token (none can be negative); in float32 here: {ours().min():.2g}"
+        f"lowest divergence in float16: {lowest / options.length:.2g} nats per token (none can be negative); "
+        f"in float32 here: {ours().min():.2g}"
     )
     what = f"distances of {heads} heads, {options.length} tokens, one thread"
     report_ratio(what, own, "released loop in float32", single, wanted="at least 6 x faster")
@@ -83,7 +85,8 @@ def main() -> None:
     )
     entries = heads * (heads + 1) // 2 * maps[0].size
     print(
-        f"{entries / own / 1e9:.2f} G logarithms a second: bound by the vectorised float32 log2 of one core, then by reading and adding in cache"
+        f"{entries / own / 1e9:.2f} G logarithms a second: bound by the vectorised float32 log2 of one core, then by "
+        "reading and adding in cache"
     )
 
 

@@ -1,4 +1,4 @@
-"""Dependency accuracies and no-op readings the slow way: plain loops over words, one sentence and one head at a time, from eager attention."""
+"""Dependency accuracies and no-op readings the slow way: plain loops, one sentence and one head at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from headwise.text.encode import Encoded
 
 @dataclass
 class Slow:
-    """`found` and `tried` count pairs by (direction, layer, head, relation); `offsets` all pairs by relation and offset; `noop` lists example means."""
+    """`found` and `tried` count pairs by (direction, layer, head, relation); `offsets` all pairs by relation and
+    offset; `noop` lists example means."""
 
     found: Counter = field(default_factory=Counter)
     tried: Counter = field(default_factory=Counter)
@@ -145,7 +146,8 @@ def _no_op(
 
 
 def exact_p(outcomes: list[tuple[int | None, bool]], reach: int) -> float:
-    """Against the best fixed offset: P(X ≥ pairs that only the head finds) for a fair coin thrown for each pair that only one of the two finds."""
+    """Against the best fixed offset: P(X ≥ pairs that only the head finds) for a fair coin thrown for each pair that
+    only one of the two finds."""
     counts = Counter(offset for offset, _ in outcomes)
     best = max(range(-reach, reach + 1), key=lambda o: (counts[o], -o))
     only_head = sum(right and offset != best for offset, right in outcomes)

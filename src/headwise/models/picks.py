@@ -13,7 +13,7 @@ from headwise.models.view import Rows
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenPairs:
-    """Pairs of tokens of a batch, `query` looking at `key`, each belonging to a group; `owner[group]` is the group's example."""
+    """Pairs of tokens of a batch, `query` looking at `key`, each of a group; `owner[group]` is the group's example."""
 
     example: Tensor  # int64 [pair]
     query: Tensor
@@ -34,7 +34,10 @@ def token_pairs(rows: Sequence[tuple[int, int, int, int]], owner: Sequence[int],
 
 
 def pick(rows: Rows, pairs: TokenPairs) -> tuple[Tensor, Tensor]:
-    """Weights `[pair, head]` and visibility `[pair, 1 or head]` of the pairs whose query is in this block of rows; 0 for the others, so that blocks add up."""
+    """Weights `[pair, head]` and visibility `[pair, 1 or head]` of the pairs whose query is in this block of rows.
+
+    0 for the others, so that blocks add up.
+    """
     inside = (pairs.query >= rows.start) & (pairs.query < rows.stop)
     example, query, key = pairs.example, (pairs.query - rows.start).clamp(0, rows.stop - rows.start - 1), pairs.key
     weights = rows.weights[example, :, query, key] * inside[:, None]
@@ -53,8 +56,7 @@ def group_max(values: Tensor, present: Tensor, pairs: TokenPairs) -> Tensor:
 def group_mean(values: Tensor, present: Tensor, pairs: TokenPairs) -> Tensor:
     """The mean of the present values of each group, `[group, head]`; NaN where there is none."""
     present = present.expand_as(values)
-    total = values.new_zeros(pairs.groups, values.shape[1]).index_add_(
-        0, pairs.group, torch.where(present, values, 0.0)
-    )
+    total = values.new_zeros(pairs.groups, values.shape[1])
+    total.index_add_(0, pairs.group, torch.where(present, values, 0.0))
     count = torch.zeros_like(total).index_add_(0, pairs.group, present.to(values.dtype))
     return torch.where(count > 0, total / count, torch.nan)

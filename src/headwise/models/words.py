@@ -77,8 +77,8 @@ def word_maps(rows: Rows, index: WordIndex, extra: Tensor | None = None) -> Tens
 
 
 def word_visibility(rows: Rows, index: WordIndex) -> Tensor:
-    """`[example, 1 or head, from word, to word]` of a block of rows: above zero where a piece of the one may see a piece
-    of the other."""
+    """`[example, 1 or head, from word, to word]` of a block of rows: above zero where a piece of the one may see a
+    piece of the other."""
     return fold(rows.visible.to(index.member), index, rows.start)
 
 

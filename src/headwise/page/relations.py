@@ -121,7 +121,7 @@ def find_sentences(
     direction: str | None = None,
     longest: int = LONGEST,
 ) -> list[Shown]:
-    """The sentences `draw_relation` draws; refuses a relation that does not occur and a corpus with no fitting sentence."""
+    """The sentences `draw_relation` draws; refuses a relation that does not occur, and where no sentence fits."""
     kind = sought(relation)
     found: dict[str, list[Shown]] = {
         one: [] for one in kind.directions if direction in (None, one) or len(kind.directions) == 1

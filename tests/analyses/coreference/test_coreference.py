@@ -41,7 +41,8 @@ def word_level(full: np.ndarray, row: Encoded) -> np.ndarray:
 def slow(
     maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool, words: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Right, tried [layer, head, kind] and the nearest-mention baseline's hits [kind], mention by mention, from whole maps of one example at a time."""
+    """Right, tried [layer, head, kind] and the nearest-mention baseline's hits [kind], mention by mention, from whole
+    maps of one example at a time."""
     layers, heads = maps[0].shape[:2]
     right, tried, nearest = np.zeros((layers, heads, 4)), np.zeros((layers, heads, 4)), np.zeros(4)
     for full, row in zip(maps, rows, strict=True):
@@ -271,7 +272,7 @@ def test_equal_to_a_plain_loop_on_real_models(name: str, shared: Path, request: 
     assert len(rows) == count
     right, tried, nearest = slow(eager_maps(model, rows), rows, model.causal, False)
     np.testing.assert_array_equal(found["accuracy_n"], tried)
-    # Where two words get all but the same weight, rounding decides between them: at most one mention of a head may differ.
+    # Where two words get all but the same weight, rounding decides: at most one mention of a head may differ.
     assert np.abs(found["accuracy"] * found["accuracy_n"] - right).max() <= 1.01
     assert (np.abs(found["accuracy"] * found["accuracy_n"] - right) > 0.01).mean() < 0.01
     np.testing.assert_allclose(found["baseline_accuracy"].sel(baseline="nearest"), nearest / found["count"].values)

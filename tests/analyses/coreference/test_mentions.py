@@ -90,7 +90,8 @@ def picks(example: Example, mention: int) -> dict[str, int | None]:
 
 
 def test_baselines_pick_as_described() -> None:
-    """`She` (index 3 in reading order): the nearest is `a dog`, no head matches, `Anna Smith` and `a dog` agree and `a dog` is nearer; `them` needs a plural."""
+    """`She` (index 3 in reading order): the nearest is `a dog`, no head matches, `Anna Smith` and `a dog` agree and
+    `a dog` is nearer; `them` needs a plural."""
     with_number = tuple({"Number": "Sing"} if tag in ("PROPN", "NOUN") else {} for tag in UPOS)
     example = story(features=with_number)
     assert picks(example, 3) == {"nearest": 3, "head_match": None, "rules": 3}
@@ -130,7 +131,8 @@ def test_baselines_pick_as_described() -> None:
 
 
 def test_candidates_start_earlier_and_have_another_head() -> None:
-    """`[[Durham] University]` beside `[the [old] University]`: what starts at the same word is no candidate, nor what has the same head."""
+    """`[[Durham] University]` beside `[the [old] University]`: what starts at the same word is no candidate, nor what
+    has the same head."""
     example = Example(
         words=("Rome", "and", "Durham", "University", "saw", "it"),
         mentions=(

@@ -136,7 +136,8 @@ def test_planted_heads_find_what_they_should() -> None:
         if h != ROOT and r != "punct"
     ]
     next_accuracy = float(accuracy.sel(direction="dependent_to_head", layer=1, head=1, relation="all"))
-    # The last word's next token is [SEP]: its other words get next to nothing, and the largest of that next to nothing is no prediction of `next`.
+    # The last word's next token is [SEP]: its other words get next to nothing, and the largest of that is no prediction
+    # of `next`.
     assert next_accuracy == pytest.approx(pairs.count(1) / len(pairs), abs=0.03)
     assert float(accuracy.sel(direction="dependent_to_head", layer=1, head=2, relation="obj")) == 1
     assert (found["best_accuracy"] == 1).all()
@@ -182,7 +183,7 @@ def test_the_test_against_the_baseline_has_the_right_level() -> None:
     assert (found["p_adjusted"].values < 0.05).mean() < 0.05
 
 
-# --- input that is not as it should be ------------------------------------------------------------------------------------------
+# --- input that is not as it should be ----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -261,7 +262,7 @@ def test_parameters_are_checked(given: dict, message: str) -> None:
         Dependency(**given)
 
 
-# --- the real thing -------------------------------------------------------------------------------------------------------------
+# --- the real thing -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.real

@@ -1,4 +1,4 @@
-"""Coreference without a model: what a mention is, which mentions may be its antecedents, rules that pick one, and documents cut to size."""
+"""Heads that find antecedents (Clark et al. 2019, §4.3), and coreference without a model: mentions, rules, windows."""
 
 from headwise.analyses.coreference.baselines import BASELINES, baseline_choices
 from headwise.analyses.coreference.mentions import MENTION_TYPES, Expression, expressions_of

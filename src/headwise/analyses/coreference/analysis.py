@@ -23,9 +23,10 @@ from headwise.core.errors import ParameterError
 from headwise.models.view import Layer, Rows
 from headwise.models.words import WordQuestions, find_words, word_index, word_maps, word_visibility
 from headwise.stats.accumulators import State, Sums
+from headwise.stats.bootstrap import FEW
 from headwise.stats.corrections import CORRECTIONS, correct
 from headwise.stats.intervals import wilson_interval
-from headwise.stats.tests import FEW, mcnemar_exact
+from headwise.stats.tests import mcnemar_exact
 from headwise.text.corpus import Corpus
 from headwise.text.encode import Batch, Encoded, Encoder
 

@@ -1,10 +1,9 @@
-"""Figures of coreference heads: Table 2 with baselines and intervals, and every head at a glance (Clark et al. 2019, §4.3)."""
+"""Figures of coreference heads: Table 2 with baselines and intervals, and every head (Clark et al. 2019, §4.3)."""
 
 from __future__ import annotations
 
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from headwise.core.labels import head_name
@@ -29,8 +28,8 @@ def _shown_types(dataset: xr.Dataset) -> list[str]:
     "coreference",
     name="antecedents",
     title="The best head against three baselines, by kind of mention",
-    caption="How often the head word of a mention attends most to the head word of one of its antecedents, for the best head overall and the best for each kind of mention, beside "
-    "what three rules get right on the same mentions.",
+    caption="How often the head word of a mention attends most to the head word of one of its antecedents, for the "
+    "best head overall and the best for each kind of mention, beside what three rules get right on the same mentions.",
     paper="Clark et al. 2019, §4.3, Table 2",
     needs=("accuracy",),
 )
@@ -39,67 +38,38 @@ def antecedents(dataset: xr.Dataset) -> Figure:
     types = _shown_types(dataset)
     fig = style.new_figure(style.PAGE, 3.0)
     ax = fig.subplots()
-    baselines = data.labels(dataset, "baseline")
-    width = 0.8 / (len(baselines) + 2)
-    for place, name in enumerate(baselines):
-        label, colour = _BASELINES.get(name, (name, style.PALE))
-        part = dataset.sel(baseline=name, mention_type=types)
-        _bars(
-            ax,
-            place,
-            width,
-            part["baseline_accuracy"].values,
-            part["baseline_accuracy_low"].values,
-            part["baseline_accuracy_high"].values,
-            colour,
-            label,
-        )
+    at = dataset.sel(mention_type=types)
     overall = dataset.sel(mention_type="all")
     layer, head = int(overall["best_layer"]), int(overall["best_head"])
-    one = dataset.sel(mention_type=types).isel(layer=layer, head=head)
-    name = head_name(layer, head)
-    _bars(
-        ax,
-        len(baselines),
-        width,
-        one["accuracy"].values,
-        one["accuracy_low"].values,
-        one["accuracy_high"].values,
-        style.BLUE,
-        f"{name}, best head overall",
-    )
-    best = dataset.sel(mention_type=types)
-    _bars(
-        ax,
-        len(baselines) + 1,
-        width,
-        best["best_accuracy"].values,
-        best["best_accuracy_low"].values,
-        best["best_accuracy_high"].values,
-        style.VERMILION,
-        "best head for the kind (named)",
-    )
-    for place, kind in enumerate(types):
+    bars = [
+        (at.sel(baseline=name), "baseline_accuracy", *_BASELINES.get(name, (name, style.PALE)))
+        for name in data.labels(dataset, "baseline")
+    ]
+    one = at.isel(layer=layer, head=head)
+    bars.append((one, "accuracy", f"{head_name(layer, head)}, best head overall", style.BLUE))
+    bars.append((at, "best_accuracy", "best head for the kind (named)", style.VERMILION))
+    width = 0.8 / len(bars)
+    for place, (part, name, label, colour) in enumerate(bars):
+        values, low, high = (part[f"{name}{end}"].values for end in ("", "_low", "_high"))
+        errors = np.clip(np.stack([values - low, high - values]), 0, None)
+        x = np.arange(len(types)) + (place + 0.5) * width - 0.4
+        line = {"elinewidth": 0.7, "ecolor": style.INK}
+        ax.bar(x, values, width * 0.92, color=colour, label=label, yerr=errors, error_kw=line)
+    text = {"ha": "center", "fontsize": style.SMALL, "color": style.VERMILION, "textcoords": "offset points"}
+    for left, kind in zip(x, types, strict=True):  # over the last bars, those of the best heads
         own = dataset.sel(mention_type=kind)
-        x = place + (len(baselines) + 1.5) * width - 0.4
-        ax.annotate(
-            head_name(int(own["best_layer"]), int(own["best_head"])),
-            (x, float(own["best_accuracy_high"])),
-            xytext=(0, 2),
-            textcoords="offset points",
-            ha="center",
-            fontsize=style.SMALL,
-            color=style.VERMILION,
-        )
+        name = head_name(int(own["best_layer"]), int(own["best_head"]))
+        ax.annotate(name, (left, float(own["best_accuracy_high"])), xytext=(0, 2), **text)  # type: ignore[arg-type]
     counts = {kind: int(dataset["count"].sel(mention_type=kind)) for kind in types}
     ax.set_xticks(np.arange(len(types)), [f"{kind}\nn = {counts[kind]:,}" for kind in types])
     ax.set_ylim(0, 1.08)
     ax.set_ylabel("antecedent found (share)")
     ax.grid(axis="y")
+    cut, without = (int(dataset.attrs.get(f"mentions_{name}", 0)) for name in ("cut", "without_antecedent"))
     notes = [
         data.source_text(dataset),
         f"n = {counts.get('all', 0):,} mentions with an antecedent",
-        f"Left out: {int(dataset.attrs.get('mentions_cut', 0)):,} behind the cut, {int(dataset.attrs.get('mentions_without_antecedent', 0)):,} without an antecedent before it",
+        f"Left out: {cut:,} behind the cut, {without:,} without an antecedent before it",
         "Bars: Wilson's 95 % interval; the best of all heads is picked, so look at the corrected p-values beside it",
         str(dataset.attrs.get("note", "")),
     ]
@@ -107,27 +77,12 @@ def antecedents(dataset: xr.Dataset) -> Figure:
     return style.finish(fig)
 
 
-def _bars(
-    ax: Axes, place: int, width: float, values: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str, label: str
-) -> None:
-    x = np.arange(len(values)) + (place + 0.5) * width - 0.4
-    errors = np.clip(np.stack([values - low, high - values]), 0, None)
-    ax.bar(
-        x,
-        values,
-        width * 0.92,
-        color=colour,
-        label=label,
-        yerr=errors,
-        error_kw={"elinewidth": 0.7, "ecolor": style.INK},
-    )
-
-
 @figure(
     "coreference",
     name="heads",
     title="How often every head finds an antecedent",
-    caption="One row per layer (0 at the top), one column per head: the share of mentions whose most attended candidate is the head word of an antecedent.",
+    caption="One row per layer (0 at the top), one column per head: the share of mentions whose most attended "
+    "candidate is the head word of an antecedent.",
     paper="Clark et al. 2019, §4.3",
     needs=("accuracy",),
 )
@@ -139,9 +94,6 @@ def heads(dataset: xr.Dataset) -> Figure:
     panels = {
         kind: xr.DataArray(cube[..., kinds.index(kind)], dims=_LH, coords=coords) for kind in _shown_types(dataset)
     }
-    notes = [
-        data.source_text(dataset),
-        data.count_text(dataset, "accuracy", each="mentions"),
-        "Intervals are in the tables",
-    ]
+    count = data.count_text(dataset, "accuracy", each="mentions")
+    notes = [data.source_text(dataset), count, "Intervals are in the tables"]
     return heatmap_panels(panels, title="Antecedents found", label="share of mentions", limits=(0.0, 1.0), notes=notes)

@@ -35,42 +35,9 @@ PRONOUNS: dict[str, dict[str, str]] = {
 _BREAKS = frozenset(
     {
         *(",", ";", ":", "(", ")", "[", "]", "-LRB-", "-RRB-", "--", "–", "—"),
-        *(
-            "of",
-            "in",
-            "on",
-            "at",
-            "by",
-            "for",
-            "from",
-            "with",
-            "without",
-            "to",
-            "into",
-            "about",
-            "over",
-            "under",
-            "between",
-            "among",
-            "against",
-        ),
-        *(
-            "during",
-            "after",
-            "before",
-            "near",
-            "who",
-            "whom",
-            "whose",
-            "which",
-            "that",
-            "where",
-            "when",
-            "while",
-            "including",
-            "like",
-            "as",
-        ),
+        *("of", "in", "on", "at", "by", "for", "from", "with", "without", "to", "into", "about", "over", "under"),
+        *("between", "among", "against", "during", "after", "before", "near", "including", "like", "as"),
+        *("who", "whom", "whose", "which", "that", "where", "when", "while"),
     }
 )
 _POSSESSIVE = frozenset({"'s", "’s", "'", "’"})
@@ -80,8 +47,8 @@ _POSSESSIVE = frozenset({"'s", "’s", "'", "’"})
 class Expression:
     """A referring expression: a mention with its head word and what tells it from others.
 
-    `head` and `start`, `end` are word indices (end exclusive); `kind` is one of MENTION_TYPES; `text` and `head_text` are lower-cased; `features` holds those of
-    Number (`Sing`, `Plur`), Gender and Person that are known.
+    `head` and `start`, `end` are word indices (end exclusive); `kind` is one of MENTION_TYPES; `text` and `head_text`
+    are lower-cased; `features` holds those of Number (`Sing`, `Plur`), Gender and Person that are known.
     """
 
     start: int
@@ -110,8 +77,9 @@ def expressions_of(example: Example, singletons: bool = False) -> list[Expressio
 def head_word(example: Example, mention: Mention) -> int:
     """The head word of a mention.
 
-    The one given with it; else, with a tree, the word whose own head lies outside the mention; else the last word before the first preposition, relative word, comma, colon,
-    bracket or dash that is not its first word, a possessive mark at the end left aside.
+    The one given with it; else, with a tree, the word whose own head lies outside the mention; else the last word
+    before the first preposition, relative word, comma, colon, bracket or dash that is not its first word, a possessive
+    mark at the end left aside.
     """
     if mention.head is not None:
         return mention.head
@@ -135,20 +103,14 @@ def _expression(example: Example, mention: Mention) -> Expression:
     head = head_word(example, mention)
     kind = _kind(example, head)
     text = " ".join(word.lower() for word in words[mention.start : mention.end])
-    return Expression(
-        mention.start,
-        mention.end,
-        mention.entity,
-        head,
-        kind,
-        text,
-        words[head].lower(),
-        _features(example, mention, head, kind),
-    )
+    features = _features(example, mention, head, kind)
+    place = (mention.start, mention.end, mention.entity, head)
+    return Expression(*place, kind, text, words[head].lower(), features)
 
 
 def _kind(example: Example, head: int) -> str:
-    """By the head word's part of speech; where there is none, a word of the list is a pronoun and a capital letter makes a name (unless it opens a sentence)."""
+    """By the head word's part of speech; where there is none, a word of the list is a pronoun and a capital letter
+    makes a name (unless it opens a sentence)."""
     word = example.all_words[head]
     if example.upos is not None:
         return {"PRON": "pronoun", "PROPN": "proper"}.get(example.upos[head], "nominal")
@@ -159,7 +121,8 @@ def _kind(example: Example, head: int) -> str:
 
 
 def _features(example: Example, mention: Mention, head: int, kind: str) -> dict[str, str]:
-    """Number, gender and person as annotated; what is not comes from the list of pronouns, and all other words are of the third person. Joined phrases are plural."""
+    """Number, gender and person as annotated; what is not comes from the list of pronouns, and all other words are of
+    the third person. Joined phrases are plural."""
     given = example.features[head] if example.features is not None else {}
     found = {name: given[name] for name in FEATURES if name in given}
     if kind == "pronoun":

@@ -21,10 +21,11 @@ NO_LIMIT = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Window(Example):
-    """A stretch of a document. Its mentions are those of entities that the *document* mentions more than once, each with its head word.
+    """A stretch of a document. Its mentions are those of entities that the *document* mentions more than once.
 
-    `first` is the first word that no window before this one had: mentions that end at or before it were counted there. `cut` is the number of mentions of the document that no
-    window holds whole, `singletons` that of mentions of entities mentioned once (both told by its last window).
+    Each has its head word. `first` is the first word that no window before this one had: mentions that end at or before
+    it were counted there. `cut` is the number of mentions of the document that no window holds whole, `singletons` that
+    of mentions of entities mentioned once (both told by its last window).
     """
 
     first: int = 0
@@ -37,15 +38,16 @@ def windows(corpus: Corpus, tokenizer: Any, max_tokens: int = 128, overlap: int 
 
     Parameters
     ----------
-    corpus
+    corpus : Corpus
         Documents; those that fit, pairs of texts and texts without words are given as they are.
-    tokenizer
-        The model's fast tokenizer: lengths are counted in its pieces, special tokens included.
-    max_tokens
+    tokenizer : PreTrainedTokenizerFast
+        The model's: lengths are counted in its pieces, special tokens included.
+    max_tokens : int, default 128
         The longest window. Windows hold whole words.
-    overlap
-        None: only the beginning of a document, as Clark et al. (2019) do. A number: windows over the whole document, each beginning so many tokens before the end of the last,
-        so that mentions near a border still see what is before them.
+    overlap : int, optional
+        Only the beginning of a document by default, as Clark et al. (2019) do. With a number: windows over the whole
+        document, each beginning so many tokens before the end of the last, so that mentions near a border still see
+        what is before them.
     """
     if max_tokens < 3:
         raise ParameterError(f"`max_tokens` must be at least 3; it is {max_tokens!r}.")
@@ -74,9 +76,8 @@ def _cut(example: Example, encoder: Encoder, max_tokens: int, overlap: int | Non
     spans: list[tuple[int, int]] = []
     start = 0
     while True:
-        end = _fitting(
-            example, encoder, start, int(np.searchsorted(before, before[start] + room, "right")) - 1, max_tokens
-        )
+        roughly = int(np.searchsorted(before, before[start] + room, "right")) - 1
+        end = _fitting(example, encoder, start, roughly, max_tokens)
         spans.append((start, end))
         if overlap is None or end >= count:
             break
@@ -88,14 +89,13 @@ def _cut(example: Example, encoder: Encoder, max_tokens: int, overlap: int | Non
         inside = [m for m in mentions if a <= m.start and m.end <= b]
         window = _window(example, a, b, inside)
         if number == len(spans) - 1:
-            window = replace(
-                window, cut=len(mentions) - len(held), singletons=len(example.mentions or ()) - len(mentions)
-            )
+            lone = len(example.mentions or ()) - len(mentions)
+            window = replace(window, cut=len(mentions) - len(held), singletons=lone)
         yield replace(window, first=first)
 
 
 def _fitting(example: Example, encoder: Encoder, start: int, end: int, max_tokens: int) -> int:
-    """The end of the longest window from `start`: words at its edges may break into other pieces than in the whole text."""
+    """The end of the longest window from `start`: at its edges words may break into other pieces than in the text."""
     while end > start:
         row = encoder.encode(_window(example, start, end, ()))
         if row is not None and len(row) <= max_tokens:

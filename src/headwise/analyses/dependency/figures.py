@@ -1,6 +1,8 @@
-"""Figures of heads that follow syntax: Table 1 with both names of each head, accuracies against baselines, maps of relations, the no-op reading (Clark et al. 2019, §4)."""
+"""Figures of heads that follow syntax: Table 1, baselines, maps of relations, the no-op reading (Clark et al. 2019)."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -8,10 +10,9 @@ import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from headwise.core.errors import ParameterError, unknown
 from headwise.core.labels import head_name
 from headwise.plots import data, style
-from headwise.plots.heatmap import heatmap, heatmap_panels
+from headwise.plots.heatmap import heatmap_panels
 from headwise.plots.registry import figure, table_of
 
 MOST = 32  # relations a figure has room for
@@ -25,72 +26,65 @@ ARROWS = {"dependent_to_head": "dependent → head", "head_to_dependent": "head 
     note="Heads by both names: counted from 0, and as the paper counts.",
 )
 def dependency_table(dataset: xr.Dataset, fewest: int = 30) -> pd.DataFrame:
-    """Table 1: for each relation the best head, by both its names, its accuracy and the best fixed offset; the commonest relation first.
+    """Table 1: for each relation the best head, by both its names, its accuracy and the best fixed offset.
 
     Parameters
     ----------
-    dataset
+    dataset : Dataset
         The group `dependency`.
-    fewest
+    fewest : int, default 30
         Relations with fewer pairs are left out.
+
+    Returns
+    -------
+    DataFrame
+        A row for each relation, the commonest first.
     """
-    order = np.argsort(-dataset["count"].values, kind="stable")
-    rows = []
-    for place in order:
-        at = dataset.isel(relation=int(place))
-        layer, head = int(at["best_layer"]), int(at["best_head"])
-        if layer < 0 or int(at["count"]) < fewest:
-            continue
-        rows.append(
-            {
-                "relation": str(at["relation"].values),
-                "pairs": int(at["best_accuracy_n"]),
-                "head": head_name(layer, head),
-                "head_in_paper": f"{layer + 1}-{head + 1}",
-                "direction": str(at["best_direction"].values),
-                "accuracy": float(at["best_accuracy"]),
-                "low": float(at["best_accuracy_low"]),
-                "high": float(at["best_accuracy_high"]),
-                "baseline": float(at["best_baseline"]),
-                "offset": int(at["baseline_possible_offset"].sel(direction=str(at["best_direction"].values))),
-                "p_adjusted": float(at["best_p_adjusted"]),
-            }
-        )
-    return pd.DataFrame(rows)
+    at = dataset.isel(relation=np.argsort(-dataset["count"].values, kind="stable"))
+    at = at.isel(relation=(at["best_layer"].values >= 0) & (at["count"].values >= fewest))
+    heads = [(int(layer), int(head)) for layer, head in zip(at["best_layer"], at["best_head"], strict=True)]
+    offset = at["baseline_possible_offset"].sel(direction=at["best_direction"])  # each in its own direction
+    columns: dict[str, Any] = {
+        "relation": [str(name) for name in at["relation"].values],
+        "pairs": at["best_accuracy_n"].values,
+        "head": [head_name(*head) for head in heads],
+        "head_in_paper": [f"{layer + 1}-{head + 1}" for layer, head in heads],
+        "direction": [str(name) for name in at["best_direction"].values],
+        "accuracy": at["best_accuracy"].values.astype(float),
+        "low": at["best_accuracy_low"].values.astype(float),
+        "high": at["best_accuracy_high"].values.astype(float),
+        "baseline": at["best_baseline"].values,
+        "offset": offset.values,
+        "p_adjusted": at["best_p_adjusted"].values,
+    }
+    return pd.DataFrame(columns)
 
 
 @figure(
     "dependency",
     name="table",
     title="The best head for each dependency relation",
-    caption="For each relation, the head that most often finds a word's syntactic head, against the best fixed offset. Heads are named from 0 (L7H9) and, "
-    "in the second column, as the paper names them (8-10). A head is called better than the offset only after correction for all the heads tried.",
+    caption="For each relation, the head that most often finds a word's syntactic head, against the best fixed offset. "
+    "Heads are named from 0 (L7H9) and, in the second column, as the paper names them (8-10). A head is called better "
+    "than the offset only after correction for all the heads tried.",
     paper="Clark et al. 2019, §4.2, Table 1",
     needs=("best_accuracy",),
 )
 def table(dataset: xr.Dataset) -> Figure:
-    """Table 1 as a figure: relation, pairs, head (both names), direction, accuracy with interval, baseline with offset, corrected p."""
+    """Table 1 as a figure; what is better than the offset after correction stands in bold."""
     found = _fitting(dataset)
-    heading = (
-        "relation",
-        "pairs",
-        "head",
-        "paper's name",
-        "direction",
-        "accuracy",
-        "95 % interval",
-        "offset baseline",
-        "p (corrected)",
+    columns = (
+        *(("relation", 0.0, "left"), ("pairs", 0.185, "right"), ("head", 0.2, "left"), ("paper's name", 0.285, "left")),
+        *(("direction", 0.39, "left"), ("accuracy", 0.615, "right"), ("95 % interval", 0.64, "left")),
+        *(("offset baseline", 0.78, "left"), ("p (corrected)", 0.99, "right")),
     )
-    places = np.array([0.0, 0.185, 0.2, 0.285, 0.39, 0.615, 0.64, 0.78, 0.99])
-    sides = ("left", "right", "left", "left", "left", "right", "left", "left", "right")
     line = 0.165
     fig = style.new_figure(style.PAGE, line * (len(found) + 1) + 0.95)
     ax = fig.subplots()
     ax.set_axis_off()
     ax.set_xlim(0, 1)
     ax.set_ylim(len(found) + 0.5, -1)
-    for x, side, text in zip(places, sides, heading, strict=True):
+    for text, x, side in columns:
         ax.text(x, -0.5, text, ha=side, va="center", fontsize=style.SMALL, color=style.GREY)
     ax.axhline(0, color=style.INK, linewidth=0.6)
     for y, row in enumerate(found.itertuples()):
@@ -106,15 +100,16 @@ def table(dataset: xr.Dataset) -> Figure:
             f"{100 * row.baseline:.1f}  at {row.offset:+d}".replace("-", "−"),
             _p_text(row.p_adjusted),
         )
-        for column, (x, side, text) in enumerate(zip(places, sides, cells, strict=True)):
-            weight = "bold" if better and column in (0, 2, 5) else "normal"
+        for text, (heading, x, side) in zip(cells, columns, strict=True):
+            weight = "bold" if better and heading in ("relation", "head", "accuracy") else "normal"
             ax.text(x, y + 0.5, text, ha=side, va="center", fontsize=style.SMALL, fontweight=weight)
         if y == 0:
             ax.axhline(1, color=style.PALE, linewidth=0.5)
     notes = [
         data.source_text(dataset),
         _count_text(dataset),
-        "Accuracy and baseline in % of word pairs, with Wilson's interval; bold: better than the best fixed offset after correction (p < 0.05)",
+        "Accuracy and baseline in % of word pairs, with Wilson's interval; bold: better than the best fixed offset "
+        "after correction (p < 0.05)",
         _left_out(dataset, len(found)),
         str(dataset.attrs.get("note", "")),
     ]
@@ -126,8 +121,8 @@ def table(dataset: xr.Dataset) -> Figure:
     "dependency",
     name="accuracy",
     title="Best heads against the best fixed offset",
-    caption="For each relation, how often its best head finds the syntactic head of a word (filled), against always guessing the word at the best "
-    "fixed distance (open). Relations are sorted by the margin between the two.",
+    caption="For each relation, how often its best head finds the syntactic head of a word (filled), against always "
+    "guessing the word at the best fixed distance (open). Relations are sorted by the margin between the two.",
     paper="Clark et al. 2019, §4.2, Table 1",
     needs=("best_accuracy",),
 )
@@ -145,45 +140,24 @@ def accuracy(dataset: xr.Dataset) -> Figure:
     ax.scatter(found["accuracy"], y, s=16, c=[style.BLUE if b else style.GREY for b in better], zorder=4, linewidths=0)
     for place, row in enumerate(found.itertuples()):
         arrow = "" if row.direction == "dependent_to_head" else " ←"
-        ax.annotate(
-            f"{row.head}{arrow}",
-            (1.03, place),
-            fontsize=style.SMALL,
-            va="center",
-            annotation_clip=False,
-            color=style.INK if better[place] else style.GREY,
-        )
+        colour = style.INK if better[place] else style.GREY
+        text = {"fontsize": style.SMALL, "color": colour, "va": "center"}
+        ax.annotate(f"{row.head}{arrow}", (1.03, place), annotation_clip=False, **text)  # type: ignore[arg-type]
     ax.set_yticks(y, list(found["relation"]))
     ax.set_ylim(-0.7, len(found) - 0.3)
     ax.set_xlim(-0.02, 1.02)
     ax.set_xlabel("share of word pairs found")
     ax.grid(axis="x")
     handles = [
-        Line2D(
-            [],
-            [],
-            marker="o",
-            linestyle="",
-            color=style.BLUE,
-            markersize=4,
-            label="best head, better than the offset (p < 0.05, corrected)",
-        ),
-        Line2D([], [], marker="o", linestyle="", color=style.GREY, markersize=4, label="best head, not better"),
-        Line2D(
-            [],
-            [],
-            marker="o",
-            linestyle="",
-            markerfacecolor="white",
-            markeredgecolor=style.VERMILION,
-            markersize=4,
-            label="best fixed offset",
-        ),
+        _dot(style.BLUE, "best head, better than the offset (p < 0.05, corrected)"),
+        _dot(style.GREY, "best head, not better"),
+        _dot(style.VERMILION, "best fixed offset", markerfacecolor="white"),
     ]
     notes = [
         data.source_text(dataset),
         _count_text(dataset),
-        "Bars: 95 % interval (Wilson). Heads at the right, counted from 0; ← marks heads that attend from the syntactic head to the dependent",
+        "Bars: 95 % interval (Wilson). Heads at the right, counted from 0; ← marks heads that attend from the "
+        "syntactic head to the dependent",
         _left_out(dataset, len(found)),
     ]
     style.annotate_figure(fig, "Single heads against the best fixed offset", notes, handles, 1)
@@ -194,12 +168,13 @@ def accuracy(dataset: xr.Dataset) -> Figure:
     "dependency",
     name="relations",
     title="Which heads follow which relation",
-    caption="Accuracy of every head for the relations on which some head beats the best fixed offset by most; each head in its better direction.",
+    caption="Accuracy of every head for the relations on which some head beats the best fixed offset by most; each "
+    "head in its better direction.",
     paper="Clark et al. 2019, §4.2",
     needs=("best_accuracy",),
 )
 def relations(dataset: xr.Dataset) -> Figure:
-    """Heat maps of the six relations with the largest margin of the best head over the baseline (and of `all`, where fewer have any)."""
+    """Heat maps of the six relations with the largest margin of the best head over the baseline; `all` comes last."""
     found = _fitting(dataset)
     margin = (found["accuracy"] - found["baseline"]).where(found["relation"] != "all", -1.0)
     chosen = list(found.assign(margin=margin).sort_values("margin", ascending=False, kind="stable")["relation"][:6])
@@ -208,56 +183,24 @@ def relations(dataset: xr.Dataset) -> Figure:
         f"{name} (baseline {_percent(dataset, name)})": better.sel(relation=name, drop=True).reset_coords(drop=True)
         for name in chosen
     }
-    notes = [
-        data.source_text(dataset),
-        _count_text(dataset),
-        "Each head in its better direction. The intervals are in the atlas",
-    ]
-    return heatmap_panels(
-        arrays,
-        title="Which heads follow which relation",
-        label="accuracy",
-        unit="share of pairs",
-        limits=(0, 1),
-        annotate="none",
-        notes=notes,
-    )
-
-
-def relation_heatmap(dataset: xr.Dataset, relation: str, direction: str | None = None) -> Figure:
-    """The accuracy of every head for one relation, in one direction or in the better of both."""
-    known = data.labels(dataset, "relation")
-    if relation not in known:
-        raise ParameterError(unknown("relation", relation, known))
-    scores = dataset["accuracy"].sel(relation=relation, drop=True)
-    scores = scores.max("direction") if direction is None else scores.sel(direction=direction, drop=True)
-    shown = ARROWS[direction] if direction else "better direction of each head"
-    notes = [
-        data.source_text(dataset),
-        f"n = {int(dataset['count'].sel(relation=relation)):,} word pairs",
-        f"Best fixed offset: {_percent(dataset, relation)}",
-    ]
-    return heatmap(
-        scores.reset_coords(drop=True),
-        title=f"{relation}: {shown}",
-        label="accuracy",
-        unit="share of pairs",
-        limits=(0, 1),
-        notes=notes,
-    )
+    shown = "Each head in its better direction. The intervals are in the atlas"
+    notes = [data.source_text(dataset), _count_text(dataset), shown]
+    scale: dict[str, Any] = {"label": "accuracy", "unit": "share of pairs", "limits": (0, 1), "annotate": "none"}
+    return heatmap_panels(arrays, title="Which heads follow which relation", notes=notes, **scale)
 
 
 @figure(
     "dependency",
     name="no-op",
     title="Do heads rest when their relation does not apply?",
-    caption="For each relation's best head: its attention to the resting token ([SEP], unless another was chosen) from words that have the relation and "
-    "from words that do not. A head that rests when it has nothing to do attends there more from words without the relation.",
+    caption="For each relation's best head: its attention to the resting token ([SEP], unless another was chosen) from "
+    "words that have the relation and from words that do not. A head that rests when it has nothing to do attends "
+    "there more from words without the relation.",
     paper="Clark et al. 2019, §3.2",
     needs=("best_noop_with", "best_noop_without"),
 )
 def no_op(dataset: xr.Dataset) -> Figure:
-    """Attention to the resting token from words with and without the relation, for each relation's best head, with intervals over examples."""
+    """Attention of each relation's best head to the resting token, from words with and without the relation."""
     found = _fitting(dataset)
     found = found[found["relation"] != "all"]
     at = dataset.sel(relation=list(found["relation"]))
@@ -266,28 +209,26 @@ def no_op(dataset: xr.Dataset) -> Figure:
     fig = style.new_figure(style.COLUMN + 1.2, 0.155 * len(found) + 1.2)
     ax = fig.subplots()
     y = np.arange(len(found))
-    top = 0.05
+    top, handles = 0.05, []
     for name, colour, shift in (("with", style.BLUE, 0.12), ("without", style.VERMILION, -0.12)):
         values, low, high = (at[f"best_noop_{name}{suffix}"].values for suffix in ("", "_low", "_high"))
         ax.hlines(y + shift, low, high, color=colour, linewidth=0.8, zorder=2)
         ax.scatter(values, y + shift, s=12, c=colour, zorder=3, linewidths=0)
+        handles.append(_dot(colour, f"from words {name} the relation"))
         top = max(top, float(np.nanmax(np.concatenate([values, np.nan_to_num(high)]), initial=0)))
     ax.set_yticks(y, [f"{row.relation}  {row.head}" for row in found.itertuples()])
     ax.set_ylim(-0.7, len(found) - 0.3)
     ax.set_xlim(-0.01, min(1.02, top * 1.05))
     ax.set_xlabel(f"attention to {dataset.attrs.get('noop_target', 'sep')} tokens (share of 1)")
     ax.grid(axis="x")
-    handles = [
-        Line2D([], [], marker="o", linestyle="", color=colour, markersize=4, label=f"from words {name} the relation")
-        for name, colour in (("with", style.BLUE), ("without", style.VERMILION))
-    ]
-    notes = [
-        data.source_text(dataset),
-        data.count_text(dataset, "best_noop_without"),
-        "Bars: 95 % interval of the mean over examples",
-    ]
+    count, bars = data.count_text(dataset, "best_noop_without"), "Bars: 95 % interval of the mean over examples"
+    notes = [data.source_text(dataset), count, bars]
     style.annotate_figure(fig, "Do heads rest when their relation does not apply?", notes, handles, 1)
     return style.finish(fig)
+
+
+def _dot(colour: str, label: str, **marker: str) -> Line2D:
+    return Line2D([], [], marker="o", linestyle="", color=colour, markersize=4, label=label, **marker)  # type: ignore[arg-type]
 
 
 def _fitting(dataset: xr.Dataset) -> pd.DataFrame:

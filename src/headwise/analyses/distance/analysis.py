@@ -1,4 +1,4 @@
-"""How far heads are from each other: Jensen-Shannon divergences between all pairs, maps of heads, families of heads (Clark et al. 2019, §6)."""
+"""How far heads are from each other: divergences of all pairs, maps and families of heads (Clark et al. 2019, §6)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from headwise.analyses.contract import Observer, Paper, Shape, at_least
 from headwise.analyses.distance.families import with_behaviours
 from headwise.core.errors import ParameterError
+from headwise.core.labels import head_name
 from headwise.stats.accumulators import State, Sums
 from headwise.stats.clusters import best_cut, cut, leaf_order, linkage
 from headwise.stats.divergence import pairwise_js, smooth
@@ -29,28 +30,30 @@ SINK = 1e-3  # a row that lacks more than this has a learned sink, no rounding
 class Distance(Observer):
     """Distances between heads, §6 and Fig 6.
 
-    `js[head_a, head_b] = (1 / tokens) Σ_i JS(A_a[i, :], A_b[i, :])` in nats over all tokens of the corpus, with `JS = H(m) − (H(p) + H(q)) / 2`: 0 for heads that
-    attend alike, ln 2 for heads that never share a key. Mass on a learned sink counts as one more key.
+    `js[head_a, head_b] = (1 / tokens) Σ_i JS(A_a[i, :], A_b[i, :])` in nats over all tokens of the corpus, with
+    `JS = H(m) − (H(p) + H(q)) / 2`: 0 for heads that attend alike, ln 2 for heads that never share a key. Mass on a
+    learned sink counts as one more key.
 
-    - `mds[head_a, axis]`: classical scaling of `js`, largest axis first, the farthest head of each axis on its positive side; `mds_smacof` the same by stress
-      majorisation; `mds_share[axis]`; attributes `stress`, `stress_smacof`;
-    - `js_within_layer`, `js_between_layers`, `layer_p_value`: mean distance of pairs of heads of one layer and of different layers, and a permutation test
-      of their difference (layers handed round at random among heads; one-tailed); `layer_js[layer, layer_b]`;
-    - `cluster[head_a]`: families by Ward's rule on `sqrt(js)`, which is a Euclidean distance (the divergence itself is none), numbered by their first head;
-      `linkage[merge, part]` and `leaf[head_a]` (place in the tree's order).
+    - `mds[head_a, axis]`: classical scaling of `js`, largest axis first, the farthest head of each axis on its positive
+      side; `mds_smacof` the same by stress majorisation; `mds_share[axis]`; attributes `stress`, `stress_smacof`;
+    - `js_within_layer`, `js_between_layers`, `layer_p_value`: mean distance of pairs of heads of one layer and of
+      different layers, and a permutation test of their difference (layers handed round at random among heads;
+      one-tailed); `layer_js[layer, layer_b]`;
+    - `cluster[head_a]`: families by Ward's rule on `sqrt(js)`, which is a Euclidean distance (the divergence itself is
+      none), numbered by their first head; `linkage[merge, part]` and `leaf[head_a]` (place in the tree's order).
 
     Parameters
     ----------
-    smoothing
+    smoothing : float, default 0
         Share of the uniform row on V(i) mixed into every row before the divergence; 0.001 in the released code.
-    axes
+    axes : int, default 2
         Dimensions of the maps.
-    clusters
+    clusters : int, default 0
         How many families; 0 takes the cut into 2 to 12 with the largest silhouette.
-    permutations
+    permutations : int, default 1999
         Of the test.
-    seed
-        Of the permutations.
+    seed : int, optional
+        Of the permutations; the run's by default.
     """
 
     smoothing: float = 0.0
@@ -125,31 +128,27 @@ def distance_dataset(js: np.ndarray, layers: int, heads: int, settings: Distance
     leaf = np.empty(count, dtype=np.int64)
     leaf[leaf_order(tree, count)] = np.arange(count)
     test = group_distance_test(safe, layer_of, settings.permutations, settings.seed or 0)
-    nats = {"units": "nats"}
-    variables: dict[str, Any] = {
-        "js": (("head_a", "head_b"), js, nats | {"long_name": "mean Jensen-Shannon divergence per token"}),
-        "mds": (("head_a", "axis"), points, nats | {"long_name": "classical scaling"}),
-        "mds_share": ("axis", share, {"long_name": "share of the absolute eigenvalues"}),
-        "mds_smacof": (("head_a", "axis"), turned, nats | {"long_name": "scaling by stress majorisation"}),
-        "layer_js": (
-            ("layer", "layer_b"),
-            layer_means(js, layer_of),
-            nats | {"long_name": "mean distance of heads of two layers"},
-        ),
-        "js_within_layer": ((), test.within, nats | {"long_name": "mean distance of heads of one layer"}),
-        "js_between_layers": ((), test.between, nats | {"long_name": "mean distance of heads of different layers"}),
-        "layer_p_value": (
-            (),
-            test.p_value,
-            {"long_name": "heads of one layer are nearer: one-tailed permutation test"},
-        ),
-        "cluster": ("head_a", labels, {"long_name": "family by Ward's rule on the root of js"}),
-        "leaf": ("head_a", leaf, {"long_name": "place among the leaves of the tree"}),
-        "linkage": (("merge", "part"), tree, {"long_name": "tree of merges"}),
-    }
-    parts = {"merge": np.arange(len(tree)), "part": ["first", "second", "distance", "size"]}
-    coords = pair_coords(layers, heads) | parts | {"axis": np.arange(settings.axes)}
-    dataset = xr.Dataset(variables, coords=coords)
+    axes, pairs, parts = ("head_a", "axis"), ("head_a", "head_b"), ("merge", "part")
+    rows: list[tuple[str, Any, Any, str]] = [
+        ("js", pairs, js, "mean Jensen-Shannon divergence per token"),
+        ("mds", axes, points, "classical scaling"),
+        ("mds_smacof", axes, turned, "scaling by stress majorisation"),
+        ("layer_js", ("layer", "layer_b"), layer_means(js, layer_of), "mean distance of heads of two layers"),
+        ("js_within_layer", (), test.within, "mean distance of heads of one layer"),
+        ("js_between_layers", (), test.between, "mean distance of heads of different layers"),
+        ("mds_share", "axis", share, "share of the absolute eigenvalues"),
+        ("layer_p_value", (), test.p_value, "heads of one layer are nearer: one-tailed permutation test"),
+        ("cluster", "head_a", labels, "family by Ward's rule on the root of js"),
+        ("leaf", "head_a", leaf, "place among the leaves of the tree"),
+        ("linkage", parts, tree, "tree of merges"),
+    ]
+    units = {name: {"units": "nats"} for name, *_ in rows[:6]}
+    dataset = xr.Dataset(
+        {name: (dims, values, units.get(name, {}) | {"long_name": said}) for name, dims, values, said in rows},
+        coords=pair_coords(layers, heads)
+        | {"axis": np.arange(settings.axes), "merge": np.arange(len(tree))}
+        | {"part": ["first", "second", "distance", "size"]},
+    )
     if not known:
         floats = [name for name, array in dataset.data_vars.items() if array.dtype.kind == "f"]
         dataset = dataset.assign({name: dataset[name] * np.nan for name in floats})
@@ -157,9 +156,9 @@ def distance_dataset(js: np.ndarray, layers: int, heads: int, settings: Distance
 
 
 def pair_coords(layers: int, heads: int) -> dict[str, Any]:
-    """Labels of both sides of a pair: `L0H0`, `L0H1`, ... (index = layer · heads + head), each with its layer and its number in the layer."""
-    names = [f"L{layer}H{head}" for layer in range(layers) for head in range(heads)]
+    """Labels of both sides of a pair: `L0H0`, `L0H1`, ..., each with its layer and its number in the layer."""
     layer_of, number = np.divmod(np.arange(layers * heads), heads)
+    names = [head_name(layer, head) for layer, head in zip(layer_of, number, strict=True)]
     coords: dict[str, Any] = {"layer": np.arange(layers), "layer_b": np.arange(layers)}
     for side in "ab":
         coords |= {

@@ -1,4 +1,4 @@
-"""What families of heads do: the behaviours other analyses found, averaged over the families that `distance` found (Clark et al. 2019, §6)."""
+"""What families of heads do: behaviours of other analyses, averaged over families (Clark et al. 2019, §6)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from headwise.core.behaviours import behaviour_scores, head_labels
 
 
 def with_behaviours(datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
-    """The same datasets; `distance` gets `behaviour[head_a]`, one word for each head, and `family_behaviour[family, behaviour_name]`, the mean of
-    each behaviour over the heads of a family, with `family_size[family]`, where there is something to take them from."""
+    """The same datasets; `distance` gets what its heads and families do, where there is something to take that from.
+
+    `behaviour[head_a]` is one word for each head, `family_behaviour[family, behaviour_name]` the mean of each behaviour
+    over the heads of a family, `family_size[family]` their number.
+    """
     out = dict(datasets)
     distance = datasets.get("distance")
     if distance is None or "cluster" not in distance:
@@ -30,16 +33,12 @@ def with_behaviours(datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]
     present = np.isfinite(flat).astype(float)
     with np.errstate(divide="ignore", invalid="ignore"):
         means = (np.where(present > 0, flat, 0.0) @ members) / (present @ members)
+    words = head_labels(datasets, layers, heads).ravel()
     labels: dict[str, Any] = {
-        "behaviour": (
-            "head_a",
-            head_labels(datasets, layers, heads).ravel(),
-            {"long_name": "what the head does, in a word"},
-        ),
+        "behaviour": ("head_a", words, {"long_name": "what the head does, in a word"}),
         "family_behaviour": (("family", "behaviour_name"), means.T, {"long_name": "mean over the heads of a family"}),
         "family_size": ("family", members.sum(0).astype(np.int64), {"long_name": "heads of the family"}),
     }
-    out["distance"] = distance.assign(labels).assign_coords(
-        family=np.arange(members.shape[1]), behaviour_name=scores["behaviour"].values
-    )
+    coords = {"family": np.arange(members.shape[1]), "behaviour_name": scores["behaviour"].values}
+    out["distance"] = distance.assign(labels).assign_coords(coords)
     return out

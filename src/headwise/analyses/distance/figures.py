@@ -1,15 +1,17 @@
-"""Figures of distances between heads: heads as points by layer and by behaviour, the tree of families, layers against each other (Clark et al. 2019, §6)."""
+"""Figures of distances between heads: as points, as a tree of families, by layers (Clark et al. 2019, §6)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-import matplotlib as mpl
 import matplotlib.patheffects as effects
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
+from matplotlib.cm import ScalarMappable
+from matplotlib.colorbar import Colorbar
+from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -23,13 +25,14 @@ NAMED_HEADS = 60  # up to so many heads, leaves carry their names
     "distance",
     name="map",
     title="Heads as points: near heads attend alike",
-    caption="Every point is a head; the distance between two points comes near the Jensen-Shannon divergence between their attention. Left, coloured by "
-    "layer: heads of one layer tend to lie together. Right, coloured by what the heads do, or by family where that is not known.",
+    caption="Every point is a head; the distance between two points comes near the Jensen-Shannon divergence between "
+    "their attention. Left, coloured by layer: heads of one layer tend to lie together. Right, coloured by what the "
+    "heads do, or by family where that is not known.",
     paper="Clark et al. 2019, §6, Fig 6",
     needs=("mds",),
 )
 def head_map(dataset: xr.Dataset) -> Figure:
-    """The map of heads by SMACOF (classical scaling where that is missing), coloured by layer and by behaviour or family (Clark et al. 2019, Fig 6)."""
+    """The map of heads by SMACOF (else by classical scaling), coloured by layer and by behaviour or family (Fig 6)."""
     name = "mds_smacof" if data.has(dataset, "mds_smacof") else "mds"
     points = data.values(dataset, name, ("head_a", "axis"))
     if points.shape[1] < 2:
@@ -40,27 +43,13 @@ def head_map(dataset: xr.Dataset) -> Figure:
     left, right = fig.subplots(1, 2)
     colours = style.layer_colours(layers)
     left.scatter(points[:, 0], points[:, 1], c=colours[layer], s=14, linewidths=0.3, edgecolors="white")
-    bar = fig.colorbar(
-        mpl.cm.ScalarMappable(mpl.colors.BoundaryNorm(np.arange(layers + 1) - 0.5, layers), ListedColormap(colours)),
-        ax=left,
-        pad=0.01,
-        aspect=35,
-    )
-    step = max(1, -(-layers // 13))
-    bar.set_ticks(list(range(0, layers, step)))
-    bar.set_label("layer")
-    bar.outline.set_linewidth(0.4)
+    _bar(fig, _by_layer(layers), left, "layer", pad=0.01, aspect=35).set_ticks(list(range(0, layers, _step(layers))))
     known = "behaviour" in dataset
-    groups = (
-        [str(label) for label in dataset["behaviour"].values]
-        if known
-        else [f"family {label}" for label in dataset["cluster"].values]
-    )
+    groups = [str(word) if known else f"family {word}" for word in dataset["behaviour" if known else "cluster"].values]
     handles = _scatter_groups(right, points, groups)
     middle = (points.max(0) + points.min(0)) / 2
-    reach = max(
-        float(np.ptp(points, axis=0).max()) * 0.54, 1e-3
-    )  # one square window for both, so that distances can be compared
+    # One square window for both, so that distances can be compared.
+    reach = max(float(np.ptp(points, axis=0).max()) * 0.54, 1e-3)
     for ax in (left, right):
         ax.set_aspect("equal")
         ax.set_xlim(middle[0] - reach, middle[0] + reach)
@@ -69,14 +58,8 @@ def head_map(dataset: xr.Dataset) -> Figure:
     left.set_ylabel("second axis (nats)")
     style.panel_labels([left, right], ["by layer", "by behaviour" if known else "by family"])
     stress = dataset.attrs.get("stress_smacof" if name == "mds_smacof" else "stress")
-    notes = [
-        data.source_text(dataset),
-        _tokens(dataset),
-        f"Stress {float(stress):.2f}: how far the distances on paper are from the divergences"
-        if stress is not None
-        else "",
-        "No interval: distances are sums over all tokens",
-    ]
+    said = "" if stress is None else f"Stress {stress:.2f}: how far the distances on paper are from the divergences"
+    notes = _notes(dataset, said)
     style.annotate_figure(fig, "Heads as points: near heads attend alike", notes, handles, 6)
     return style.finish(fig)
 
@@ -85,77 +68,49 @@ def head_map(dataset: xr.Dataset) -> Figure:
     "distance",
     name="tree",
     title="Families of heads",
-    caption="Above, the tree of heads by Ward's rule on the root of the divergence; below it, each head's layer and the divergences between all pairs in "
-    "the order of the tree. Bright squares along the diagonal are families of heads that attend alike.",
+    caption="Above, the tree of heads by Ward's rule on the root of the divergence; below it, each head's layer and "
+    "the divergences between all pairs in the order of the tree. Bright squares along the diagonal are families of "
+    "heads that attend alike.",
     paper="Clark et al. 2019, §6",
     needs=("linkage",),
 )
 def tree(dataset: xr.Dataset) -> Figure:
-    """A dendrogram over the matrix of distances in the order of its leaves, with the layer of each head between them."""
+    """A dendrogram over the matrix of distances in the order of its leaves, the layer of each head between them."""
     linkage = data.values(dataset, "linkage", ("merge", "part"))
     count = dataset.sizes["head_a"]
     order = np.argsort(dataset["leaf"].values)
     family = dataset["cluster"].values
     fig = style.new_figure(style.PAGE, 7.4)
     top, strip, square = fig.subplots(3, 1, height_ratios=[1.7, 0.14, 5.0], sharex=True)
-    colours = _family_colours(int(family.max()) + 1)
-    _draw_tree(top, linkage, order, family, colours)
+    _draw_tree(top, linkage, order, family)
     layer = dataset["layer_of_a"].values
     layers = int(layer.max()) + 1
-    strip.imshow(
-        layer[order][None],
-        aspect="auto",
-        cmap=ListedColormap(style.layer_colours(layers)),
-        vmin=-0.5,
-        vmax=layers - 0.5,
-        interpolation="nearest",
-    )
+    plain: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest"}
+    strip.imshow(layer[order][None], norm=_by_layer(layers).norm, cmap=_by_layer(layers).cmap, **plain)
     strip.set_yticks([0], ["layer"])
-    image = square.imshow(
-        data.values(dataset, "js", ("head_a", "head_b"))[np.ix_(order, order)],
-        aspect="auto",
-        cmap="viridis_r",
-        vmin=0,
-        interpolation="nearest",
-    )
+    js = data.values(dataset, "js", ("head_a", "head_b"))[np.ix_(order, order)]
+    image = square.imshow(js, cmap="viridis_r", vmin=0, **plain)
     for edge in np.flatnonzero(np.diff(family[order])) + 0.5:
         square.axhline(edge, color="white", linewidth=0.7)
         square.axvline(edge, color="white", linewidth=0.7)
-    names = [str(name) for name in dataset["head_a"].values]
     for ax in (top, strip, square):
         ax.tick_params(length=0)
         ax.spines[:].set_visible(False)
     middles = {int(f): float(np.mean(np.flatnonzero(family[order] == f))) for f in np.unique(family)}
     if count <= NAMED_HEADS:
-        square.set_xticks(range(count), [names[i] for i in order], rotation=90)
-        square.set_yticks(range(count), [names[i] for i in order])
+        names = [str(name) for name in dataset["head_a"].values[order]]
+        square.set_xticks(range(count), names, rotation=90)
+        square.set_yticks(range(count), names)
     else:
-        large = [f for f in middles if (family == f).sum() >= 0.03 * count]
-        square.set_xticks([middles[f] for f in large], [f"family {f}" for f in large])
-        square.set_yticks(
-            [middles[f] for f in large], [f"family {f}\n({int((family == f).sum())} heads)" for f in large]
-        )
-    bar = fig.colorbar(image, ax=square, fraction=0.03, pad=0.01, aspect=40)
-    bar.set_label("mean Jensen-Shannon divergence (nats)")
-    bar.outline.set_linewidth(0.4)
-    bar = fig.colorbar(
-        mpl.cm.ScalarMappable(
-            mpl.colors.BoundaryNorm(np.arange(layers + 1) - 0.5, layers), ListedColormap(style.layer_colours(layers))
-        ),
-        ax=top,
-        fraction=0.03,
-        pad=0.01,
-    )
-    bar.set_ticks(sorted({0, layers - 1}))
-    bar.set_label("layer")
-    bar.outline.set_linewidth(0.4)
+        sizes = {f: int((family == f).sum()) for f in middles}
+        large = [f for f in middles if sizes[f] >= 0.03 * count]
+        at = [middles[f] for f in large]
+        square.set_xticks(at, [f"family {f}" for f in large])
+        square.set_yticks(at, [f"family {f}\n({sizes[f]} heads)" for f in large])
+    _bar(fig, image, square, "mean Jensen-Shannon divergence (nats)", fraction=0.03, pad=0.01, aspect=40)
+    _bar(fig, _by_layer(layers), top, "layer", fraction=0.03, pad=0.01).set_ticks(sorted({0, layers - 1}))
     top.set_ylabel("distance of a merge")
-    notes = [
-        data.source_text(dataset),
-        _tokens(dataset),
-        "Distance of a merge: Ward's, on the root of the divergence",
-        "No interval: distances are sums over all tokens",
-    ]
+    notes = _notes(dataset, "Distance of a merge: Ward's, on the root of the divergence")
     style.annotate_figure(fig, "Families of heads", notes)
     return style.finish(fig)
 
@@ -164,7 +119,8 @@ def tree(dataset: xr.Dataset) -> Figure:
     "distance",
     name="layers",
     title="Are heads of one layer alike?",
-    caption="The mean divergence between heads of two layers (of different heads, on the diagonal). The test hands the layers round at random among the heads.",
+    caption="The mean divergence between heads of two layers (of different heads, on the diagonal). The test hands the "
+    "layers round at random among the heads.",
     paper="Clark et al. 2019, §6",
     needs=("layer_js",),
 )
@@ -175,29 +131,25 @@ def layers(dataset: xr.Dataset) -> Figure:
     fig = style.new_figure(style.COLUMN, 3.5)
     ax = fig.subplots()
     image = ax.imshow(np.ma.masked_invalid(values), cmap="viridis_r", vmin=0, interpolation="nearest")
-    step = max(1, -(-len(numbers) // 13))
+    step = _step(len(numbers))
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_ticks(range(0, len(numbers), step), [str(n) for n in numbers[::step]])
     ax.set_xlabel("layer")
     ax.set_ylabel("layer (0 at the top)")
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
-    bar = fig.colorbar(image, ax=ax, fraction=0.045, pad=0.02)
-    bar.set_label("mean divergence (nats)")
-    bar.outline.set_linewidth(0.4)
+    _bar(fig, image, ax, "mean divergence (nats)", fraction=0.045, pad=0.02)
     within, between, p = (float(dataset[name]) for name in ("js_within_layer", "js_between_layers", "layer_p_value"))
-    test = (
-        f"Within a layer {within:.3f}, between layers {between:.3f} nats; permutation test p = {p:.4f}, one-tailed"
-        if np.isfinite(p)
-        else ""
-    )
-    notes = [data.source_text(dataset), _tokens(dataset), test, "No interval: distances are sums over all tokens"]
-    style.annotate_figure(fig, "Are heads of one layer alike?", notes)
+    said = f"Within a layer {within:.3f}, between layers {between:.3f} nats; permutation test p = {p:.4f}, one-tailed"
+    style.annotate_figure(fig, "Are heads of one layer alike?", _notes(dataset, said if np.isfinite(p) else ""))
     return style.finish(fig)
 
 
 def _scatter_groups(ax: Axes, points: np.ndarray, groups: Sequence[str]) -> list[Line2D]:
-    """Points by group, each group with a colour and a marker of its own; the commonest first, `other` grey. Small groups are named at their points too."""
+    """Points by group, each with a colour and a marker of its own; the commonest first, `other` grey.
+
+    A head alone in its group is named at its point too.
+    """
     names, counts = np.unique(groups, return_counts=True)
     order = [str(n) for n in names[np.argsort(-counts, kind="stable")]]
     order = [n for n in order if n == "other"] + [n for n in order if n != "other"]
@@ -205,43 +157,21 @@ def _scatter_groups(ax: Axes, points: np.ndarray, groups: Sequence[str]) -> list
     for place, name in enumerate(order):
         mine = np.array([g == name for g in groups])
         index = place - ("other" in order)
-        colour = style.PALE if name == "other" else style.cycle(style.OKABE_ITO, index)
-        marker = (
-            "o"
-            if name == "other"
-            else style.cycle(style.MARKERS, index // len(style.OKABE_ITO) + index % len(style.MARKERS))
-        )
-        ax.scatter(
-            points[mine, 0],
-            points[mine, 1],
-            s=15,
-            color=colour,
-            marker=marker,
-            linewidths=0.3,
-            edgecolors="white",
-            zorder=2 if name == "other" else 3,
-        )
-        handles.append(
-            Line2D([], [], linestyle="", marker=marker, color=colour, markersize=4, label=f"{name} ({int(mine.sum())})")
-        )
+        colour, marker, above = style.PALE, "o", 2
+        if name != "other":
+            turn = index // len(style.OKABE_ITO) + index % len(style.MARKERS)
+            colour, marker, above = style.cycle(style.OKABE_ITO, index), style.cycle(style.MARKERS, turn), 3
+        look: dict[str, Any] = {"color": colour, "marker": marker}
+        ax.scatter(points[mine, 0], points[mine, 1], s=15, linewidths=0.3, edgecolors="white", zorder=above, **look)
+        handles.append(Line2D([], [], linestyle="", markersize=4, label=f"{name} ({int(mine.sum())})", **look))
         if name != "other" and mine.sum() == 1:
-            ax.annotate(
-                name,
-                points[mine][0],
-                xytext=(3, 2),
-                textcoords="offset points",
-                fontsize=style.SMALL,
-                path_effects=[effects.withStroke(linewidth=1.5, foreground="white")],
-            )
+            text = ax.annotate(name, points[mine][0], (3, 2), textcoords="offset points", fontsize=style.SMALL)
+            text.set_path_effects([effects.withStroke(linewidth=1.5, foreground="white")])
     return handles
 
 
-def _family_colours(count: int) -> list[str]:
-    return [style.cycle(style.OKABE_ITO, index) for index in range(count)]
-
-
-def _draw_tree(ax: Axes, linkage: np.ndarray, order: np.ndarray, family: np.ndarray, colours: Sequence[str]) -> None:
-    """The dendrogram with leaves at 0, 1, 2 … in the given order; a branch has its family's colour where all its heads are of one."""
+def _draw_tree(ax: Axes, linkage: np.ndarray, order: np.ndarray, family: np.ndarray) -> None:
+    """The dendrogram with leaves at 0, 1, 2 … in the given order; a branch within a family has the family's colour."""
     count = len(order)
     if not len(linkage):
         return
@@ -251,19 +181,33 @@ def _draw_tree(ax: Axes, linkage: np.ndarray, order: np.ndarray, family: np.ndar
     for merge, (first, second, distance, _) in enumerate(linkage):
         a, b, new = int(first), int(second), count + merge
         owner[new] = owner[a] if owner[a] == owner[b] else -1
-        colour = colours[owner[new]] if owner[new] >= 0 else style.GREY
-        ax.plot(
-            [place[a], place[a], place[b], place[b]],
-            [height[a], distance, distance, height[b]],
-            color=colour,
-            linewidth=0.7,
-        )
+        colour = style.cycle(style.OKABE_ITO, owner[new]) if owner[new] >= 0 else style.GREY
+        across, up = [place[a], place[a], place[b], place[b]], [height[a], distance, distance, height[b]]
+        ax.plot(across, up, color=colour, linewidth=0.7)
         place[new], height[new] = (place[a] + place[b]) / 2, float(distance)
     ax.set_ylim(0, None)
 
 
-def _tokens(dataset: xr.Dataset) -> str:
-    tokens, examples = dataset.attrs.get("tokens"), dataset.attrs.get("examples")
-    return (
-        f"n = {int(examples):,} examples, {int(tokens):,} tokens" if tokens is not None and examples is not None else ""
+def _by_layer(layers: int) -> ScalarMappable:
+    """The scale of layers, a colour for each."""
+    return ScalarMappable(
+        BoundaryNorm(np.arange(layers + 1) - 0.5, layers), ListedColormap(style.layer_colours(layers))
     )
+
+
+def _bar(fig: Figure, scale: ScalarMappable, ax: Axes, label: str, **place: Any) -> Colorbar:
+    bar = fig.colorbar(scale, ax=ax, **place)
+    bar.set_label(label)
+    bar.outline.set_linewidth(0.4)
+    return bar
+
+
+def _step(layers: int) -> int:
+    """Every how many layers one is named, so that names fit."""
+    return max(1, -(-layers // 13))
+
+
+def _notes(dataset: xr.Dataset, said: str) -> list[str]:
+    tokens, examples = dataset.attrs.get("tokens"), dataset.attrs.get("examples")
+    count = "" if tokens is None or examples is None else f"n = {examples:,} examples, {tokens:,} tokens"
+    return [data.source_text(dataset), count, said, "No interval: distances are sums over all tokens"]

@@ -6,7 +6,6 @@ import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ import slow_sieves
 from headwise import Corpus, HeadModel, make_atlas
 from headwise.analyses.contract import make_analysis
 from headwise.analyses.roles import significance
+from headwise.analyses.roles.analysis import Roles
 from headwise.analyses.roles.sieves import known_sieves, sieve
 from headwise.analyses.roles.sieves.registry import forget_sieve
 from headwise.core.errors import MissingAnnotationError, ParameterError
@@ -218,9 +218,9 @@ def decide(scores: np.ndarray, tau: float, bootstrap: int = 0) -> dict[str, np.n
     moments = Moments(*scores.shape[1:])
     moments.add(torch.from_numpy(scores))
     roles = list(significance.COARSE)[: scores.shape[-1]]
-    settings = SimpleNamespace(tau=tau, alpha=0.05, correction="holm", bootstrap=bootstrap, seed=1)
+    asked = Roles(tau=tau, bootstrap=bootstrap, seed=1)
     return {
-        name: variable.values for name, variable in significance.tested(moments, scores, roles, settings)[0].items()
+        name: variable.values for name, variable in significance.tested(moments, scores, roles, asked)[0].items()
     }
 
 

@@ -6,60 +6,27 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headwise.analyses.roles.sieves.registry import HOW_TO_GET
+from headwise.analyses.contract import Shape
+from headwise.analyses.items import known_relations, lacking_annotation, relation_matches
 from headwise.core.errors import ParameterError, unknown
 from headwise.text.encode import Encoded
 from headwise.text.example import Example
 
-if TYPE_CHECKING:
-    from headwise.analyses.contract import Shape
-
 UPOS = (
-    "ADJ",
-    "ADP",
-    "ADV",
-    "AUX",
-    "CCONJ",
-    "DET",
-    "INTJ",
-    "NOUN",
-    "NUM",
-    "PART",
-    "PRON",
-    "PROPN",
-    "PUNCT",
-    "SCONJ",
-    "SYM",
-    "VERB",
-    "X",
-)
+    "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ", "SYM",
+    "VERB", "X",
+)  # fmt: skip
 KEYS = ("upos", "relation", "lemma", "form", "token")
 TOKENS = ("cls", "sep", "punct")
 SYNTAX = "name: key=value|value & key!=value, with the keys upos, relation, lemma, form, token and `;` between features"
 # The paper's list (footnote 6).
-NEGATIONS = frozenset(
-    {
-        *(
-            "neither",
-            "nor",
-            "not",
-            "never",
-            "none",
-            "nothing",
-            "nowhere",
-            "don't",
-            "won't",
-            "didn't",
-            "hadn't",
-            "haven't",
-        ),
-        *("can't", "isn't", "wasn't", "shouldn't", "couldn't"),
-    }
-)
+NEGATIONS = frozenset({
+    "neither", "nor", "not", "never", "none", "nothing", "nowhere", "don't", "won't", "didn't", "hadn't", "haven't",
+    "can't", "isn't", "wasn't", "shouldn't", "couldn't",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +57,7 @@ class Condition:
 
     def _holds(self, value: str) -> bool:
         if self.key == "relation":  # a relation without subtype stands for its subtypes
-            return value in self.values or value.split(":", 1)[0] in self.values
+            return relation_matches(value, self.values)
         return (value if self.key == "upos" else value.lower()) in self.values
 
     @property
@@ -124,20 +91,23 @@ class Feature:
         return self.needs.union(*(condition.requires for condition in self.conditions))
 
     def lacking(self, shape: Shape) -> str | None:
-        """Why a corpus or model cannot give this feature, or None. A user's feature on a relation that does not occur is refused."""
-        for name in sorted(self.requires - shape.annotations):
-            return f"the corpus has {HOW_TO_GET.get(name, f'no {name}')}"
+        """Why a corpus or model cannot give this feature, or None.
+
+        A user's feature on a relation that does not occur is refused.
+        """
+        if reason := lacking_annotation(self.requires, shape):
+            return reason
         for condition in self.conditions:
-            if condition.key == "token" and not condition.negated and not condition.values & set(shape.token_types):
-                return f"the tokenizer has no {' or '.join(sorted(condition.values))} token"
-            if condition.key == "relation" and not condition.negated:
-                known = sorted({relation.split(":", 1)[0] for relation in shape.relations} | set(shape.relations))
-                if not condition.values & set(known):
-                    if self.own:
-                        raise ParameterError(
-                            f"The feature '{self.name}' matches nothing. {unknown('relation in this corpus', sorted(condition.values)[0], known)}"
-                        )
-                    return f"no word of the corpus is {' or '.join(sorted(condition.values))}"
+            values = sorted(condition.values)
+            if condition.negated:
+                continue
+            if condition.key == "token" and not condition.values & set(shape.token_types):
+                return f"the tokenizer has no {' or '.join(values)} token"
+            if condition.key == "relation" and not condition.values & set(known := known_relations(shape)):
+                if self.own:
+                    reason = unknown("relation in this corpus", values[0], known)
+                    raise ParameterError(f"The feature '{self.name}' matches nothing. {reason}")
+                return f"no word of the corpus is {' or '.join(values)}"
         return None
 
 
@@ -145,7 +115,8 @@ def of_words(row: Encoded, words: np.ndarray) -> np.ndarray:
     """Bool `[token]` from bool `[word]`: every piece of a chosen word; none where words are not known or do not align."""
     if not row.aligned or not len(words):
         return np.zeros(len(row), dtype=bool)
-    return np.append(words, False)[row.word]  # the last entry is what NO_WORD, −1, finds
+    found: np.ndarray = np.append(words, False)[row.word]  # the last entry is what NO_WORD, −1, finds
+    return found
 
 
 def negation(row: Encoded) -> np.ndarray:
@@ -169,32 +140,27 @@ def negation(row: Encoded) -> np.ndarray:
 def known_features() -> dict[str, Feature]:
     """The features of the paper, by name."""
     made = [
-        *(parse_feature(text, about) for text, about in (
-            ("noun: upos=NOUN", "nouns"),
-            ("verb: upos=VERB", "verbs"),
-            ("pronoun: upos=PRON", "pronouns"),
-            ("subject: relation=nsubj|nsubjpass", "subjects"),
-            ("object: relation=obj|dobj", "direct objects"),
-        )),
+        parse_feature("noun: upos=NOUN", "nouns"),
+        parse_feature("verb: upos=VERB", "verbs"),
+        parse_feature("pronoun: upos=PRON", "pronouns"),
+        parse_feature("subject: relation=nsubj|nsubjpass", "subjects"),
+        parse_feature("object: relation=obj|dobj", "direct objects"),
         Feature("negation", "negation words", function=negation, needs=frozenset({"words"})),
-        *(parse_feature(text, about) for text, about in (
-            ("cls: token=cls", "[CLS] tokens"),
-            ("sep: token=sep", "[SEP] tokens"),
-            ("punct: token=punct", "punctuation: . and ,"),
-        )),
-    ]  # fmt: skip
+        parse_feature("cls: token=cls", "[CLS] tokens"),
+        parse_feature("sep: token=sep", "[SEP] tokens"),
+        parse_feature("punct: token=punct", "punctuation: . and ,"),
+    ]
     return {feature.name: feature for feature in made}
 
 
 def parse_features(text: str) -> dict[str, Feature]:
     """Features that a user names, `;` between them; see `parse_feature`."""
     out: dict[str, Feature] = {}
-    for part in text.split(";"):
-        if part.strip():
-            feature = parse_feature(part, own=True)
-            if feature.name in out or feature.name in known_features():
-                raise ParameterError(f"Two features are called '{feature.name}': give one of them another name.")
-            out[feature.name] = feature
+    for part in filter(str.strip, text.split(";")):
+        feature = parse_feature(part, own=True)
+        if feature.name in out or feature.name in known_features():
+            raise ParameterError(f"Two features are called '{feature.name}': give one of them another name.")
+        out[feature.name] = feature
     return out
 
 

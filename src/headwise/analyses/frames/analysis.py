@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +12,7 @@ import xarray as xr
 from torch import Tensor
 
 from headwise.analyses.contract import Observer, Paper, Shape, at_least, layer_head_coords, mean_variables
-from headwise.analyses.frames.links import LinkRecords, Links, Settings, gather_links
+from headwise.analyses.frames.links import LinkRecords, Links, gather_links
 from headwise.core.errors import ParameterError
 from headwise.models.picks import group_max, pick
 from headwise.models.view import Layer, Rows
@@ -36,32 +35,38 @@ COUNTS = (
 class Frames(Observer):
     """Weights between a frame's target and its elements.
 
-    Of each sentence the links (target, core element) that pass the filters; every pair of their pieces (i of the target, j of the element) counts.
+    Of each sentence the links (target, core element) that pass the filters; every pair of their pieces (i of the target, j
+    of the element) counts.
 
-    - `score[layer, head]`: the largest `A[i, j]` over the pairs of all links of a sentence, then the mean over sentences; `score_reverse`: of `A[j, i]`;
-      `score_both`: of the larger; each with `_n`, `_low`, `_high`. A decoder's pairs count where they are visible;
-    - `above[layer, head]`: the score lies above the `percentile`-th percentile of all heads' (the paper's rule; the attribute `cut` is that value);
-    - `p_value`, `reverse_p_value`, `both_p_value[layer, head]`: a permutation test. Every link is moved along its sentence, target and element together, by a random number of
-      tokens, so that all distances stay what they are; p is the share of `permutations` whose mean score is at least as large. `p_adjusted` and so on: corrected over heads by the
-      largest standardised score of each permutation (Westfall and Young). `expected`, `expected_reverse`, `expected_both`: the mean over permutations;
-    - `by_frame[layer, head, frame]`, `by_element[layer, head, element]`: `score` for the sentences and links of each, with `_n`, `_low`, `_high`.
+    - `score[layer, head]`: the largest `A[i, j]` over the pairs of all links of a sentence, then the mean over sentences;
+      `score_reverse`: of `A[j, i]`; `score_both`: of the larger; each with `_n`, `_low`, `_high`. A decoder's pairs count
+      where they are visible;
+    - `above[layer, head]`: the score lies above the `percentile`-th percentile of all heads' (the paper's rule; the
+      attribute `cut` is that value);
+    - `p_value`, `reverse_p_value`, `both_p_value[layer, head]`: a permutation test. Every link is moved along its
+      sentence, target and element together, by a random number of tokens, so that all distances stay what they are; p is
+      the share of `permutations` whose mean score is at least as large. `p_adjusted` and so on: corrected over heads by
+      the largest standardised score of each permutation (Westfall and Young). `expected`, `expected_reverse`,
+      `expected_both`: the mean over permutations;
+    - `by_frame[layer, head, frame]`, `by_element[layer, head, element]`: `score` for the sentences and links of each, with
+      `_n`, `_low`, `_high`.
 
     Parameters
     ----------
-    max_words
+    max_words : int, default 12
         Longer sentences are left out (in words, as the corpus gives them).
-    max_element
+    max_element : int, default 3
         Links to longer elements are left out.
-    min_distance
+    min_distance : int, default 2
         Links whose words lie nearer than this are left out: `min |i − j|` over their words.
-    core
+    core : bool, default True
         Only core elements.
-    percentile
+    percentile : float, default 99
         For `above`.
-    permutations
+    permutations : int, default 999
         How many; 0 leaves the test out.
-    seed
-        For the permutations.
+    seed : int, optional
+        For the permutations; the run's by default.
     """
 
     max_words: int = 12
@@ -70,7 +75,7 @@ class Frames(Observer):
     core: bool = True
     percentile: float = 99.0
     permutations: int = 999
-    seed: int = 0
+    seed: int | None = None
 
     name: ClassVar[str] = "frames"
     title: ClassVar[str] = "Heads that follow frame semantics"
@@ -85,9 +90,8 @@ class Frames(Observer):
         if not 0 < self.percentile < 100:
             raise ParameterError(f"`percentile` must lie between 0 and 100; it is {self.percentile!r}.")
 
-    @property
-    def _settings(self) -> Settings:
-        return Settings(self.max_words, self.max_element, self.min_distance, self.core, self.permutations, self.seed)
+    def _links(self, batch: Batch) -> Links:
+        return batch.remember(("frames", self), lambda: gather_links(batch, self))
 
     def start(self, shape: Shape) -> State:
         heads = (shape.layers, shape.heads)
@@ -98,13 +102,13 @@ class Frames(Observer):
         return state
 
     def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
-        links = _links(batch, self._settings)
+        links = self._links(batch)
         forward, seen = pick(rows, links.forward)
         backward, seen_back = pick(rows, links.backward)
         return {"forward": forward, "seen": seen, "backward": backward, "seen_back": seen_back}
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
-        links = _links(batch, self._settings)
+        links = self._links(batch)
         if layer.layer == 0:
             state.sums("counts").add(torch.tensor([links.counts[name] for name in COUNTS]))
         if not links.sentences:
@@ -114,9 +118,7 @@ class Frames(Observer):
         back = group_max(sums["backward"].double(), sums["seen_back"] > 0, links.backward)
         either = torch.fmax(there, back)
         for direction, places in enumerate((there, back, either)):
-            own = places[links.own]
-            score = links.over_sentences(own)
-            state.moments(SCORES[direction]).add(score, (layer.layer,))
+            state.moments(SCORES[direction]).add(links.over_sentences(places[links.own]), (layer.layer,))
             if self.permutations:
                 moved = links.permuted(places)  # [sentence, permutation, head]
                 state.sums("permuted").add(moved.nan_to_num(0.0).sum(0), (direction, layer.layer))
@@ -130,28 +132,26 @@ class Frames(Observer):
             variables |= mean_variables(name, HEADS, state.moments(name), units="attention weight")
         score = variables["score"].values
         cut = float(np.nanpercentile(score, self.percentile)) if np.isfinite(score).any() else float("nan")
-        variables["above"] = xr.Variable(
-            HEADS, score > cut, {"long_name": f"score above the {self.percentile:g}th percentile of all heads"}
-        )
+        above = f"score above the {self.percentile:g}th percentile of all heads"
+        variables["above"] = xr.Variable(HEADS, score > cut, {"long_name": above})
+        permuted = state.sums("permuted").total.numpy()
         for place, name in enumerate(SCORES) if self.permutations else ():
-            variables |= _permutation_variables(
-                name.removeprefix("score").strip("_"), state.moments(name), state.sums("permuted").total[place].numpy()
-            )
+            direction = name.removeprefix("score").strip("_")
+            variables |= _permutation_variables(direction, state.moments(name), permuted[place])
         records = state["links"]
         assert isinstance(records, LinkRecords)
         coords = layer_head_coords(shape)
         for place, kind in enumerate(("frame", "element")):
-            labels, summary = records.by_name(place)
-            dims = (*HEADS, kind)
+            labels, moments = records.by_name(place)
             coords[kind] = np.array(labels, dtype=str)
-            for suffix in ("", "_n", "_low", "_high"):
-                variables[f"by_{kind}{suffix}"] = xr.Variable(dims, summary[suffix])
+            variables |= mean_variables(f"by_{kind}", (*HEADS, kind), moments)
         counts = {name: int(value) for name, value in zip(COUNTS, state.sums("counts").total, strict=True)}
         if not counts["sentences"] and any(counts.values()):
             raise ParameterError(
-                f"No sentence has a link that passes the filters ({counts['sentences_too_long']:,} are longer than {self.max_words} words, "
-                f"{counts['sentences_without_link']:,} have no such link, {counts['sentences_without_frames']:,} no frame, "
-                f"{counts['sentences_unaligned']:,} words that do not align); loosen `max_words`, `max_element`, `min_distance` or `core`."
+                f"No sentence has a link that passes the filters ({counts['sentences_too_long']:,} are longer than "
+                f"{self.max_words} words, {counts['sentences_without_link']:,} have no such link, "
+                f"{counts['sentences_without_frames']:,} no frame, {counts['sentences_unaligned']:,} words that do not "
+                "align); loosen `max_words`, `max_element`, `min_distance` or `core`."
             )
         return xr.Dataset(variables, coords=coords, attrs={**counts, "cut": cut})
 
@@ -171,22 +171,13 @@ def _permutation_variables(prefix: str, moments: Moments, permuted: np.ndarray) 
     largest = drawn_z.max((1, 2))
     adjusted = (1 + (largest[:, None, None] >= z - slack).sum(0)) / (1 + len(drawn_z))
     start, end = (f"{prefix}_", f"_{prefix}") if prefix else ("", "")
+    made = {
+        f"{start}p_value": (p, "links moved along the sentence give as much"),
+        f"{start}p_adjusted": (np.maximum(adjusted, p), "corrected over heads (largest standardised score)"),
+        f"expected{end}": (expected.astype(np.float32), "mean score of moved links"),
+    }
     known = ~np.isnan(z)
     return {
-        f"{start}p_value": xr.Variable(
-            HEADS, np.where(known, p, np.nan), {"long_name": "links moved along the sentence give as much"}
-        ),
-        f"{start}p_adjusted": xr.Variable(
-            HEADS,
-            np.where(known, np.maximum(adjusted, p), np.nan),
-            {"long_name": "corrected over heads (largest standardised score)"},
-        ),
-        f"expected{end}": xr.Variable(
-            HEADS, np.where(known, expected, np.nan).astype(np.float32), {"long_name": "mean score of moved links"}
-        ),
+        name: xr.Variable(HEADS, np.where(known, values, values.dtype.type(np.nan)), {"long_name": about})
+        for name, (values, about) in made.items()
     }
-
-
-@lru_cache(maxsize=2)
-def _links(batch: Batch, settings: Settings) -> Links:
-    return gather_links(batch, settings)

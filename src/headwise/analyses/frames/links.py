@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,25 +16,10 @@ from headwise.stats.accumulators import Moments, Records
 from headwise.text.encode import Batch, Encoded
 from headwise.text.example import FrameLink
 
+if TYPE_CHECKING:
+    from headwise.analyses.frames.analysis import Frames
+
 LINKS_AT_MOST = 10_000  # of one example: a link's key is its example's number times this, plus its own
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Which links count, and how often they are moved."""
-
-    max_words: int
-    max_element: int
-    min_distance: int
-    core: bool
-    permutations: int
-    seed: int
-
-    def keeps(self, link: FrameLink) -> bool:
-        """Whether a link passes the filters on elements and distance."""
-        (a, b), (c, d) = link.target, link.span
-        distance = c - (b - 1) if c >= b else a - (d - 1) if a >= d else 0
-        return d - c <= self.max_element and distance >= self.min_distance and (link.core or not self.core)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,25 +53,20 @@ class Links:
         return self.over_sentences(places[self.draws])
 
 
-def gather_links(batch: Batch, settings: Settings) -> Links:
+def gather_links(batch: Batch, asked: Frames) -> Links:
     """All links of a batch that count, with every place they could have."""
     counts: Counter[str] = Counter()
     forward: list[tuple[int, int, int, int]] = []
     owner: list[int] = []
-    own, sentence, keys, names, draws = (
-        list[int](),
-        list[int](),
-        list[int](),
-        list[tuple[str, str]](),
-        list[np.ndarray](),
-    )
+    own, sentence, keys = list[int](), list[int](), list[int]()
+    names, draws = list[tuple[str, str]](), list[np.ndarray]()
     sentences = 0
     for number, row in enumerate(batch.rows):
-        reason, links = _chosen(row, settings)
+        reason, links = _chosen(row, asked)
         counts[reason] += 1
         if not links:
             continue
-        generator = np.random.default_rng([settings.seed, row.index])
+        generator = np.random.default_rng([asked.seed or 0, row.index])
         for place, (link, target, element) in enumerate(links):
             low, high = _room(row, target, element)
             first = len(owner)
@@ -93,7 +74,7 @@ def gather_links(batch: Batch, settings: Settings) -> Links:
             for shift in range(low, high + 1):
                 forward.extend((number, int(i) + shift, int(j) + shift, len(owner)) for i in target for j in element)
                 owner.append(number)
-            draws.append(first + generator.integers(0, high - low + 1, size=settings.permutations))
+            draws.append(first + generator.integers(0, high - low + 1, size=asked.permutations))
             sentence.append(sentences)
             keys.append(row.index * LINKS_AT_MOST + place)
             names.append((link.frame, link.element))
@@ -106,32 +87,35 @@ def gather_links(batch: Batch, settings: Settings) -> Links:
         own=torch.tensor(own, dtype=torch.int64, device=device),
         sentence=torch.tensor(sentence, dtype=torch.int64, device=device),
         sentences=sentences,
-        draws=torch.from_numpy(np.array(draws, dtype=np.int64).reshape(len(own), settings.permutations)).to(device),
+        draws=torch.from_numpy(np.array(draws, dtype=np.int64).reshape(len(own), asked.permutations)).to(device),
         keys=keys,
         names=names,
         counts=counts,
     )
 
 
-def _chosen(row: Encoded, settings: Settings) -> tuple[str, list[tuple[FrameLink, np.ndarray, np.ndarray]]]:
+def _chosen(row: Encoded, asked: Frames) -> tuple[str, list[tuple[FrameLink, np.ndarray, np.ndarray]]]:
     """What a sentence is counted as, and its links that count with the tokens of target and element."""
     example = row.example
     if example.frames is None:
         return "sentences_without_frames", []
     if not row.aligned:
         return "sentences_unaligned", []
-    if len(example.all_words) > settings.max_words:
+    if len(example.all_words) > asked.max_words:
         return "sentences_too_long", []
     found = []
-    for link in example.frames:
+    for link in filter(lambda link: _passes(link, asked), example.frames):
         target, element = (np.flatnonzero((row.word >= a) & (row.word < b)) for a, b in (link.target, link.span))
-        complete = (
-            len(np.unique(row.word[target])) == link.target[1] - link.target[0]
-            and len(np.unique(row.word[element])) == link.span[1] - link.span[0]
-        )
-        if settings.keeps(link) and complete:
-            found.append((link, target, element))
+        if all(len(np.unique(row.word[t])) == b - a for t, (a, b) in ((target, link.target), (element, link.span))):
+            found.append((link, target, element))  # none of their words was cut off
     return ("sentences", found) if found else ("sentences_without_link", [])
+
+
+def _passes(link: FrameLink, asked: Frames) -> bool:
+    """Whether a link passes the filters on elements and distance."""
+    (a, b), (c, d) = link.target, link.span
+    distance = c - (b - 1) if c >= b else a - (d - 1) if a >= d else 0
+    return d - c <= asked.max_element and distance >= asked.min_distance and (link.core or not asked.core)
 
 
 def _room(row: Encoded, target: np.ndarray, element: np.ndarray) -> tuple[int, int]:
@@ -175,28 +159,17 @@ class LinkRecords(Records):
             frame, _, element = line.partition("\t")
             self.names[int(key)] = (frame, element)
 
-    def by_name(self, place: int) -> tuple[list[str], dict[str, np.ndarray]]:
-        """Labels (frames for 0, elements for 1), and the mean score of each with count and interval, `[layer, head, label]`.
+    def by_name(self, place: int) -> tuple[list[str], Moments]:
+        """Labels (frames for 0, elements for 1), and the scores of each, `[layer, head, label]`.
 
         Of a sentence's links of one label the largest counts.
         """
         by_label: dict[str, dict[int, list[int]]] = {}
-        for number, key in enumerate(self.index):
-            by_label.setdefault(self.names[int(key)][place], {}).setdefault(int(key) // LINKS_AT_MOST, []).append(
-                number
-            )
-        labels = sorted(by_label)
-        values = self.values
-        out = {
-            suffix: np.full((*self.shape, len(labels)), np.nan, dtype=np.float32) for suffix in ("", "_low", "_high")
-        }
-        out["_n"] = np.zeros((*self.shape, len(labels)), dtype=np.int64)
+        for number, key in enumerate(self.index.tolist()):
+            by_label.setdefault(self.names[key][place], {}).setdefault(key // LINKS_AT_MOST, []).append(number)
+        labels, values = sorted(by_label), self.values
+        moments = Moments(*self.shape, len(labels))
         for column, label in enumerate(labels):
-            moments = Moments(*self.shape)
-            moments.add(
-                torch.from_numpy(np.stack([np.fmax.reduce(values[numbers]) for numbers in by_label[label].values()]))
-            )
-            summary = moments.summary()
-            for suffix, part in (("", "mean"), ("_n", "n"), ("_low", "low"), ("_high", "high")):
-                out[suffix][..., column] = summary[part]
-        return labels, out
+            scores = [np.fmax.reduce(values[numbers]) for numbers in by_label[label].values()]
+            moments.add(torch.from_numpy(np.stack(scores)), (slice(None), slice(None), column))
+        return labels, moments

@@ -6,21 +6,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headwise.analyses.contract import Shape
 from headwise.analyses.features.predicates import Condition, Feature, known_features, parse_conditions
-from headwise.analyses.roles.sieves.registry import HOW_TO_GET
+from headwise.analyses.items import lacking_annotation
+from headwise.analyses.roles.sieves.tokens import joined_words
 from headwise.core.errors import ParameterError
 from headwise.text.encode import Encoded
-from headwise.text.example import ROOT
-
-if TYPE_CHECKING:
-    from headwise.analyses.contract import Shape
 
 ANY = Feature("any", "any word")
-ARCS = ("by", "down", "up")
 SYNTAX = "name: A -> B, or name: A -> B by RELATION (down: A is the head; up: B is), where A and B are features, `any`, or predicates, with `;` between pairs"
 
 
@@ -42,26 +38,15 @@ class Pair:
         if not row.aligned:
             return np.zeros((len(row), len(row)), dtype=bool)
         word = row.word
-        found = (
-            self.source.tokens(row)[:, None] & self.target.tokens(row)[None] & (word[:, None] >= 0) & (word[None] >= 0)
-        )
-        found &= word[:, None] != word[None]
+        found: np.ndarray = self.source.tokens(row)[:, None] & self.target.tokens(row)[None]
+        found &= (word[:, None] >= 0) & (word[None] >= 0) & (word[:, None] != word[None])
         found &= row.segment[:, None] == row.segment[None]
         if row.example.sentences is not None:
             sentence = np.append(row.example.sentences, -1)[word]
             found &= sentence[:, None] == sentence[None]
         if self.arc:
-            found &= self._joined(row)[word[:, None], word[None]]
+            found &= joined_words(row, self.relations, self.arc)[word[:, None], word[None]]
         return found
-
-    def _joined(self, row: Encoded) -> np.ndarray:
-        heads, relations = row.example.heads or (), row.example.relations or ()
-        out = np.zeros((len(row.example.all_words) + 1,) * 2, dtype=bool)
-        for word, (head, relation) in enumerate(zip(heads, relations, strict=True)):
-            if head != ROOT and (relation in self.relations or relation.split(":", 1)[0] in self.relations):
-                out[head, word] |= self.arc in ("by", "down")
-                out[word, head] |= self.arc in ("by", "up")
-        return out
 
     @property
     def requires(self) -> frozenset[str]:
@@ -69,12 +54,14 @@ class Pair:
 
     def lacking(self, shape: Shape) -> str | None:
         """Why a corpus cannot give these pairs, or None."""
-        for name in sorted(self.requires - shape.annotations):
-            return f"the corpus has {HOW_TO_GET.get(name, f'no {name}')}"
-        link = (
-            Feature(self.name, "", (Condition("relation", self.relations),), own=self.source.own) if self.arc else ANY
+        conditions = (Condition("relation", self.relations),) if self.arc else ()
+        link = Feature(self.name, "", conditions, own=self.source.own)
+        return (
+            lacking_annotation(self.requires, shape)
+            or self.source.lacking(shape)
+            or self.target.lacking(shape)
+            or link.lacking(shape)
         )
-        return self.source.lacking(shape) or self.target.lacking(shape) or link.lacking(shape)
 
 
 @cache
@@ -103,13 +90,8 @@ def parse_pairs(text: str, features: Mapping[str, Feature]) -> dict[str, Pair]:
         name, source, target, arc, relations = match.groups()
         if name in out or name in known_pairs():
             raise ParameterError(f"Two pairs are called '{name}': give one of them another name.")
-        out[name] = Pair(
-            name,
-            _side(source, features),
-            _side(target, features),
-            arc or "",
-            frozenset((relations or "").split("|")) - {""},
-        )
+        joined_by = frozenset((relations or "").split("|")) - {""}
+        out[name] = Pair(name, _side(source, features), _side(target, features), arc or "", joined_by)
     return out
 
 

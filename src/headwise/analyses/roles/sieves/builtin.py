@@ -1,52 +1,58 @@
-"""Sieves by kind of token: delimiters (Pande et al. 2021), and those other papers name: rare words, repeated words, pieces of one word, question marks."""
+"""The built-in sieves: those of Pande et al. 2021 by position, segment, kind of token and dependency, and some that other papers name."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from headwise.analyses.roles.sieves.registry import sieve
+from headwise.analyses.roles.sieves.registry import TREE, linked_by, sieve
 from headwise.analyses.roles.sieves.tokens import Tokens
 
+REACH = 2
 
-@sieve("delimiter", "all [CLS] and [SEP] tokens", token_types=["cls", "sep"])
-def delimiter(i: Tokens, j: Tokens) -> np.ndarray:
-    return j.cls | j.sep
+sieve("local", "tokens within two places, itself included")(lambda i, j: abs(j.position - i.position) <= REACH)
+sieve("local:prev", "the two tokens before")(
+    lambda i, j: (j.position < i.position) & (j.position >= i.position - REACH)
+)
+sieve("local:next", "the two tokens after", ahead=True)(
+    lambda i, j: (j.position > i.position) & (j.position <= i.position + REACH)
+)
+# Special tokens have no segment, and an input of one segment has no block.
+sieve("block", "tokens of its own segment, in an input of two", requires=["segments"])(
+    lambda i, j: (i.segment >= 0) & (i.segment == j.segment) & i.row.example.has_pair
+)
+sieve("first", "the first token of the input (the sink of many models)")(lambda i, j: j.position == 0)
 
+# Both schemes: Stanford's dobj is UD's obj.
+for name, about, relations in (
+    ("syntactic", "words linked to its word by nsubj, dobj, amod or advmod", "nsubj dobj obj amod advmod"),
+    ("nsubj", "the subject of its word, or what its word is the subject of", "nsubj"),
+    ("dobj", "the direct object of its word, or what its word is the object of", "dobj obj"),
+    ("amod", "the adjective of its word, or the noun its word modifies", "amod"),
+    ("advmod", "the adverb of its word, or what its word modifies", "advmod"),
+):
+    sieve(name, about, requires=TREE)(linked_by(relations.split()))
 
-@sieve("cls", "the [CLS] (or beginning-of-text) token", token_types=["cls"])
-def cls(i: Tokens, j: Tokens) -> np.ndarray:
-    return j.cls
-
-
-@sieve("sep", "the [SEP] (or end-of-text) tokens", token_types=["sep"])
-def sep(i: Tokens, j: Tokens) -> np.ndarray:
-    return j.sep
+sieve("delimiter", "all [CLS] and [SEP] tokens", token_types=["cls", "sep"])(lambda i, j: j.cls | j.sep)
+sieve("cls", "the [CLS] (or beginning-of-text) token", token_types=["cls"])(lambda i, j: j.cls)
+sieve("sep", "the [SEP] (or end-of-text) tokens", token_types=["sep"])(lambda i, j: j.sep)
 
 
 @sieve("rare", "the rarest token of the input, by its place in the tokenizer's vocabulary")
 def rare(i: Tokens, j: Tokens) -> np.ndarray:
-    # Voita et al. 2019. WordPiece, BPE and unigram vocabularies stand in the order of frequency in the text they were made from, so the largest id is the rarest.
+    # Voita et al. 2019. WordPiece, BPE and unigram vocabularies stand in the order of frequency in the text they were
+    # made from, so the largest id is the rarest.
     ordinary = np.where(j.special, -1, j.id)
-    return (ordinary == ordinary.max()) & ~j.special
+    rarest: np.ndarray = ordinary == ordinary.max()
+    return rarest & ~j.special
 
 
-@sieve("same_word", "the same token at other places of the input")
-def same_word(i: Tokens, j: Tokens) -> np.ndarray:
-    return (i.id == j.id) & (i.position != j.position) & ~i.special & ~j.special
-
-
-@sieve(
-    "same_word:other_segment", "the same token in the other segment (Kovaleva et al. 2019, §5)", requires=["segments"]
+sieve("same_word", "the same token at other places of the input")(
+    lambda i, j: (i.id == j.id) & (i.position != j.position) & ~i.special & ~j.special
 )
-def same_word_other_segment(i: Tokens, j: Tokens) -> np.ndarray:
-    return (i.id == j.id) & (i.segment != j.segment) & ~i.special & ~j.special
-
-
-@sieve("siblings", "the other pieces of its word (Correia et al. 2019)", requires=["words"])
-def siblings(i: Tokens, j: Tokens) -> np.ndarray:
-    return (i.word == j.word) & (i.word >= 0) & (i.position != j.position)
-
-
-@sieve("question_mark", "question marks (Correia et al. 2019)")
-def question_mark(i: Tokens, j: Tokens) -> np.ndarray:
-    return j.piece == "?"
+sieve(
+    "same_word:other_segment", "the same token in the other segment (Kovaleva et al. 2019, §5)", requires=["segments"]
+)(lambda i, j: (i.id == j.id) & (i.segment != j.segment) & ~i.special & ~j.special)
+sieve("siblings", "the other pieces of its word (Correia et al. 2019)", requires=["words"])(
+    lambda i, j: (i.word == j.word) & (i.word >= 0) & (i.position != j.position)
+)
+sieve("question_mark", "question marks (Correia et al. 2019)")(lambda i, j: j.piece == "?")

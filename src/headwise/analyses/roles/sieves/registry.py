@@ -9,24 +9,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from headwise.analyses.contract import Shape
+from headwise.analyses.items import known_relations, lacking_annotation
+from headwise.analyses.roles.sieves.tokens import Tokens
 from headwise.core.errors import ParameterError, unknown
 
-if TYPE_CHECKING:
-    from headwise.analyses.contract import Shape
-    from headwise.analyses.roles.sieves.tokens import Tokens
-
-Function = Callable[["Tokens", "Tokens"], np.ndarray]
+Function = Callable[[Tokens, Tokens], np.ndarray]
 RELATION = "relation:"  # `relation:det`: a sieve for any relation, made when it is asked for
-HOW_TO_GET = {
-    "words": "no words: give a corpus of words, or name a parser",
-    "dependencies": "no trees: give a treebank, or name a parser",
-    "pos": "no parts of speech: give a treebank, or name a parser",
-    "segments": "no pairs of texts",
-}
+TREE = frozenset({"words", "dependencies"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +38,20 @@ class Sieve:
 
     def lacking(self, shape: Shape) -> str | None:
         """Why a corpus or model cannot give this sieve, or None."""
-        for name in sorted(self.requires - shape.annotations):
-            return f"the corpus has {HOW_TO_GET.get(name, f'no {name}')}"
+        if reason := lacking_annotation(self.requires, shape):
+            return reason
         if self.token_types and not set(self.token_types) & set(shape.token_types):
             return f"the tokenizer has no {' or '.join(self.token_types)} token"
         if self.ahead and shape.causal:
             return "a causal model cannot look ahead"
         if self.name.startswith(RELATION):
-            known = sorted({relation.split(":", 1)[0] for relation in shape.relations} | set(shape.relations))
-            wanted = self.name.removeprefix(RELATION)
+            wanted, known = self.name.removeprefix(RELATION), known_relations(shape)
             if wanted not in known:
                 raise ParameterError(unknown("relation in this corpus", wanted, known))
         return None
 
 
 _SIEVES: dict[str, Sieve] = {}
-_OF_FILE: dict[str, set[str]] = {}  # the sieves of each file of a user
 
 
 def sieve(
@@ -70,15 +61,15 @@ def sieve(
 
     Parameters
     ----------
-    name
-        What the role is called.
-    about
+    name : str
+        What the role is called. It must be free; a function defined again (a cell run twice) replaces itself.
+    about : str
         In a few words, what a token of this role looks at.
-    requires
+    requires : iterable of str, optional
         Annotations without which the sieve is empty: `words`, `dependencies`, `pos`, `segments`, ...
-    token_types
+    token_types : iterable of str, optional
         `cls`, `sep`: the tokenizer must have one of these.
-    ahead
+    ahead : bool, default False
         The sieve holds later tokens only, so that a causal model cannot have it.
 
     Examples
@@ -86,6 +77,9 @@ def sieve(
     >>> @sieve("shouting", "words in capitals", requires=["words"])
     ... def shouting(i, j):
     ...     return (j.word >= 0) & np.vectorize(str.isupper, otypes=[bool])(j.piece)
+    >>> find_sieve("shouting").about
+    'words in capitals'
+    >>> forget_sieve("shouting")
 
     `i` and `j` are `Tokens`; a result of one row stands for all rows.
     """
@@ -96,15 +90,28 @@ def sieve(
 
     def register(function: Function) -> Function:
         before = _SIEVES.get(name)
-        if before is not None and (before.function.__module__, before.function.__qualname__) != (
-            function.__module__,
-            function.__qualname__,
-        ):
-            raise ParameterError(f"Two sieves are called '{name}': give one of them another name.")
+        if before is not None and not _again(before.function, function):
+            raise ParameterError(
+                f"Two sieves are called '{name}' (in {before.function.__module__} and in {function.__module__}): "
+                "give one of them another name."
+            )
         _SIEVES[name] = Sieve(name, about, function, frozenset(requires), tuple(token_types), ahead)
         return function
 
     return register
+
+
+def _again(before: Function, now: Function) -> bool:
+    """Whether a function is an earlier one defined again. A file's are forgotten before it is read again, so in a file it
+    is a second one; lambdas have no name to tell them by."""
+    names = [(one.__module__, getattr(one, "__qualname__", "")) for one in (before, now)]
+    return names[0] == names[1] and not names[1][0].endswith(".py") and not names[1][1].endswith("<lambda>")
+
+
+def linked_by(relations: Iterable[str]) -> Function:
+    """The function of a sieve of words linked to the token's word by one of these relations."""
+    wanted = frozenset(relations)
+    return lambda i, j: i.linked(j, wanted)
 
 
 def known_sieves() -> dict[str, Sieve]:
@@ -119,15 +126,14 @@ def find_sieve(name: str) -> Sieve:
     if name in known:
         return known[name]
     if name.startswith(RELATION) and len(name) > len(RELATION):
-        wanted = name.removeprefix(RELATION)
-
-        def linked(i: Tokens, j: Tokens) -> np.ndarray:
-            return i.linked(j, {wanted})
-
-        return Sieve(
-            name, f"words linked to the token's word by {wanted}", linked, frozenset({"words", "dependencies"})
-        )
+        return _relation_sieve(name.removeprefix(RELATION))
     raise ParameterError(unknown("sieve", name, [*known, f"{RELATION}NAME"]))
+
+
+@cache  # the same object each time: it is part of what a batch's matrices are remembered by
+def _relation_sieve(relation: str) -> Sieve:
+    about = f"words linked to the token's word by {relation}"
+    return Sieve(RELATION + relation, about, linked_by([relation]), TREE)
 
 
 def forget_sieve(name: str) -> None:
@@ -136,7 +142,10 @@ def forget_sieve(name: str) -> None:
 
 
 def load_sieves(plugin: str) -> None:
-    """Import the user's own sieves: a Python file by its path (again when it has changed), or a module by its name. It is run as any module that is imported."""
+    """Import the user's own sieves: a Python file by its path (again when it has changed), or a module by its name.
+
+    It is run as any module that is imported.
+    """
     _load_own()  # first: a user's sieves stand after ours, and one that takes a name of ours is refused for it
     if plugin:
         file = Path(plugin)
@@ -144,21 +153,18 @@ def load_sieves(plugin: str) -> None:
 
 
 @cache
-def _load_plugin(plugin: str, changed: int) -> Any:
+def _load_plugin(plugin: str, changed: int) -> None:
     try:
         if not plugin.endswith(".py"):
-            return importlib.import_module(plugin)
-        path = Path(plugin)
-        found = importlib.util.spec_from_file_location(f"headwise_sieves_{path.stem}", path) if path.is_file() else None
+            importlib.import_module(plugin)
+            return
+        path = str(Path(plugin).resolve())  # the module's name as well: two files of one name are two
+        found = importlib.util.spec_from_file_location(path, path) if Path(path).is_file() else None
         if found is None or found.loader is None:
             raise ParameterError(f"There is no file '{plugin}' with sieves; check `plugin`.")
-        module = importlib.util.module_from_spec(found)
-        for name in _OF_FILE.pop(plugin, ()):  # one that an edited file no longer has is no sieve any more
-            forget_sieve(name)
-        others = set(_SIEVES)
-        found.loader.exec_module(module)
-        _OF_FILE[plugin] = set(_SIEVES) - others
-        return module
+        for own in [own.name for own in _SIEVES.values() if own.function.__module__ == path]:
+            forget_sieve(own)  # one that an edited file no longer has is no sieve any more
+        found.loader.exec_module(importlib.util.module_from_spec(found))
     except ParameterError:
         raise
     except Exception as error:  # whatever the user's own code does
@@ -169,5 +175,4 @@ def _load_plugin(plugin: str, changed: int) -> Any:
 
 @cache
 def _load_own() -> None:
-    for module in ("positions", "syntax", "builtin"):
-        importlib.import_module(f"headwise.analyses.roles.sieves.{module}")
+    importlib.import_module("headwise.analyses.roles.sieves.builtin")

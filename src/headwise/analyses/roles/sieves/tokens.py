@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from headwise.analyses.items import relation_matches
 from headwise.text.encode import NO_WORD, Encoded
 from headwise.text.example import ROOT
 
@@ -14,17 +15,23 @@ from headwise.text.example import ROOT
 class Tokens:
     """One side of an attention map: arrays over tokens that broadcast against the other side.
 
-    A sieve `f(i, j)` gets the looking tokens `i`, whose arrays have the shape `[rows, 1]`, and the tokens looked at `j`, `[1, tokens]`: an expression like
-    `abs(i.position - j.position) <= 2` is the whole matrix.
+    A sieve `f(i, j)` gets the looking tokens `i`, whose arrays have the shape `[rows, 1]`, and the tokens looked at `j`,
+    `[1, tokens]`: an expression like `abs(i.position - j.position) <= 2` is the whole matrix.
 
-    `position`, `id`, `segment` (−1 for special tokens) and `word` (−1: no word, or none known) are numbers; `special`, `cls`, `sep`, `punct` are true or false;
-    `piece` (text of the token), `form`, `lemma` (both in lower case), `upos` and `relation` (of the token's word, without subtype) are strings, empty where there is none.
+    `position`, `id`, `segment` (−1 for special tokens) and `word` (−1: no word, or none known) are numbers; `special`,
+    `cls`, `sep`, `punct` are true or false; `piece` (text of the token), `form`, `lemma` (both in lower case), `upos` and
+    `relation` (of the token's word, without subtype) are strings, empty where there is none.
     """
 
     def __init__(self, row: Encoded, start: int, stop: int, as_column: bool) -> None:
         self.row = row
         self._here = slice(start, stop)
         self._shape = (-1, 1) if as_column else (1, -1)
+        self.position = self._array(np.arange(len(row)))
+        self.id, self.segment = self._array(row.ids), self._array(row.segment)
+        self.special, self.cls, self.sep, self.punct = map(self._array, (row.special, row.cls, row.sep, row.punct))
+        # NO_WORD everywhere where pieces and words do not align
+        self.word = self._array(row.word if row.aligned else np.full(len(row), NO_WORD))
 
     def _array(self, values: np.ndarray) -> np.ndarray:
         return values[self._here].reshape(self._shape)
@@ -33,39 +40,6 @@ class Tokens:
     def count(self) -> int:
         """How many tokens the whole input has."""
         return len(self.row)
-
-    @cached_property
-    def position(self) -> np.ndarray:
-        return self._array(np.arange(len(self.row)))
-
-    @cached_property
-    def id(self) -> np.ndarray:
-        return self._array(self.row.ids)
-
-    @cached_property
-    def segment(self) -> np.ndarray:
-        return self._array(self.row.segment)
-
-    @cached_property
-    def word(self) -> np.ndarray:
-        """The index of each token's word; NO_WORD everywhere where pieces and words do not align."""
-        return self._array(self.row.word if self.row.aligned else np.full(len(self.row), NO_WORD))
-
-    @cached_property
-    def special(self) -> np.ndarray:
-        return self._array(self.row.special)
-
-    @cached_property
-    def cls(self) -> np.ndarray:
-        return self._array(self.row.cls)
-
-    @cached_property
-    def sep(self) -> np.ndarray:
-        return self._array(self.row.sep)
-
-    @cached_property
-    def punct(self) -> np.ndarray:
-        return self._array(self.row.punct)
 
     @cached_property
     def piece(self) -> np.ndarray:
@@ -92,20 +66,29 @@ class Tokens:
         return table[self.word] if len(table) > 1 else np.full(self.word.shape, "", dtype=object)
 
     def linked(self, other: Tokens, relations: Iterable[str]) -> np.ndarray:
-        """Bool `[rows, tokens]`: whether the two tokens' words are joined by an arc of one of these relations, whichever of them is the head.
+        """Bool `[rows, tokens]`: whether the two tokens' words are joined by an arc of one of these relations.
 
-        A name without a subtype stands for its subtypes too: `nsubj` for `nsubj:pass`.
+        Whichever of them is the head. A name without a subtype stands for its subtypes too: `nsubj` for `nsubj:pass`.
         """
-        example = self.row.example
-        if example.heads is None or example.relations is None or not self.row.aligned:
-            return np.zeros((self.word.size, other.word.size), dtype=bool)
-        wanted = frozenset(relations)
-        count = len(example.heads)
-        joined = np.zeros((count + 1, count + 1), dtype=bool)  # the last row and column belong to tokens without a word
-        for word, (head, relation) in enumerate(zip(example.heads, example.relations, strict=True)):
-            if head != ROOT and head != word and (relation in wanted or relation.split(":", 1)[0] in wanted):
-                joined[word, head] = joined[head, word] = True
-        return joined[self.word, other.word]
+        joined = joined_words(self.row, relations)
+        found: np.ndarray = joined[self.word, other.word]
+        return found
+
+
+def joined_words(row: Encoded, relations: Iterable[str], arcs: str = "by") -> np.ndarray:
+    """Bool `[word + 1, word + 1]`: words joined by an arc of one of these relations; the last row and column belong to
+    tokens without a word.
+
+    `arcs` says which way: `down` (the first word is the head), `up` (the second is) or `by` (either).
+    """
+    example, wanted = row.example, frozenset(relations)
+    count = len(example.all_words)
+    joined = np.zeros((count + 1, count + 1), dtype=bool)
+    for word, (head, relation) in enumerate(zip(example.heads or (), example.relations or (), strict=False)):
+        if head not in (ROOT, word) and relation_matches(relation, wanted):
+            joined[head, word] |= arcs != "up"
+            joined[word, head] |= arcs != "down"
+    return joined
 
 
 def both_sides(row: Encoded, start: int = 0, stop: int | None = None) -> tuple[Tokens, Tokens]:

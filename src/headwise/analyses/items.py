@@ -1,0 +1,97 @@
+"""Observers of named items (sieves, features, kinds of pairs): which were chosen, which cannot be had, which matched nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Protocol, TypeVar
+
+import numpy as np
+import xarray as xr
+
+from headwise.analyses.contract import Observer, Shape
+from headwise.core.errors import ParameterError, unknown
+
+HOW_TO_GET = {
+    "words": "no words: give a corpus of words, or name a parser",
+    "dependencies": "no trees: give a treebank, or name a parser",
+    "pos": "no parts of speech: give a treebank, or name a parser",
+    "segments": "no pairs of texts",
+}
+T = TypeVar("T")
+
+
+class Item(Protocol):
+    """What an analysis looks for under a name: a sieve, a feature, a kind of pair."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def requires(self) -> frozenset[str]: ...  # annotations
+    def lacking(self, shape: Shape) -> str | None: ...  # why a corpus or model cannot give it
+
+
+def lacking_annotation(requires: frozenset[str], shape: Shape) -> str | None:
+    """The first annotation, of those an item requires, that the corpus has not, in words; None where it has all."""
+    return next(
+        (f"the corpus has {HOW_TO_GET.get(name, f'no {name}')}" for name in sorted(requires - shape.annotations)), None
+    )
+
+
+def relation_matches(relation: str, wanted: frozenset[str]) -> bool:
+    """Whether a relation is among these; a name without a subtype stands for its subtypes too: `nsubj` for `nsubj:pass`."""
+    return relation in wanted or relation.split(":", 1)[0] in wanted
+
+
+def known_relations(shape: Shape) -> list[str]:
+    """The relations of a corpus, with and without subtype."""
+    return sorted({relation.split(":", 1)[0] for relation in shape.relations} | set(shape.relations))
+
+
+def listed(given: Sequence[str] | str) -> list[str]:
+    """The names of a parameter that takes a sequence, or names with commas between; each once.
+
+    >>> listed("noun, verb,noun")
+    ['noun', 'verb']
+    """
+    names = given.split(",") if isinstance(given, str) else given
+    return list(dict.fromkeys(name.strip() for name in names if name.strip()))
+
+
+def choose(what: str, given: Sequence[str] | str, known: Mapping[str, T]) -> tuple[T, ...]:
+    """The items that a parameter names, all known ones where it names none."""
+    for name in (names := listed(given) or list(known)):
+        if name not in known:
+            raise ParameterError(unknown(what, name, known))
+    return tuple(known[name] for name in names)
+
+
+class ItemObserver(Observer):
+    """An observer whose results have a dim of items, chosen by a parameter. Set `item_dim` and `unmatched_reason`; write `chosen`."""
+
+    item_dim: ClassVar[str]
+    unmatched_reason: ClassVar[str]  # of an item that the corpus could have had
+
+    def chosen(self) -> tuple[Item, ...]:
+        raise NotImplementedError
+
+    @property
+    def requires(self) -> frozenset[str]:
+        """Annotations without which none of the chosen items can be computed."""
+        return frozenset.intersection(*(item.requires for item in self.chosen()))
+
+    def missing(self, shape: Shape) -> dict[str, str]:
+        found = {f"{self.item_dim}={item.name}": item.lacking(shape) for item in self.chosen()}
+        return {name: reason for name, reason in found.items() if reason}
+
+    def refusal(self, shape: Shape) -> str | None:
+        reasons = [item.lacking(shape) for item in self.chosen()]
+        return "; ".join(dict.fromkeys(filter(None, reasons))) if all(reasons) else None
+
+    def matched_nothing(self, seen: np.ndarray, shape: Shape) -> list[str]:
+        """The items that could have been there and were `seen[item]` not once: the attribute `matched_nothing` of a result."""
+        pairs = zip(self.chosen(), seen, strict=True)
+        return [item.name for item, count in pairs if not count and not item.lacking(shape)]
+
+    def unmatched(self, dataset: xr.Dataset) -> dict[str, str]:
+        names = filter(None, dataset.attrs["matched_nothing"].split(", "))
+        return {f"{self.item_dim}={name}": self.unmatched_reason for name in names}

@@ -1,12 +1,14 @@
-"""Sieve bias by masked products against the released per-token loops (Pande et al. 2021), on the same maps in the same run: local and block.
+"""Sieve bias by masked products against the released per-token loops (Pande et al. 2021), on the same maps in the same
+run: local and block.
 
     python benchmarks/bench_roles.py [--length 128] [--inputs 8] [--layers 12] [--heads 12]
 
-The released arithmetic (the notebooks `local_score` and `block_score`), in our words: for every layer, head and token, the mean weight on a slice of the row (the band, or the own
-segment) over the mean weight of the whole row; in the block score, times the row's entropy by scipy, and special tokens count as tokens of the segment they follow or end. What
-is timed is all of that. What is compared are the numbers where the definition is the paper's: no entropy factor, no special tokens, and a band that ends where the input does.
-The entropy is most of the block loop's time, so the loop without it is timed too. At least 30 times (local) and 500 times (block) are wanted.
-"""
+The released arithmetic (the notebooks `local_score` and `block_score`), in our words: for every layer, head and token,
+the mean weight on a slice of the row (the band, or the own segment) over the mean weight of the whole row; in the block
+score, times the row's entropy by scipy, and special tokens count as tokens of the segment they follow or end. What is
+timed is all of that. What is compared are the numbers where the definition is the paper's: no entropy factor, no
+special tokens, and a band that ends where the input does. The entropy is most of the block loop's time, so the loop
+without it is timed too. At least 30 times (local) and 500 times (block) are wanted."""
 
 from __future__ import annotations
 
@@ -69,7 +71,8 @@ def released_local(attention: np.ndarray) -> np.ndarray:
 def released_block(
     attention: np.ndarray, middle: int, with_entropy: bool = True, with_special: bool = True
 ) -> np.ndarray:
-    """The same for the own segment of `[CLS] a [SEP] b [SEP]`, whose first [SEP] stands at `middle`; as released unless told otherwise."""
+    """The same for the own segment of `[CLS] a [SEP] b [SEP]`, whose first [SEP] stands at `middle`; as released unless
+    told otherwise."""
     layers, heads, n, _ = attention.shape
     out = np.zeros((layers, heads))
     for layer in range(layers):

@@ -1,4 +1,5 @@
-"""Every sieve, feature and pair again in plain loops over tokens: no broadcasting, none of the library's own code for them."""
+"""Every sieve, feature and pair again in plain loops over tokens: no broadcasting, none of the library's own code for
+them."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from collections.abc import Callable
 from headwise.text.encode import Encoded
 
 NEGATIONS = [
-    "neither", "nor", "not", "never", "none", "don't", "won't", "didn't", "hadn't", "haven't", "can't", "isn't", "wasn't", "shouldn't",
-    "couldn't", "nothing", "nowhere",
+    "neither", "nor", "not", "never", "none", "don't", "won't", "didn't", "hadn't", "haven't", "can't", "isn't",
+    "wasn't", "shouldn't", "couldn't", "nothing", "nowhere",
 ]  # fmt: skip
 SYNTAX = {
     "syntactic": ["nsubj", "dobj", "obj", "amod", "advmod"],

@@ -1,4 +1,4 @@
-"""Observers of named items (sieves, features, kinds of pairs): which were chosen, which cannot be had, which matched nothing."""
+"""Observers of named items (sieves, features, pairs): which are chosen, which cannot be had, which match nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lacking_annotation(requires: frozenset[str], shape: Shape) -> str | None:
 
 
 def relation_matches(relation: str, wanted: frozenset[str]) -> bool:
-    """Whether a relation is among these; a name without a subtype stands for its subtypes too: `nsubj` for `nsubj:pass`."""
+    """Whether a relation is among these; one without a subtype stands for its subtypes: `nsubj` for `nsubj:pass`."""
     return relation in wanted or relation.split(":", 1)[0] in wanted
 
 
@@ -66,7 +66,7 @@ def choose(what: str, given: Sequence[str] | str, known: Mapping[str, T]) -> tup
 
 
 class ItemObserver(Observer):
-    """An observer whose results have a dim of items, chosen by a parameter. Set `item_dim` and `unmatched_reason`; write `chosen`."""
+    """An observer of items that a parameter chooses. Set `item_dim` and `unmatched_reason`; write `chosen`."""
 
     item_dim: ClassVar[str]
     unmatched_reason: ClassVar[str]  # of an item that the corpus could have had
@@ -88,7 +88,7 @@ class ItemObserver(Observer):
         return "; ".join(dict.fromkeys(filter(None, reasons))) if all(reasons) else None
 
     def matched_nothing(self, seen: np.ndarray, shape: Shape) -> list[str]:
-        """The items that could have been there and were `seen[item]` not once: the attribute `matched_nothing` of a result."""
+        """The items that the corpus could have had and has not, by the counts `seen[item]`."""
         pairs = zip(self.chosen(), seen, strict=True)
         return [item.name for item, count in pairs if not count and not item.lacking(shape)]
 

@@ -1,4 +1,5 @@
-"""`frames`: equal to loops over links; planted heads stand out, heads that only know distances do not; FrameNet's own numbers."""
+"""`frames`: equal to loops over links; planted heads stand out, heads that only know distances do not; FrameNet's own
+numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ LOOSE = {"min_distance": 1, "max_words": 40}
 def slow(
     maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool, filters: dict
 ) -> tuple[dict[str, list[np.ndarray]], dict[str, list[np.ndarray]]]:
-    """Scores of each sentence `[layer, head]` in the three directions, and those by frame, from loops over words and pieces."""
+    """Scores of each sentence `[layer, head]` in the three directions, and those by frame, from loops over words and
+    pieces."""
     out: dict[str, list[np.ndarray]] = {"score": [], "score_reverse": [], "score_both": []}
     by_frame: dict[str, list[np.ndarray]] = {}
     for full, row in zip(maps, rows, strict=True):
@@ -138,7 +140,8 @@ def test_the_permutation_test_tells_frames_from_distances() -> None:
 
 
 def test_the_permutation_test_holds_its_level() -> None:
-    """Links at random places of sentences that a model with random heads reads: a test at 5 % rejects about 5 % of heads."""
+    """Links at random places of sentences that a model with random heads reads: a test at 5 % rejects about 5 % of
+    heads."""
     from headwise.testing import random_model
 
     words = [f"v{i}" for i in range(60)]
@@ -147,7 +150,7 @@ def test_the_permutation_test_holds_its_level() -> None:
     heads = 0
     for seed in range(6):
         examples = [replace(e, words=tuple(rng.choice(words, len(e.words)))) for e in sentences(25, seed=20 + seed)]
-        # where a link lies must not depend on the place in the sentence: it is moved at random, as the null hypothesis has it
+        # where a link lies must not depend on the place in the sentence: it is moved at random, as under the null
         examples = [
             replace(e, frames=tuple(_moved(link, len(e.words), rng) for link in e.frames[:1]))
             for e in examples

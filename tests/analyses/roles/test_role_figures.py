@@ -1,4 +1,5 @@
-"""Figures of roles, features, pairs and frames: what they draw is what the dataset says, for real results of small models and made ones."""
+"""Figures of roles, features, pairs and frames: what they draw is what the dataset says, for real results of small
+models and made ones."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def test_heads_that_follow_the_tree_are_syntactic() -> None:
     assert roles.sel(head=0, role=["nsubj", "dobj", "amod"]).all()
     assert not roles.sel(head=2).any()
     assert not roles.sel(role=["cls", "sep", "delimiter", "rare"]).any()
-    # A head that follows only one end of an arc gets about half of what it would from both: the bias is known from the rule, token by token.
+    # A head that follows only one end of an arc gets about half of what it would from both: the rule gives its bias.
     rows = [opened(planted).encode(example, i) for i, example in enumerate(examples)]
     for role in ("nsubj", "dobj"):
         known = [b[0, 1] for row in rows if (b := slow_bias(planted.expected_map(row), row, role, False)) is not None]
@@ -205,7 +205,7 @@ def test_rule_for_tau_counts_every_score_alike() -> None:
     assert dataset.attrs["tau"] == np.floor(np.mean(scores)) + 1
 
 
-# --- the tests hold their level ---------------------------------------------------------------------------------------------------
+# --- the tests hold their level ---------------------------------------------------------------------------------------
 
 
 def simulate(rng: np.random.Generator, inputs: int, true: np.ndarray, skew: float) -> np.ndarray:
@@ -219,9 +219,7 @@ def decide(scores: np.ndarray, tau: float, bootstrap: int = 0) -> dict[str, np.n
     moments.add(torch.from_numpy(scores))
     roles = list(significance.COARSE)[: scores.shape[-1]]
     asked = Roles(tau=tau, bootstrap=bootstrap, seed=1)
-    return {
-        name: variable.values for name, variable in significance.tested(moments, scores, roles, asked)[0].items()
-    }
+    return {name: variable.values for name, variable in significance.tested(moments, scores, roles, asked)[0].items()}
 
 
 @pytest.mark.parametrize("skew", [0.1, 0.6])
@@ -329,7 +327,7 @@ def test_the_corrected_bootstrap_is_that_of_the_largest_t() -> None:
     assert bootstrap_family_test(np.full((5, 2), 3.0), 2.0).p_adjusted.tolist() == [0, 0]
 
 
-# --- overlaps and the rest --------------------------------------------------------------------------------------------------------
+# --- overlaps and the rest --------------------------------------------------------------------------------------------
 
 
 def test_overlap_tests_against_all_permutations() -> None:
@@ -384,7 +382,7 @@ def test_counts_shares_and_correlations() -> None:
     ]
 
 
-# --- what a user can get wrong ----------------------------------------------------------------------------------------------------
+# --- what a user can get wrong ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -424,7 +422,7 @@ def test_what_the_corpus_lacks_is_named_and_nan() -> None:
     assert roles["bias"].sel(role="syntactic").isnull().all()
     assert roles["bias"].sel(role="delimiter").notnull().all()
     assert not roles["has_role"].sel(role="syntactic").any()
-    with pytest.raises(MissingAnnotationError, match="no trees"):
+    with pytest.raises(MissingAnnotationError, match="no dependencies and words: give a treebank"):
         make_atlas(
             opened(planted),
             Corpus.from_texts(["the cat"]),

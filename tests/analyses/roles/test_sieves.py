@@ -1,4 +1,5 @@
-"""Sieves, features and pairs equal plain loops on made and real text; whatever a user can get wrong is refused in one sentence."""
+"""Sieves, features and pairs equal plain loops on made and real text; whatever a user can get wrong is refused in one
+sentence."""
 
 from __future__ import annotations
 
@@ -10,7 +11,15 @@ import pytest
 
 import slow_sieves
 from headwise.analyses.features.predicates import known_features, parse_features
-from headwise.analyses.roles.sieves import find_sieve, known_sieves, load_sieves, sieve, sieve_matrices, sieve_matrix
+from headwise.analyses.roles.sieves import (
+    Tokens,
+    find_sieve,
+    known_sieves,
+    load_sieves,
+    sieve,
+    sieve_matrices,
+    sieve_matrix,
+)
 from headwise.analyses.roles.sieves.registry import forget_sieve
 from headwise.analyses.token_pairs.pairs import known_pairs, parse_pairs
 from headwise.core.errors import ParameterError
@@ -41,6 +50,7 @@ WORDS = [
     "ca",
 ]
 COUNT = 50
+IMPORT = "from headwise.analyses.roles.sieves import sieve\n"
 
 
 def rows_of(*examples: Example) -> list[Encoded]:
@@ -65,8 +75,8 @@ def compare(rows: list[Encoded]) -> None:
 
 def test_all_named_sieves_exist() -> None:
     assert {
-        "local", "local:prev", "local:next", "syntactic", "nsubj", "dobj", "amod", "advmod", "block", "delimiter", "cls", "sep", "rare",
-        "same_word", "same_word:other_segment", "siblings", "question_mark", "first",
+        "local", "local:prev", "local:next", "syntactic", "nsubj", "dobj", "amod", "advmod", "block", "delimiter",
+        "cls", "sep", "rare", "same_word", "same_word:other_segment", "siblings", "question_mark", "first",
     } <= set(known_sieves())  # fmt: skip
     assert set(known_features()) == {"noun", "verb", "pronoun", "subject", "object", "negation", "cls", "sep", "punct"}
     assert set(known_pairs()) == {"verb->subject", "subject->verb", "noun->pronoun", "pronoun->noun"}
@@ -76,7 +86,8 @@ def test_equal_to_loops_on_made_text() -> None:
     planted = planted_model([["uniform"]], words=[w for e in battery_examples() for w in e.all_words])
     compare(planted.encode(battery_examples()))
     tricky = [
-        Example(words=("the", "unbelievable", "cat"), words_pair=("a", "playing", "cat", "?"), heads=(2, 2, -1, 4, 5, -1, 5),
+        Example(words=("the", "unbelievable", "cat"), words_pair=("a", "playing", "cat", "?"),
+                heads=(2, 2, -1, 4, 5, -1, 5),
                 relations=("det", "amod", "root", "nsubj:pass", "advmod", "root", "punct")),
         Example(words=("playing",), heads=(-1,), relations=("root",)),
         Example(text="the cat sees a cat ?"),
@@ -174,7 +185,8 @@ def test_own_features() -> None:
     )
     (row,) = rows_of(example)
     made = parse_features(
-        "play: upos=verb & lemma=PLAY|run; other: upos!=VERB ; clause: relation=acl; sub: relation=acl:relcl; edge: token=cls|sep; inner: token!=cls"
+        "play: upos=verb & lemma=PLAY|run; other: upos!=VERB ; clause: relation=acl; sub: relation=acl:relcl; "
+        "edge: token=cls|sep; inner: token!=cls"
     )
     assert made["play"].tokens(row).tolist() == [False, False, True, True, False, False]
     assert made["other"].tokens(row).tolist() == [False, True, False, False, True, False]
@@ -281,9 +293,8 @@ def test_the_documented_sieves_work_as_they_stand(tmp_path: Path) -> None:
 
 def test_a_sieve_of_ones_own_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
-    file.write_text(
-        "from headwise.analyses.roles.sieves import sieve\n@sieve('cats', 'cats')\ndef cats(i, j):\n    return j.piece == 'cat'\n"
-    )
+    cats = "@sieve('cats', 'cats')\ndef cats(i, j):\n    return j.piece == 'cat'\n"
+    file.write_text(IMPORT + cats)
     try:
         load_sieves(str(file))
         (row,) = rows_of(Example(text="the cat sees a dog"))
@@ -303,10 +314,10 @@ def test_a_sieve_of_ones_own_from_a_file(tmp_path: Path) -> None:
     finally:
         forget_sieve("cats")
         forget_sieve("seers")
-    (tmp_path / "taken.py").write_text(
-        "from headwise.analyses.roles.sieves import sieve\n@sieve('local', 'mine')\ndef local(i, j):\n    return j.cls\n"
-    )
-    with pytest.raises(ParameterError, match="Two sieves are called 'local'"):
+    (tmp_path / "taken.py").write_text(IMPORT + cats.replace("'cats', ", "'local', "))
+    with pytest.raises(
+        ParameterError, match=r"Two sieves are called 'local' \(in headwise.*builtin and in .*taken.py\)"
+    ):
         load_sieves(str(tmp_path / "taken.py"))
     (tmp_path / "bad.py").write_text("1/0")
     with pytest.raises(ParameterError, match=r"cannot be loaded .ZeroDivisionError"):
@@ -319,3 +330,44 @@ def test_a_sieve_of_ones_own_from_a_file(tmp_path: Path) -> None:
         sieve("two words", "")
     with pytest.raises(ParameterError, match="Did you mean 'local'"):
         find_sieve("locale")
+
+
+def test_names_that_clash_are_refused_in_every_list(tmp_path: Path) -> None:
+    cats = "@sieve('cats', 'cats')\ndef cats(i, j):\n    return j.piece == 'cat'\n"
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(IMPORT + cats)
+    (tmp_path / "twice.py").write_text(IMPORT + cats.replace("'cats', ", "'two', ") * 2)
+    try:
+        load_sieves(str(tmp_path / "a" / "mine.py"))
+        with pytest.raises(ParameterError, match=r"'cats' \(in .*a.mine.py and in .*b.mine.py\)"):
+            load_sieves(
+                str(tmp_path / "b" / "mine.py")
+            )  # the same name of file and function: another sieve all the same
+        with pytest.raises(ParameterError, match="Two sieves are called 'two'"):
+            load_sieves(str(tmp_path / "twice.py"))
+
+        def define(answer: bool) -> None:
+            @sieve("again", "a cell that is run twice")
+            def again(i: Tokens, j: Tokens) -> np.ndarray:
+                return np.full((1, j.position.size), answer)
+
+        define(False)
+        define(True)  # replaces itself
+        (row,) = rows_of(Example(text="the cat"))
+        assert sieve_matrix(find_sieve("again"), row).all()
+        with pytest.raises(ParameterError, match="Two sieves are called 'again'"):
+            sieve("again", "")(lambda i, j: j.cls)
+    finally:
+        for name in ("cats", "two", "again"):
+            forget_sieve(name)
+    for text in ("noun: upos=NOUN", "mine: upos=NOUN; mine: upos=VERB"):
+        with pytest.raises(ParameterError, match="Two features are called"):
+            parse_features(text)
+    for text in ("mine: noun -> verb; mine: verb -> noun", "noun->pronoun: noun -> verb"):
+        with pytest.raises(ParameterError, match="Two pairs are called"):
+            parse_pairs(text, known_features())
+
+
+def test_a_relation_has_one_sieve() -> None:
+    assert find_sieve("relation:det") is find_sieve("relation:det")  # a batch's matrices are remembered by it

@@ -1,4 +1,5 @@
-"""`token_pairs`: equal to loops over pairs of tokens; a head that only knows distances has no excess, one that knows the tree has."""
+"""`token_pairs`: equal to loops over pairs of tokens; a head that only knows distances has no excess, one that knows
+the tree has."""
 
 from __future__ import annotations
 

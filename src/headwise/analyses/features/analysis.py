@@ -1,4 +1,4 @@
-"""How much attention tokens of a kind receive: nouns, verbs, subjects, negations, special tokens (Kovaleva et al. 2019, §4.4-4.5)."""
+"""How much attention nouns, verbs, subjects, negations, special tokens receive (Kovaleva et al. 2019, §4.4-4.5)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from headwise.text.encode import Batch
 class Features(ItemObserver):
     """Attention that tokens of a feature receive.
 
-    For a token t of the feature (every piece is a token), `a(t) = Σ_i A[i, t] / n`; of an input with several such tokens
-    the largest; inputs without any are left out; the mean over inputs. A uniform head of an encoder gives `1/n`.
+    For a token t of the feature (every piece is a token), `a(t) = Σ_i A[i, t] / n`; of an input with several such
+    tokens the largest; inputs without any are left out; the mean over inputs. A uniform head of an encoder gives `1/n`.
 
     - `attention[layer, head, feature]`: from all tokens, with `attention_n` and a 95 % interval;
       `uniform[layer, feature]`: what uniform attention would give on the same inputs;
@@ -38,11 +38,11 @@ class Features(ItemObserver):
     Parameters
     ----------
     features : sequence of str or str, optional
-        Only these (a string: names with commas between): noun, verb, pronoun, subject, object, negation, cls, sep, punct,
-        and those of `extra`; all by default.
+        Only these (a string: names with commas between): noun, verb, pronoun, subject, object, negation, cls, sep,
+        punct, and those of `extra`; all by default.
     extra : str, optional
-        Features of your own, `name: key=value|value & key!=value`, with `;` between them; keys are upos, relation, lemma,
-        form and token. For instance `modal: upos=AUX & lemma=can|may|must; proper: upos=PROPN`.
+        Features of your own, `name: key=value|value & key!=value`, with `;` between them; keys are upos, relation,
+        lemma, form and token. For instance `modal: upos=AUX & lemma=can|may|must; proper: upos=PROPN`.
     """
 
     features: tuple[str, ...] | str = ()
@@ -126,7 +126,7 @@ class Features(ItemObserver):
 
 
 def largest(values: Tensor, masks: Tensor) -> Tensor:
-    """The largest of `values[example, head, token]` over the tokens of each feature, `[example, head, feature]`; NaN without any."""
+    """The largest of `values[example, head, token]` of each feature, `[example, head, feature]`; NaN without any."""
     inside = torch.where(masks[:, None], values[:, :, None], -torch.inf).amax(-1)
     return torch.where(inside.isinf(), torch.nan, inside)
 

@@ -1,4 +1,4 @@
-"""Features of tokens: named sets of tokens given by predicates on parts of speech, relations, lemmas and forms (Kovaleva et al. 2019, §4.4)."""
+"""Named sets of tokens: predicates on parts of speech, relations, lemmas and forms (Kovaleva et al. 2019, §4.4)."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Feature:
 
 
 def of_words(row: Encoded, words: np.ndarray) -> np.ndarray:
-    """Bool `[token]` from bool `[word]`: every piece of a chosen word; none where words are not known or do not align."""
+    """Bool `[token]` from bool `[word]`: every piece of a chosen word; none where words do not align."""
     if not row.aligned or not len(words):
         return np.zeros(len(row), dtype=bool)
     found: np.ndarray = np.append(words, False)[row.word]  # the last entry is what NO_WORD, −1, finds
@@ -120,7 +120,7 @@ def of_words(row: Encoded, words: np.ndarray) -> np.ndarray:
 
 
 def negation(row: Encoded) -> np.ndarray:
-    """Words of the paper's list, by their lower-cased form; forms that the corpus splits (`do n't`, `don ' t`) are rejoined, and both apostrophes count."""
+    """Words of the paper's list, in lower case; forms that the corpus splits (`do n't`, `don ' t`) are rejoined."""
     example = row.example
     words = [word.lower().replace("’", "'") for word in example.all_words]
     first = len(example.words or ())
@@ -167,8 +167,8 @@ def parse_features(text: str) -> dict[str, Feature]:
 def parse_feature(text: str, about: str = "", own: bool = False) -> Feature:
     """A feature from `name: key=value|value & key!=value`.
 
-    Keys are `upos`, `relation`, `lemma`, `form` (of the token's word; lemma and form in lower case) and `token` (`cls`, `sep`, `punct`).
-    """
+    Keys are `upos`, `relation`, `lemma`, `form` (of the token's word; lemma and form in lower case) and `token` (`cls`,
+    `sep`, `punct`)."""
     name, colon, predicate = text.partition(":")
     name = name.strip()
     if not colon or not re.fullmatch(r"[A-Za-z]\w*", name):

@@ -1,4 +1,4 @@
-"""Heads that link a frame's target to its elements, against the same links moved along the sentence (Kovaleva et al. 2019, §4.2)."""
+"""Heads that link a frame's target to its elements, against links moved elsewhere (Kovaleva et al. 2019, §4.2)."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ COUNTS = (
 class Frames(Observer):
     """Weights between a frame's target and its elements.
 
-    Of each sentence the links (target, core element) that pass the filters; every pair of their pieces (i of the target, j
-    of the element) counts.
+    Of each sentence the links (target, core element) that pass the filters; every pair of their pieces (i of the
+    target, j of the element) counts.
 
-    - `score[layer, head]`: the largest `A[i, j]` over the pairs of all links of a sentence, then the mean over sentences;
-      `score_reverse`: of `A[j, i]`; `score_both`: of the larger; each with `_n`, `_low`, `_high`. A decoder's pairs count
-      where they are visible;
+    - `score[layer, head]`: the largest `A[i, j]` over the pairs of all links of a sentence, then the mean over
+      sentences; `score_reverse`: of `A[j, i]`; `score_both`: of the larger; each with `_n`, `_low`, `_high`. A
+      decoder's pairs count where they are visible;
     - `above[layer, head]`: the score lies above the `percentile`-th percentile of all heads' (the paper's rule; the
       attribute `cut` is that value);
     - `p_value`, `reverse_p_value`, `both_p_value[layer, head]`: a permutation test. Every link is moved along its
-      sentence, target and element together, by a random number of tokens, so that all distances stay what they are; p is
-      the share of `permutations` whose mean score is at least as large. `p_adjusted` and so on: corrected over heads by
-      the largest standardised score of each permutation (Westfall and Young). `expected`, `expected_reverse`,
+      sentence, target and element together, by a random number of tokens, so that all distances stay what they are; p
+      is the share of `permutations` whose mean score is at least as large. `p_adjusted` and so on: corrected over heads
+      by the largest standardised score of each permutation (Westfall and Young). `expected`, `expected_reverse`,
       `expected_both`: the mean over permutations;
-    - `by_frame[layer, head, frame]`, `by_element[layer, head, element]`: `score` for the sentences and links of each, with
-      `_n`, `_low`, `_high`.
+    - `by_frame[layer, head, frame]`, `by_element[layer, head, element]`: `score` for the sentences and links of each,
+      with `_n`, `_low`, `_high`.
 
     Parameters
     ----------

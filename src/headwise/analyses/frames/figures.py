@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -23,31 +24,29 @@ _LH = ("layer", "head")
     "frames",
     name="heads",
     title="Heads that link a frame's target to its elements",
-    caption="Each cell is one head: the largest weight from a target to one of its core elements, mean over sentences, and how far that is "
-    "above what the same links give elsewhere in their "
-    "sentences at the same distances. Heads above the 99th percentile are named.",
+    caption="Each cell is one head: the largest weight from a target to one of its core elements, mean over "
+    "sentences, and how far that is above what the same links give elsewhere in their sentences at the same "
+    "distances. Heads above the 99th percentile are named.",
     paper="Kovaleva et al. 2019, Fig 3",
     needs=("score",),
 )
 def frame_scores(dataset: xr.Dataset) -> Figure:
-    """`score[layer, head]` and, where the permutation test was made, `score − expected`; the heads of `above` and their p-values are named below."""
+    """`score[layer, head]` and, where the permutation test was made, `score − expected`.
+
+    The heads of `above` and their p-values are named below.
+    """
     score = data.values(dataset, "score", _LH)
     coords = {side: data.numbers(dataset, side) for side in _LH}
     panels = {"target to element": xr.DataArray(score, dims=_LH, coords=coords)}
     tested = "expected" in dataset.variables
     if tested:
-        panels["beyond moved links"] = xr.DataArray(
-            score - data.values(dataset, "expected", _LH), dims=_LH, coords=coords
-        )
+        beyond = score - data.values(dataset, "expected", _LH)
+        panels["beyond moved links"] = xr.DataArray(beyond, dims=_LH, coords=coords)
     named = []
     for layer, head in zip(*np.nonzero(data.values(dataset, "above", _LH) > 0), strict=True):
         p = f", p = {data.values(dataset, 'p_adjusted', _LH)[layer, head]:.3f} corrected" if tested else ""
-        named.append(
-            (
-                score[layer, head],
-                f"{head_name(coords['layer'][layer], coords['head'][head])} {score[layer, head]:.3f}{p}",
-            )
-        )
+        name = head_name(coords["layer"][layer], coords["head"][head])
+        named.append((score[layer, head], f"{name} {score[layer, head]:.3f}{p}"))
     best = "; ".join(text for _, text in sorted(named, reverse=True))
     notes = [
         data.source_text(dataset),
@@ -65,7 +64,7 @@ def frame_annotation(example: Example) -> Figure:
 
     Parameters
     ----------
-    example
+    example : Example
         An example with `words` and `frames`.
     """
     if not example.frames:
@@ -73,8 +72,7 @@ def frame_annotation(example: Example) -> Figure:
     with style.context():
         words = list(example.all_words)
         gap = 0.09
-        widths = [style.text_width(word, style.LARGE) for word in words]
-        starts = np.concatenate([[0.0], np.cumsum([w + gap for w in widths])])
+        starts = np.concatenate([[0.0], np.cumsum([style.text_width(word, style.LARGE) + gap for word in words])])
         total = max(float(starts[-1]), 2.2)
         fig = style.new_figure(min(total + 0.5, style.PAGE), 1.45)
         ax = fig.subplots()
@@ -83,44 +81,21 @@ def frame_annotation(example: Example) -> Figure:
         ax.axis("off")
         for word, start in zip(words, starts, strict=False):
             ax.text(start, 0, word, ha="left", va="center", fontsize=style.LARGE)
-        drawn: set[tuple[int, int, str]] = set()
+        boxes: dict[tuple[int, int, str], tuple[str, int, str]] = {}  # each once: (span, label) -> colour, side, line
         for number, link in enumerate(example.frames):
-            for (a, b), label, colour, up in (
-                (link.target, link.frame, style.INK, 1),
-                (link.span, link.element, style.cycle(style.OKABE_ITO, number), -1),
-            ):
-                if (a, b, label) in drawn:
-                    continue
-                drawn.add((a, b, label))
-                left, right = starts[a] - 0.035, starts[b] - gap + 0.035
-                ax.add_patch(
-                    Rectangle(
-                        (left, -0.22),
-                        right - left,
-                        0.44,
-                        fill=False,
-                        edgecolor=colour,
-                        linewidth=1.1,
-                        linestyle="-" if link.core or up > 0 else ":",
-                    )
-                )
-                ax.text(
-                    (left + right) / 2,
-                    0.36 * up,
-                    label.replace("_", " "),
-                    ha="center",
-                    va="bottom" if up > 0 else "top",
-                    fontsize=style.SMALL,
-                    color=colour,
-                    fontweight="bold",
-                )
-        style.annotate_figure(
-            fig,
-            "",
-            [
-                f"Frame: {example.frames[0].frame.replace('_', ' ')}; above: the target; below: its elements (dotted: not core)"
-            ],
-        )
+            element = style.cycle(style.OKABE_ITO, number), -1, "-" if link.core else ":"
+            boxes.setdefault((*link.target, link.frame), (style.INK, 1, "-"))
+            boxes.setdefault((*link.span, link.element), element)
+        for (a, b, label), (colour, up, line) in boxes.items():
+            left, right = starts[a] - 0.035, starts[b] - gap + 0.035
+            box: dict[str, Any] = {"fill": False, "edgecolor": colour, "linewidth": 1.1, "linestyle": line}
+            ax.add_patch(Rectangle((left, -0.22), right - left, 0.44, **box))
+            name: dict[str, Any] = {"fontsize": style.SMALL, "color": colour, "fontweight": "bold"}
+            low = "bottom" if up > 0 else "top"
+            ax.text((left + right) / 2, 0.36 * up, label.replace("_", " "), ha="center", va=low, **name)
+        frame = example.frames[0].frame.replace("_", " ")
+        note = f"Frame: {frame}; above: the target; below: its elements (dotted: not core)"
+        style.annotate_figure(fig, "", [note])
         return style.finish(fig)
 
 
@@ -132,54 +107,54 @@ def frame_heads(
     elements: Sequence[int],
     heads: Sequence[tuple[int, int]] | None = None,
 ) -> Figure:
-    """The two best heads on one sentence: each head's map, and where the target's attention goes (the sides of Kovaleva et al. 2019, Fig 3).
+    """The two best heads on one sentence: each head's map, and where the target's attention goes.
+
+    The sides of Kovaleva et al. 2019, Fig 3.
 
     Parameters
     ----------
-    dataset
+    dataset : xarray.Dataset
         The group `frames` of an atlas, which says which heads are best.
-    tokens, maps
-        The sentence's tokens, and its maps `[layer, head, query, key]`.
-    target, elements
+    tokens : sequence of str
+        The sentence's tokens.
+    maps : numpy.ndarray
+        Its maps `[layer, head, query, key]`.
+    target, elements : sequence of int
         Positions of the tokens of the target and of its elements.
-    heads
+    heads : sequence of (int, int), optional
         (layer, head) pairs to draw instead of the two best.
     """
     maps = np.asarray(maps, dtype=float)
-    if maps.ndim != 4 or maps.shape[2:] != (len(tokens), len(tokens)):
+    count = len(tokens)
+    if maps.ndim != 4 or maps.shape[2:] != (count, count):
         raise ParameterError(
-            f"`maps` must be [layer, head, {len(tokens)}, {len(tokens)}] for these tokens; it is {list(maps.shape)}."
+            f"`maps` must be [layer, head, {count}, {count}] for these tokens; it is {list(maps.shape)}."
         )
     score = data.values(dataset, "score", _LH)
     if heads is None:
         order = np.argsort(-np.nan_to_num(score, nan=-1.0).ravel(), kind="stable")[:2]
         heads = [(int(i) // score.shape[1], int(i) % score.shape[1]) for i in order]
+    colours = [style.VERMILION if position in set(elements) else style.PALE for position in range(count)]
+    slanted: dict[str, Any] = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"}
+    framed: dict[str, Any] = {"fill": False, "edgecolor": style.VERMILION, "linewidth": 1.0}
     with style.context():
         fig = style.new_figure(style.PAGE, 4.4)
         axes = fig.subplots(2, len(heads), height_ratios=[2.4, 1], squeeze=False)
-        for column, (layer, head) in enumerate(heads):
-            plane, top, low = maps[layer, head], axes[0, column], axes[1, column]
+        for (layer, head), top, low in zip(heads, *axes, strict=True):
+            plane = maps[layer, head]
             top.imshow(plane, cmap=style.SEQUENTIAL, vmin=0, aspect="auto")
-            top.set_xticks(range(len(tokens)), tokens, rotation=60, ha="right", rotation_mode="anchor")
-            top.set_yticks(range(len(tokens)), tokens)
+            top.set_xticks(range(count), tokens, **slanted)
+            top.set_yticks(range(count), tokens)
             for position in target:
-                top.add_patch(
-                    Rectangle(
-                        (-0.5, position - 0.5), len(tokens), 1, fill=False, edgecolor=style.VERMILION, linewidth=1.0
-                    )
-                )
-            colours = [style.VERMILION if t in set(elements) else style.PALE for t in range(len(tokens))]
-            low.bar(range(len(tokens)), plane[list(target)].max(0), color=colours)
-            low.set_xticks(range(len(tokens)), tokens, rotation=60, ha="right", rotation_mode="anchor")
+                top.add_patch(Rectangle((-0.5, position - 0.5), count, 1, **framed))
+            low.bar(range(count), plane[list(target)].max(0), color=colours)
+            low.set_xticks(range(count), tokens, **slanted)
             low.set_ylabel("weight")
             top.set_title(f"{head_name(layer, head)} (score {score[layer, head]:.3f})")
-        style.annotate_figure(
-            fig,
-            "The heads that link targets to elements most",
-            [
-                data.source_text(dataset),
-                "Above: each map, dark for no weight to bright for its own largest; framed: the target's row. Below: the weights of that row; red: its elements. "
-                "One sentence, so no interval",
-            ],
+        how = (
+            "Above: each map, dark for no weight to bright for its own largest; framed: the target's row. "
+            "Below: the weights of that row; red: its elements. One sentence, so no interval"
         )
+        title = "The heads that link targets to elements most"
+        style.annotate_figure(fig, title, [data.source_text(dataset), how])
         return style.finish(fig)

@@ -1,4 +1,4 @@
-"""Frame links of a batch as pairs of tokens, at their own place and at every other place of the sentence, and what is kept of each."""
+"""Frame links of a batch as pairs of tokens, at their own and every other place of a sentence, and what is kept."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ LINKS_AT_MOST = 10_000  # of one example: a link's key is its example's number t
 class Links:
     """The links of a batch.
 
-    A *place* is a link at one position: group `g` of `forward` (target to element) and of `backward` holds its pairs of pieces. `own[link]` is the link's true place,
-    `first[link]` and `choices[link]` where its places begin and how many there are, `sentence[link]` the number of its sentence among those used.
+    A *place* is a link at one position: group `g` of `forward` (target to element) and of `backward` holds its pairs of
+    pieces. `own[link]` is the link's true place, `sentence[link]` the number of its sentence among those used.
     """
 
     forward: TokenPairs
@@ -119,7 +119,7 @@ def _passes(link: FrameLink, asked: Frames) -> bool:
 
 
 def _room(row: Encoded, target: np.ndarray, element: np.ndarray) -> tuple[int, int]:
-    """By how many tokens a link can be moved back and forth so that all of it stays on ordinary tokens of its segment."""
+    """By how many tokens a link can be moved back and forth so that all of it stays within its segment."""
     both = np.concatenate([target, element])
     segments = np.unique(row.segment[both])
     if len(segments) > 1:

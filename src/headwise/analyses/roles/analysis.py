@@ -1,4 +1,4 @@
-"""Roles of heads as tested statements: how much more than average a head attends to what a role names (Pande et al. 2021)."""
+"""Roles of heads, tested: how much more than average a head attends to what a role names (Pande et al. 2021)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class Roles(ItemObserver):
     """Sieve bias of every head for every role, tested.
 
     For a token t whose sieve S(t) ∩ V(t) is not empty, `β(t) = (mean of A[t, j] over the sieve) / (mean of A[t, j] over
-    V(t))`: 1 for uniform attention. The score of an input is the mean over those tokens; inputs without any are left out.
+    V(t))`: 1 for uniform attention. The score of an input is the mean over those tokens; inputs without any are left
+    out.
 
     - `bias[layer, head, role]`: mean score over inputs, with `bias_n` and a 95 % interval; `spread`, the standard
       deviation (ddof 1); `effect`, `(bias − τ) / spread`;
@@ -50,12 +51,12 @@ class Roles(ItemObserver):
       `overlap_p_value` (and adjusted): the overlap is larger than that of two random sets of these sizes;
       `overlap_in_layer_p_value`: with the number of heads of each role in each layer kept;
     - `spearman[role, role_b]`: rank correlation of mean scores across heads;
-    - `per_layer[layer, role]`: heads with the role; `skills`, `coarse_skills[layer, head]`: how many of the paper's nine
-      and of its four roles a head has; `multi_skilled[layer]`: heads with two or more of the nine.
+    - `per_layer[layer, role]`: heads with the role; `skills`, `coarse_skills[layer, head]`: how many of the paper's
+      nine and of its four roles a head has; `multi_skilled[layer]`: heads with two or more of the nine.
 
-    Attributes: `tau`, `tau_mean` (the mean it comes from), `tau_rule`, `unskilled` (share of heads with none of the four
-    roles), `roles_not_computed` (the corpus or model lacks what they need), `matched_nothing` (roles whose sieve is empty
-    on every input).
+    Attributes: `tau`, `tau_mean` (the mean it comes from), `tau_rule`, `unskilled` (share of heads with none of the
+    four roles), `roles_not_computed` (the corpus or model lacks what they need), `matched_nothing` (roles whose sieve
+    is empty on every input).
 
     Parameters
     ----------
@@ -104,8 +105,9 @@ class Roles(ItemObserver):
         load_sieves(self.plugin)
         names = {sieve.name for sieve in self.chosen()}
         if self.tau is None and not names & set(COARSE):
+            coarse = ", ".join(COARSE)
             raise ParameterError(
-                f"`tau` must be given where none of {', '.join(COARSE)}, whose scores it comes from, is among the sieves."
+                f"`tau` must be given where none of {coarse}, whose scores it comes from, is among the sieves."
             )
 
     def chosen(self) -> tuple[Sieve, ...]:
@@ -183,8 +185,8 @@ class Roles(ItemObserver):
 
 
 class Shares:
-    """The sieves of a block of rows, divided by their sizes: one product with the weights gives every head's sum of β for
-    every role."""
+    """The sieves of a block of rows, divided by their sizes: one product with the weights gives every head's sum of β
+    for every role."""
 
     def __init__(self, sieves: Tensor) -> None:
         self.sieves = sieves  # bool [example, role, row, key]
@@ -192,8 +194,8 @@ class Shares:
         self._parts: tuple[Tensor, Tensor, Tensor] | None = None
 
     def score(self, weights: Tensor, visible: Tensor) -> dict[str, Tensor]:
-        """`total[example, head, role]`, the sum of β(t) over rows, and `count[example, 1 or head, role]`, the rows whose
-        sieve is not empty; `most[example, role]`, the sum of the largest β(t) there could be."""
+        """`total[example, head, role]`, the sum of β(t) over rows, and `count[example, 1 or head, role]`, the rows
+        whose sieve is not empty; `most[example, role]`, the sum of the largest β(t) there could be."""
         shared = visible.shape[1] == 1  # some models have a window of its own for each head
         groups = [slice(None)] if shared else [slice(h, h + 1) for h in range(weights.shape[1])]
         totals, counts, mosts = [], [], []
@@ -205,8 +207,8 @@ class Shares:
         return {"total": torch.cat(totals, 1), "count": torch.cat(counts, 1), "most": mosts[0]}
 
     def _divided(self, visible: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """`[example, row · key, role]`: |V(t)| / |S(t) ∩ V(t)| on the sieve, 0 elsewhere; kept for the next layer, which
-        mostly sees the same keys."""
+        """`[example, row · key, role]`: |V(t)| / |S(t) ∩ V(t)| on the sieve, 0 elsewhere; kept for the next layer,
+        which mostly sees the same keys."""
         if self._parts is not None and self._visible is not None and torch.equal(self._visible, visible):
             return self._parts
         inside = self.sieves & visible[:, None]
@@ -220,8 +222,8 @@ class Shares:
 
 
 def _shares(batch: Batch, sieves: tuple[Sieve, ...], start: int, stop: int) -> Shares:
-    """The sieves depend on the batch, not on the layer: they are built once for all layers. Where rows come in blocks only
-    the last block is kept, so that memory stays linear in length."""
+    """The sieves depend on the batch, not on the layer: they are built once for all layers. Where rows come in blocks
+    only the last block is kept, so that memory stays linear in length."""
     last = batch.remember(("roles", sieves), dict[tuple[int, int], Shares])
     if (start, stop) not in last:
         last.clear()

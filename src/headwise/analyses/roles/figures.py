@@ -50,8 +50,8 @@ def memberships(dataset: xr.Dataset, roles: Sequence[str]) -> np.ndarray:
 
 
 def notes_on(dataset: xr.Dataset, roles: Sequence[str], how: str, wanted: Sequence[str] = COARSE) -> list[str]:
-    """The small print of a figure that shows these roles: model and corpus, how many inputs are behind them, τ; how to read
-    it; which of the wanted roles are not there or could not be had by any head."""
+    """The small print of a figure that shows these roles: model and corpus, how many inputs are behind them, τ; how to
+    read it; which of the wanted roles are not there or could not be had by any head."""
     labels, tau = data.labels(dataset, "role"), dataset.attrs.get("tau")
     kept = [place for place, role in enumerate(labels) if role in roles]
     lacking = [role for role in wanted if role not in shown_roles(dataset, wanted)]
@@ -77,9 +77,10 @@ def notes_on(dataset: xr.Dataset, roles: Sequence[str], how: str, wanted: Sequen
     "roles",
     name="scores",
     title="Scores and p-values of all heads",
-    caption="(a) Sieve bias of every head on every input, as a cumulative share, by role: 1 is uniform attention, the dashed "
-    "line is τ. (b) The p-values of all heads and roles: near 0 the head has the role, near 1 it has not; few lie between. "
-    "(c) One head's scores over inputs: the head and role whose test is least decided, where a mean alone would mislead.",
+    caption="(a) Sieve bias of every head on every input, as a cumulative share, by role: 1 is uniform attention, the "
+    "dashed line is τ. (b) The p-values of all heads and roles: near 0 the head has the role, near 1 it has not; few "
+    "lie between. (c) One head's scores over inputs: the head and role whose test is least decided, where a mean "
+    "alone would mislead.",
     paper="Pande et al. 2021, Fig 2-3",
     needs=("bias",),
 )
@@ -156,9 +157,9 @@ def _layer_ticks(ax: Axes, dataset: xr.Dataset, most: int) -> None:
     "roles",
     name="grid",
     title="The roles of every head",
-    caption="One square per head, one row per layer (0 at the top), divided into nine: each small square stands for a role, "
-    "always at the same place, and is coloured where the head has it. Heads are sorted within the layer by the number of "
-    "their roles; the number below a square is the head's; the legend lies as the small squares do.",
+    caption="One square per head, one row per layer (0 at the top), divided into nine: each small square stands for a "
+    "role, always at the same place, and is coloured where the head has it. Heads are sorted within the layer by the "
+    "number of their roles; the number below a square is the head's; the legend lies as the small squares do.",
     paper="Pande et al. 2021, Fig 5",
     needs=("bias",),
 )
@@ -243,8 +244,8 @@ def roles_by_layer(dataset: xr.Dataset) -> Figure:
     "roles",
     name="bias",
     title="Sieve bias of every head",
-    caption="Mean sieve bias for the four coarse roles, as a power of two: 0 is uniform attention, 1 twice as much as the "
-    "average token gets.",
+    caption="Mean sieve bias for the four coarse roles, as a power of two: 0 is uniform attention, 1 twice as much as "
+    "the average token gets.",
     paper="Pande et al. 2021, sieve bias score",
     needs=("bias",),
 )
@@ -267,8 +268,8 @@ def bias_maps(dataset: xr.Dataset) -> Figure:
     "roles",
     name="tau",
     title="Roles at other thresholds",
-    caption="How many heads have each of the four roles when τ is set to other values; the dashed line is the τ in use. The "
-    "grey line is the share of heads with none of them.",
+    caption="How many heads have each of the four roles when τ is set to other values; the dashed line is the τ in "
+    "use. The grey line is the share of heads with none of them.",
     paper="Pande et al. 2021, choice of τ",
     needs=("sweep",),
 )

@@ -28,8 +28,9 @@ from headwise.plots.registry import figure
     "roles",
     name="overlap",
     title="Heads with several roles",
-    caption="Each column is a set of heads that have just the roles marked by filled dots; the bar above says how many. The "
-    "bars at the left are all heads of a role. Heads without any of these roles stand in the column without a filled dot.",
+    caption="Each column is a set of heads that have just the roles marked by filled dots; the bar above says how "
+    "many. The bars at the left are all heads of a role. Heads without any of these roles stand in the column without "
+    "a filled dot.",
     paper="Pande et al. 2021, Fig 4 (as an UpSet plot)",
     needs=("bias",),
 )
@@ -107,8 +108,8 @@ _NAMES = ((0.02, 0.16), (0.19, 0.90), (0.80, 0.90), (0.98, 0.16))
     "roles",
     name="venn",
     title="Heads with several roles, as a Venn diagram",
-    caption="Every region holds the heads that have just the roles whose ellipses cover it; the number outside is that of "
-    "heads with none of the four roles.",
+    caption="Every region holds the heads that have just the roles whose ellipses cover it; the number outside is "
+    "that of heads with none of the four roles.",
     paper="Pande et al. 2021, Fig 4",
     needs=("bias",),
 )

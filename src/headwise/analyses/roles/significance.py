@@ -1,4 +1,4 @@
-"""From scores of heads on inputs to roles: τ, tests, corrections, the sweep over τ, overlaps of roles, roles by layer."""
+"""From scores of heads on inputs to roles: τ, tests, corrections, the sweep over τ, overlaps, roles by layer."""
 
 from __future__ import annotations
 
@@ -119,8 +119,8 @@ def pooled_mean(mean: np.ndarray, count: np.ndarray, roles: Sequence[str]) -> fl
 
 
 def without_rounding(mean: np.ndarray, variance: np.ndarray, tau: float) -> tuple[np.ndarray, np.ndarray]:
-    """Means and variances in which rounding plays no part: a uniform head has a bias of 1 on every input, and must not be
-    significantly above 1."""
+    """Means and variances in which rounding plays no part: a uniform head has a bias of 1 on every input, and must not
+    be significantly above 1."""
     scale = np.maximum(np.abs(mean), 1.0)
     variance = np.where(np.sqrt(variance) <= ROUNDING * scale, 0.0, variance)
     at_tau = (variance == 0) & (np.abs(mean - tau) <= ROUNDING * scale)

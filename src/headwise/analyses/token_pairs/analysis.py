@@ -1,4 +1,4 @@
-"""Attention between two kinds of words, against what the head gives at the same distance anyway (Kovaleva et al. 2019, §4.5)."""
+"""Attention between two kinds of words, against what the distance gives anyway (Kovaleva et al. 2019, §4.5)."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class TokenPairAttention(ItemObserver):
         Only these (a string: names with commas between): verb->subject, subject->verb (over nsubj arcs), noun->pronoun,
         pronoun->noun (all of a sentence), and those of `extra`.
     extra : str, optional
-        Pairs of your own: `name: A -> B`, or `name: A -> B by RELATION` for words joined by an arc (`down`: A is the head;
-        `up`: B is), with `;` between them. A and B are features (noun, verb, ...), `any`, or predicates:
-        `aux: upos=AUX -> verb by aux; det: upos=DET -> noun up det`.
+        Pairs of your own: `name: A -> B`, or `name: A -> B by RELATION` for words joined by an arc (`down`: A is the
+        head; `up`: B is), with `;` between them. A and B are features (noun, verb, ...), `any`, or predicates: `aux:
+        upos=AUX -> verb by aux; det: upos=DET -> noun up det`.
     correction : str, default "holm"
         `holm`, `benjamini_hochberg` or `none`.
     """

@@ -1,4 +1,4 @@
-"""Kinds of token pairs: from words of one feature to words of another in the same sentence, linked by an arc or not (Kovaleva et al. 2019, §4.5)."""
+"""Kinds of pairs: words of two features in one sentence, linked by an arc or not (Kovaleva et al. 2019, §4.5)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ from headwise.core.errors import ParameterError
 from headwise.text.encode import Encoded
 
 ANY = Feature("any", "any word")
-SYNTAX = "name: A -> B, or name: A -> B by RELATION (down: A is the head; up: B is), where A and B are features, `any`, or predicates, with `;` between pairs"
+SYNTAX = (
+    "name: A -> B, or name: A -> B by RELATION (down: A is the head; up: B is), where A and B are features, `any`, "
+    "or predicates, with `;` between pairs"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Pairs of words from `source` to `target` in the same sentence; with `arc`, only those joined by one of `relations`.
+    """Pairs of words from `source` to `target` in the same sentence; with `arc`, only those joined by one of
+    `relations`.
 
     `arc` is `down` (the source is the head), `up` (the target is), `by` (either) or empty.
     """
@@ -79,7 +83,7 @@ def known_pairs() -> dict[str, Pair]:
 
 
 def parse_pairs(text: str, features: Mapping[str, Feature]) -> dict[str, Pair]:
-    """Pairs that a user names: `name: A -> B by RELATION`, `;` between them. A and B are names of features, `any`, or predicates as features have them."""
+    """Pairs that a user names, `;` between them; see `SYNTAX`."""
     out: dict[str, Pair] = {}
     for part in filter(str.strip, text.split(";")):
         match = re.fullmatch(

@@ -1,4 +1,4 @@
-"""Sieves: for each token, the set of tokens a head of some role should attend to. One small function each, registered by name."""
+"""Sieves: for each token, the tokens a head of some role should attend to. One small function each, with a name."""
 
 from headwise.analyses.roles.sieves.build import sieve_matrices, sieve_matrix
 from headwise.analyses.roles.sieves.registry import Sieve, find_sieve, known_sieves, load_sieves, sieve

@@ -15,7 +15,7 @@ from headwise.text.encode import Batch, Encoded
 
 
 def sieve_matrix(sieve: Sieve, row: Encoded, start: int = 0, stop: int | None = None) -> np.ndarray:
-    """The matrix of a sieve on one input: bool `[rows, tokens]`, for the looking tokens `start..stop` (all by default)."""
+    """The matrix of a sieve on one input: bool `[rows, tokens]`, for the looking tokens `start..stop` (all if None)."""
     return _checked(sieve, *both_sides(row, start, stop))
 
 

@@ -1,4 +1,4 @@
-"""The built-in sieves: those of Pande et al. 2021 by position, segment, kind of token and dependency, and some that other papers name."""
+"""The built-in sieves: those of Pande et al. 2021 (position, segment, kind, dependency), and some of other papers."""
 
 from __future__ import annotations
 

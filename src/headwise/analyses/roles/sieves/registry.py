@@ -26,7 +26,7 @@ TREE = frozenset({"words", "dependencies"})
 class Sieve:
     """A named sieve: its function and what it needs.
 
-    `function(i, j)` gives a boolean matrix `[rows, tokens]`: True where token i, in this role, should attend to token j.
+    `function(i, j)` gives a boolean matrix `[rows, tokens]`: True where token i, in this role, should attend to j.
     """
 
     name: str
@@ -102,8 +102,8 @@ def sieve(
 
 
 def _again(before: Function, now: Function) -> bool:
-    """Whether a function is an earlier one defined again. A file's are forgotten before it is read again, so in a file it
-    is a second one; lambdas have no name to tell them by."""
+    """Whether a function is an earlier one defined again. A file's are forgotten before it is read again, so in a file
+    it is a second one; lambdas have no name to tell them by."""
     names = [(one.__module__, getattr(one, "__qualname__", "")) for one in (before, now)]
     return names[0] == names[1] and not names[1][0].endswith(".py") and not names[1][1].endswith("<lambda>")
 

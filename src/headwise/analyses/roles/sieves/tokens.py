@@ -15,13 +15,12 @@ from headwise.text.example import ROOT
 class Tokens:
     """One side of an attention map: arrays over tokens that broadcast against the other side.
 
-    A sieve `f(i, j)` gets the looking tokens `i`, whose arrays have the shape `[rows, 1]`, and the tokens looked at `j`,
-    `[1, tokens]`: an expression like `abs(i.position - j.position) <= 2` is the whole matrix.
+    A sieve `f(i, j)` gets the looking tokens `i`, whose arrays have the shape `[rows, 1]`, and the tokens looked at
+    `j`, `[1, tokens]`: an expression like `abs(i.position - j.position) <= 2` is the whole matrix.
 
     `position`, `id`, `segment` (−1 for special tokens) and `word` (−1: no word, or none known) are numbers; `special`,
-    `cls`, `sep`, `punct` are true or false; `piece` (text of the token), `form`, `lemma` (both in lower case), `upos` and
-    `relation` (of the token's word, without subtype) are strings, empty where there is none.
-    """
+    `cls`, `sep`, `punct` are true or false; `piece` (text of the token), `form`, `lemma` (both in lower case), `upos`
+    and `relation` (of the token's word, without subtype) are strings, empty where there is none."""
 
     def __init__(self, row: Encoded, start: int, stop: int, as_column: bool) -> None:
         self.row = row

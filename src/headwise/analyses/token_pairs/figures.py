@@ -1,0 +1,72 @@
+"""Figures of attention between kinds of words (Kovaleva et al. 2019, §4.5)."""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure
+
+from headwise.analyses.features.figures import CELLS, panels_by_label
+from headwise.core.labels import head_name
+from headwise.plots import data
+from headwise.plots.heatmap import heatmap_panels
+from headwise.plots.registry import figure
+
+
+@figure(
+    "token_pairs",
+    name="pairs",
+    title="Attention between kinds of words",
+    caption="The largest weight of such a pair in an input, mean over inputs. Words like these often stand side by "
+    "side, so heads that look at a neighbour score high too: see the excess.",
+    paper="Kovaleva et al. 2019, §4.5",
+    needs=("attention",),
+)
+def pair_maps(dataset: xr.Dataset) -> Figure:
+    """Heat maps `attention[layer, head]`, one for each kind of pair."""
+    notes = [data.source_text(dataset), data.count_text(dataset, "attention"), CELLS]
+    return heatmap_panels(
+        panels_by_label(dataset, "attention", "pair"),
+        title="Largest weight between two kinds of words",
+        label="attention weight",
+        limits=(0.0, None),
+        annotate="none",
+        notes=notes,
+    )
+
+
+@figure(
+    "token_pairs",
+    name="excess",
+    title="Attention between kinds of words, beyond their distance",
+    caption="Mean weight of such pairs minus the head's mean weight at the same distances in the same input: what "
+    "remains is not due to the words being neighbours.",
+    paper="Beyond Kovaleva et al. 2019, §4.5",
+    needs=("excess",),
+)
+def pair_excess(dataset: xr.Dataset) -> Figure:
+    """Heat maps `excess[layer, head]`, one for each kind of pair; the best tested head is named."""
+    panels = panels_by_label(dataset, "excess", "pair")
+    p = data.values(dataset, "p_adjusted", ("pair", "layer", "head"))
+    layers, heads = data.numbers(dataset, "layer"), data.numbers(dataset, "head")
+    best = []
+    for place, name in enumerate(data.labels(dataset, "pair")):
+        if name in panels:
+            excess = panels[name].transpose("layer", "head").values
+            layer, head = np.unravel_index(np.nanargmax(excess), excess.shape)
+            sure = " (p < 0.05 corrected)" if p[place, layer, head] < 0.05 else ""
+            best.append(f"{name}: {head_name(layers[layer], heads[head])} +{excess[layer, head]:.2f}{sure}")
+    notes = [
+        data.source_text(dataset),
+        data.count_text(dataset, "excess"),
+        "Best: " + "; ".join(best),
+        "Mean over inputs; intervals are in the tables",
+    ]
+    return heatmap_panels(
+        panels,
+        title="Attention between two kinds of words beyond their distance",
+        label="excess weight",
+        centre=0.0,
+        annotate="none",
+        notes=notes,
+    )

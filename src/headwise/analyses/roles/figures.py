@@ -252,7 +252,8 @@ def roles_by_layer(dataset: xr.Dataset) -> Figure:
 def bias_maps(dataset: xr.Dataset) -> Figure:
     """Heat maps of `log2 bias[layer, head]` for the coarse roles on one scale."""
     chosen = main_roles(dataset)
-    panels = {role: np.log2(dataset["bias"].sel(role=role).clip(min=2**-6)) for role in chosen}
+    bias = {role: dataset["bias"].sel(role=role).clip(min=2**-6) for role in chosen}
+    panels = {role: array.copy(data=np.log2(array.values)) for role, array in bias.items()}
     how = "Each cell: mean over inputs of one head, cut at 2^−6; intervals are in the tables"
     return heatmap_panels(
         panels,

@@ -9,8 +9,9 @@ import pytest
 
 from headwise import Corpus, HeadModel, make_atlas
 from headwise.analyses.contract import Observer, make_analysis
+from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
-from headwise.run.plan import model_shape, scan
+from headwise.run.plan import model_shape
 from headwise.testing import random_model
 from headwise.testing.corpora import battery_examples
 from headwise.text.encode import batches
@@ -40,7 +41,7 @@ def test_what_layers_share_is_made_once_a_batch_and_not_kept(
     analysis = make_analysis(name, given)
     assert isinstance(analysis, Observer)
     corpus = Corpus.from_examples(battery_examples())
-    states = {name: analysis.start(model_shape(model, scan(corpus, model.encoder)))}
+    states = {name: analysis.start(model_shape(model, EncodedCorpus(corpus, model.encoder).scan))}
     cut = batches([model.encode(example, i) for i, example in enumerate(corpus)], 60, model.pad_id)
     observe_batches(model, cut, [analysis], states)
     assert len(made) == len(cut) > 1  # of several layers each

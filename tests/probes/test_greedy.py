@@ -8,7 +8,8 @@ import torch
 from sklearn.linear_model import Ridge
 
 from headwise.core.errors import ParameterError
-from headwise.probes import ArrayFeatures, greedy_heads
+from headwise.probes import ArrayFeatures, GreedyOptions, greedy_heads
+from headwise.text.tasks import Split
 
 
 def slow(
@@ -53,12 +54,10 @@ def test_greedy_equals_refitting_every_set() -> None:
     right = torch.from_numpy(labels[held])
     found = greedy_heads(
         ArrayFeatures(values),
-        train,
-        held,
+        Split(train, held, []),
         targets[train],
         lambda p: (p.argmax(-1) == right).double().mean(-1),
-        6,
-        penalty=0.01,
+        GreedyOptions(6, penalty=0.01),
     )
     expected = slow(values, targets, train, held, labels, 6, 0.01)
     assert found[0] == expected[0]
@@ -74,11 +73,10 @@ def test_greedy_passes_over_a_copy() -> None:
     right = torch.from_numpy(labels[400:])
     chosen, _ = greedy_heads(
         ArrayFeatures(values),
-        np.arange(400),
-        np.arange(400, 600),
+        Split(np.arange(400), np.arange(400, 600), []),
         np.eye(2)[labels[:400]],
         lambda p: (p.argmax(-1) == right).double().mean(-1),
-        2,
+        GreedyOptions(2),
     )
     assert chosen == [0, 2]
 
@@ -86,7 +84,7 @@ def test_greedy_passes_over_a_copy() -> None:
 def test_candidates_and_limits() -> None:
     values = np.random.default_rng(0).normal(size=(4, 50, 2)).astype(np.float32)
     target = np.random.default_rng(1).normal(size=(30, 1))
-    arguments = (ArrayFeatures(values), np.arange(30), np.arange(30, 50), target, lambda p: p.mean((1, 2)))
-    assert set(greedy_heads(*arguments, 2, candidates=[3, 1])[0]) == {1, 3}
+    arguments = (ArrayFeatures(values), Split(np.arange(30), np.arange(30, 50), []), target, lambda p: p.mean((1, 2)))
+    assert set(greedy_heads(*arguments, GreedyOptions(2, candidates=[3, 1]))[0]) == {1, 3}
     with pytest.raises(ParameterError, match="Between 1 and 4 heads"):
-        greedy_heads(*arguments, 5)
+        greedy_heads(*arguments, GreedyOptions(5))

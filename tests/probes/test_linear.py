@@ -308,4 +308,4 @@ def test_a_test_label_never_trained_counts_as_wrong() -> None:
     names = labels.astype(object)
     names[split.test[:10]] = "rare"
     found = fit_probes(values, names, split, ProbeSettings(solver="lbfgs"))
-    assert not found.correct[:, :10].any()
+    assert not (found.predicted == found.truth)[:, :10].any()

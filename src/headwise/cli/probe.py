@@ -53,29 +53,33 @@ def probe(
 
     from headwise.analyses.probing.analysis import Probing, default_settings
     from headwise.analyses.probing.analysis import probe as probe_tasks
+    from headwise.analyses.probing.fit import ProbingOptions
     from headwise.atlas import Atlas
     from headwise.core.labels import head_name
     from headwise.core.papers import reference
+    from headwise.core.store import Store
     from headwise.models import HeadModel
     from headwise.page.report import write_report
 
     target = out_folder / "atlas.nc"
     common.refuse_existing(target, overwrite)
     opened = HeadModel.open(model, device=device)
-    with common.stoppable("Finished tasks are kept: the same command goes on from there."), common.Watch() as watch:
-        dataset = probe_tasks(
-            opened,
-            list(tasks),
-            settings=replace(default_settings(opened, seed), solver=solver, folds=folds),
-            token=token,
-            pairs=pairs,
-            top=top,
-            random_baseline=random_baseline,
-            limits=(limit, limit, limit),
-            seed=seed,
-            folder=out_folder / ".probing",
-            progress=watch,
-        )
+    options = ProbingOptions(
+        replace(default_settings(opened, seed), solver=solver, folds=folds),
+        token=token,
+        pairs=pairs,
+        top=top,
+        random_baseline=random_baseline,
+        limits=(limit, limit, limit),
+        seed=seed,
+    )
+    identity = {"experiment": "probing", "model": opened.identity()}
+    with (
+        common.stoppable("Finished tasks are kept: the same command goes on from there."),
+        common.Watch() as watch,
+        Store(out_folder / ".probing", identity, fresh=overwrite, say=common.err.print) as store,
+    ):
+        dataset = probe_tasks(opened, list(tasks), options, store=store, progress=watch)
     paper = reference(Probing.paper.key)
     dataset.attrs.update(title=Probing.title, paper=paper.short, section=Probing.paper.section, citation=paper.citation)
     names = [str(name) for name in dataset["task"].values]

@@ -1,27 +1,31 @@
-"""Sentence vectors of every layer and every head from one pass, kept in memory-mapped arrays and resumable shard by shard."""
+"""Sentence vectors of every layer and every head from one pass, kept in a store piece by piece."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.core.errors import InputError, OutputError, ParameterError
-from headwise.core.files import write_atomically
+from headwise.core.checks import one_of
+from headwise.core.errors import InputError, OutputError
+from headwise.core.store import Store, digest_of
 from headwise.models.view import Layer, Rows
-from headwise.text.encode import Batch, batches
+from headwise.text.encode import Batch, Encoded, batches
 from headwise.text.example import Example
+
+if TYPE_CHECKING:
+    from headwise.models.headmodel import HeadModel
 
 TOKENS = ("auto", "first", "last", "mean")
 DTYPES = ("float32", "float16")
-SHARD = 512  # examples written at a time
+PIECE = 512  # examples kept at a time
+IN_MEMORY = 2**30  # vectors of more bytes lie in a file beside their store
 MAX_TOKENS = 4096  # padded tokens of a batch
 
 Report = Callable[[str, int, int], None]
@@ -29,7 +33,7 @@ Report = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vectors:
-    """`heads[layer, head, example, d_head]`: O[l, h] at the sentence's token; `layers[layer, example, hidden]`: what leaves layer l there."""
+    """Vectors at the sentence's token: `heads[layer, head, example, d_head]`, O[l, h], and `layers[layer, example, hidden]`, what leaves l."""
 
     heads: np.ndarray
     layers: np.ndarray
@@ -41,10 +45,9 @@ class Vectors:
         return Vectors(self.heads[:, :, start:stop], self.layers[:, start:stop])
 
 
-def token_rule(model: Any, token: str = "auto") -> str:
-    """Which token stands for the sentence: `first` for encoders with an opening token, `last` real one for decoders, `mean` for encoders without one."""
-    if token not in TOKENS:
-        raise ParameterError(f"`token` must be one of {', '.join(TOKENS)}; it is {token!r}.")
+def token_rule(model: HeadModel, token: str = "auto") -> str:
+    """Which token stands for the sentence: the last real one in decoders, in encoders the first, or the mean where none opens it."""
+    one_of("token", token, TOKENS)
     if token != "auto":
         return token
     if model.causal:
@@ -83,10 +86,11 @@ class _Watcher:
         self.entering.append(pool_tokens(layer.hidden, self.batch.real, self.token).float().cpu())
 
 
-def batch_vectors(model: Any, batch: Batch, token: str) -> tuple[np.ndarray, np.ndarray]:
+def batch_vectors(model: HeadModel, batch: Batch, token: str) -> tuple[np.ndarray, np.ndarray]:
     """[layer, head, example, d_head] and [layer, example, hidden] of one batch.
 
-    The vector of layer l is what enters layer l + 1; of the last layer, the model's own output (after its final norm where it has one).
+    The vector of layer l is what enters layer l + 1; of the last layer, the model's own output (after its final norm
+    where it has one).
     """
     watcher = _Watcher(batch, token)
     output = model.forward(batch, watcher)
@@ -97,46 +101,88 @@ def batch_vectors(model: Any, batch: Batch, token: str) -> tuple[np.ndarray, np.
 
 
 def collect_vectors(
-    model: Any,
+    model: HeadModel,
     examples: Sequence[Example],
-    folder: Path | None = None,
+    store: Store | None = None,
     *,
     token: str = "auto",
     dtype: str = "float32",
     report: Report | None = None,
     what: str = "vectors",
-    key: str = "",
 ) -> Vectors:
     """Run the model once over the examples and keep the vectors of all layers and heads.
 
-    With a folder the arrays are memory-mapped files there. Each shard of examples is written and flushed before it is noted as done (the note is
-    replaced in one step), so that a killed run goes on with the first shard not noted; a folder of another model, other examples or another setting is refused.
+    Parameters
+    ----------
+    model : HeadModel
+        Whose vectors.
+    examples : sequence of Example
+        In the order of the result.
+    store : Store, optional
+        Keeps every 512 examples as a piece, so that a killed run goes on with the first that is missing; pieces of
+        another model, other examples or another setting are made again. Vectors of more than a GiB then lie in a
+        scratch file, put together from the pieces. Without a store all are in memory.
+    token : {"auto", "first", "last", "mean"}, default "auto"
+        What stands for the sentence; see `token_rule`.
+    dtype : {"float32", "float16"}, default "float32"
+        Of the vectors kept.
+    report : callable, optional
+        Told (`what`, done, total) after each piece.
     """
-    if dtype not in DTYPES:
-        raise ParameterError(f"`dtype` must be one of {', '.join(DTYPES)}; it is {dtype!r}.")
+    one_of("dtype", dtype, DTYPES)
     rule = token_rule(model, token)
     encoded = [model.encode(example, i) for i, example in enumerate(examples)]
     shapes = {
         "heads": (model.layers, model.heads, len(encoded), model.d_head),
         "layers": (model.layers, len(encoded), model.hidden),
     }
-    note = _Note(folder, _key(model, examples, rule, dtype, key), len(encoded))
-    arrays = {name: note.array(name, shape, dtype) for name, shape in shapes.items()}
-    vectors = Vectors(arrays["heads"], arrays["layers"])
-    pending = [start for start in range(0, len(encoded), SHARD) if start not in note.done]
-    for start in pending:
-        stop = min(start + SHARD, len(encoded))
-        for batch in batches(encoded[start:stop], MAX_TOKENS, model.pad_id, model.device):
-            heads, layers = batch_vectors(model, batch, rule)
-            _check(heads, layers, dtype, batch, what)
-            vectors.heads[:, :, batch.index] = heads
-            vectors.layers[:, batch.index] = layers
-        note.finish(start, arrays)
+    if store is not None:
+        digest = hashlib.sha256(b"".join(example.fingerprint() for example in examples)).hexdigest()
+        identity = {"model": model.identity(), "examples": digest, "token": rule, "dtype": dtype}
+        store = store.part(f"vectors-{digest_of(identity)[:16]}", identity)
+    large = sum(np.prod(shape) for shape in shapes.values()) * np.dtype(dtype).itemsize > IN_MEMORY
+    arrays = {
+        name: scratch_array(store, name, shape, dtype) if store is not None and large else np.empty(shape, dtype)
+        for name, shape in shapes.items()
+    }
+    for start in range(0, len(encoded), PIECE):
+        rows = encoded[start : start + PIECE]
+
+        def make(rows: list[Encoded] = rows) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+            return _piece(model, rows, rule, dtype, what), {}
+
+        piece = make()[0] if store is None else store.piece(f"examples-{start:08d}", make).arrays
+        for name, values in piece.items():
+            arrays[name][..., start : start + len(rows), :] = values
         if report is not None:
-            report(what, stop, len(encoded))
-    if not note.folder:
-        return vectors
-    return Vectors(*(np.load(note.file(name), mmap_mode="r") for name in ("heads", "layers")))
+            report(what, start + len(rows), len(encoded))
+    return Vectors(arrays["heads"], arrays["layers"])
+
+
+def _piece(model: HeadModel, rows: list[Encoded], rule: str, dtype: str, what: str) -> dict[str, np.ndarray]:
+    found = {
+        "heads": np.empty((model.layers, model.heads, len(rows), model.d_head), dtype),
+        "layers": np.empty((model.layers, len(rows), model.hidden), dtype),
+    }
+    for batch in batches(rows, MAX_TOKENS, model.pad_id, model.device):
+        heads, layers = batch_vectors(model, batch, rule)
+        _check(heads, layers, dtype, batch, what)
+        place = np.asarray(batch.index) - rows[0].index
+        found["heads"][:, :, place], found["layers"][:, place] = heads, layers
+    return found
+
+
+def scratch_array(store: Store, name: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """An empty array in a file of the store's scratch, for what is too large for memory."""
+    path = store.scratch(name)
+    try:
+        array = np.memmap(path, np.dtype(dtype), "w+", shape=shape)
+    except OSError as error:
+        size = np.prod(shape) * np.dtype(dtype).itemsize / 2**20
+        raise OutputError(f"{path} cannot hold {size:.0f} MiB ({error.strerror or error}); free some space.") from error
+    with suppress(OSError):
+        path.unlink()  # where the system allows it, the space is given back as soon as the array is no longer needed
+    return array
 
 
 def _check(heads: np.ndarray, layers: np.ndarray, dtype: str, batch: Batch, what: str) -> None:
@@ -144,75 +190,11 @@ def _check(heads: np.ndarray, layers: np.ndarray, dtype: str, batch: Batch, what
     for name, values in (("heads", heads), ("layers", layers)):
         if not np.isfinite(values).all():
             raise InputError(
-                f"{what}: the {name}' vectors hold NaN or infinity from {batch.rows[0].example.where} on; open the model in float32 or check its weights."
+                f"{what}: the {name}' vectors hold NaN or infinity from {batch.rows[0].example.where} on; "
+                "open the model in float32 or check its weights."
             )
         if dtype == "float16" and np.abs(values).max() > np.finfo(np.float16).max:
+            largest = np.abs(values).max()
             raise InputError(
-                f"{what}: the {name}' vectors reach {np.abs(values).max():.0f}, too large for float16; keep them in float32."
+                f"{what}: the {name}' vectors reach {largest:.0f}, too large for float16; keep them in float32."
             )
-
-
-def _key(model: Any, examples: Sequence[Example], rule: str, dtype: str, extra: str) -> dict[str, str]:
-    digest = hashlib.sha256()
-    for example in examples:
-        digest.update(example.fingerprint())
-    model_name = hashlib.sha256(json.dumps(model.identity(), sort_keys=True).encode()).hexdigest()
-    return {"model": model_name, "examples": digest.hexdigest(), "token": rule, "dtype": dtype, "extra": extra}
-
-
-class _Note:
-    """What is done in a folder; without a folder everything is in memory and nothing was done before."""
-
-    def __init__(self, folder: Path | None, key: dict[str, str], examples: int) -> None:
-        self.folder, self.key, self.examples = folder, key, examples
-        self.done: set[int] = set()
-        if folder is None:
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        if self._path.exists():
-            found = json.loads(self._path.read_text())
-            for name, value in key.items():
-                if found["key"].get(name) != value:
-                    raise OutputError(
-                        f"The folder '{folder}' holds vectors of other {_WORDS[name]}; give another folder or remove it."
-                    )
-            self.done = set(found["done"])
-
-    @property
-    def _path(self) -> Path:
-        assert self.folder is not None
-        return self.folder / "vectors.json"
-
-    def file(self, name: str) -> Path:
-        assert self.folder is not None
-        return self.folder / f"{name}.npy"
-
-    def array(self, name: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-        if self.folder is None:
-            return np.zeros(shape, dtype=dtype)
-        if self.done and self.file(name).exists():
-            found = np.load(self.file(name), mmap_mode="r+")
-            if found.shape == shape and found.dtype == dtype:
-                return found
-        self.done = set()
-        return np.lib.format.open_memmap(self.file(name), mode="w+", dtype=np.dtype(dtype), shape=shape)
-
-    def finish(self, start: int, arrays: dict[str, np.ndarray]) -> None:
-        if self.folder is None:
-            return
-        for array in arrays.values():
-            if isinstance(array, np.memmap):
-                array.flush()
-        self.done.add(start)
-        write_atomically(
-            self._path, json.dumps({"key": self.key, "done": sorted(self.done), "examples": self.examples}).encode()
-        )
-
-
-_WORDS = {
-    "model": "weights (a checkpoint of another model)",
-    "examples": "examples",
-    "token": "tokens",
-    "dtype": "precision",
-    "extra": "settings",
-}

@@ -2,13 +2,14 @@
 
 from headwise.probes.features import ArrayFeatures, Features, JoinedFeatures, PairFeatures
 from headwise.probes.linear import ProbeScores, fit_probes, fit_regressions
-from headwise.probes.ridge import greedy_heads
+from headwise.probes.ridge import GreedyOptions, greedy_heads
 from headwise.probes.settings import PENALTIES, ProbeSettings
 
 __all__ = [
     "PENALTIES",
     "ArrayFeatures",
     "Features",
+    "GreedyOptions",
     "JoinedFeatures",
     "PairFeatures",
     "ProbeScores",

@@ -15,6 +15,7 @@ from headwise.probes.lbfgs import fit_lbfgs
 from headwise.probes.ridge import fit_ridge, one_hot
 from headwise.probes.settings import ProbeSettings, encode_labels, encode_targets, make_folds
 from headwise.probes.sgd import accuracies, fit_senteval, predictions
+from headwise.stats.correlation import METHODS, correlation, pearson
 from headwise.text.tasks import Split
 
 EARLY_STOPPING_SHARE = 0.05  # of the pool, when cross-validation has used all of it (SentEval's validation_split)
@@ -38,11 +39,6 @@ class ProbeScores:
     truth: np.ndarray
     classes: tuple[str, ...] = ()
     spearman: np.ndarray | None = None
-
-    @property
-    def correct(self) -> np.ndarray:
-        """Bool [unit, test example], for classification."""
-        return self.predicted == self.truth
 
 
 def fit_probes(
@@ -121,9 +117,8 @@ def _fit(
     truth = labels[torch.from_numpy(split.test).to(labels.device)].cpu().numpy()
     validation = np.take_along_axis(scores, best[:, None], 1)[:, 0]
     if regression:
-        said_tensor, truth_tensor = torch.from_numpy(said_all), torch.from_numpy(truth)
-        test_scores, ranks = pearson(said_tensor, truth_tensor).numpy(), spearman(said_all, truth)
-        return ProbeScores(scores, validation, penalties[best], test_scores, said_all, truth, spearman=ranks)
+        linear, ranks = (np.nan_to_num(correlation(said_all, truth, method).r) for method in METHODS)
+        return ProbeScores(scores, validation, penalties[best], linear, said_all, truth, spearman=ranks)
     return ProbeScores(scores, validation, penalties[best], (said_all == truth).mean(1), said_all, truth, names)
 
 
@@ -166,7 +161,7 @@ class _Block:
         weights = fit_ridge(train, targets, settings.penalties)
         if self.classes:
             return weights, accuracies(held_out, other, weights), scaler
-        return weights, pearson((held_out[:, None] @ weights.mT)[..., 0], other), scaler
+        return weights, pearson((held_out[:, None] @ weights.mT)[..., 0], other).nan_to_num(0.0), scaler
 
     def refit(self, pool: np.ndarray, picked: Tensor) -> tuple[Tensor, Scaler]:
         """The classifier with the picked penalty, fitted on the whole pool; weights [unit, 1, column, size + 1]."""
@@ -181,21 +176,6 @@ class _Block:
 def pick(scores: Tensor) -> Tensor:
     """The best penalty of each unit [unit]; the last (strongest, where they rise) of equal ones."""
     return scores.shape[1] - 1 - scores.flip(1).argmax(1)
-
-
-def pearson(predicted: Tensor, truth: Tensor) -> Tensor:
-    """Pearson's r over the last axis; 0 where a prediction is constant."""
-    a = predicted.double() - predicted.double().mean(-1, keepdim=True)
-    b = truth.double() - truth.double().mean()
-    norm = a.norm(dim=-1) * b.norm()
-    return torch.where(norm > 1e-12, (a * b).sum(-1) / norm.clamp(min=1e-12), 0.0)
-
-
-def spearman(predicted: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Spearman's rho over the last axis, ties at their mean rank."""
-    from scipy.stats import rankdata
-
-    return pearson(torch.from_numpy(rankdata(predicted, axis=-1)), torch.from_numpy(rankdata(truth))).numpy()
 
 
 def _on(rows: np.ndarray, like: Tensor) -> Tensor:

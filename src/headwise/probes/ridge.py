@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from headwise.core.errors import ParameterError
 from headwise.probes.features import Features, Scaler, gram_matrix, load
+from headwise.text.tasks import Split
 
 
 def fit_ridge(train: Tensor, targets: Tensor, penalties: Sequence[float]) -> Tensor:
@@ -46,61 +48,69 @@ def one_hot(labels: Tensor, classes: int, dtype: torch.dtype = torch.float32) ->
     return torch.nn.functional.one_hot(labels, classes).to(dtype)
 
 
-def greedy_heads(
-    features: Features,
-    train_rows: np.ndarray,
-    validation_rows: np.ndarray,
-    targets: np.ndarray,
-    score: Callable[[Tensor], Tensor],
-    steps: int,
-    penalty: float = 1e-2,
-    candidates: Sequence[int] | None = None,
-    standardize: bool = True,
-    device: str = "cpu",
-) -> tuple[list[int], list[float]]:
-    """Choose heads one after the other: each time the one whose vectors, beside those already chosen, score best on validation.
+@dataclass(frozen=True, slots=True)
+class GreedyOptions:
+    """How heads are chosen: how many, among which (all by default), by ridge regression with which penalty, where."""
 
-    Every candidate set is fitted in closed form (ridge on `targets[example, column]` of the training rows). After a
-    choice the normal equations of all other heads are reduced by the chosen block (a Schur complement), so that a step
-    costs about as much as one product of the Gram matrix with one head, however many heads are chosen already. Ties go
-    to the lowest index.
+    steps: int
+    penalty: float = 1e-2
+    candidates: Sequence[int] | None = None
+    standardize: bool = True
+    device: str = "cpu"
+
+
+def greedy_heads(
+    features: Features, split: Split, targets: np.ndarray, score: Callable[[Tensor], Tensor], options: GreedyOptions
+) -> tuple[list[int], list[float]]:
+    """Choose heads one after the other: each time the one that, beside those already chosen, scores best on validation.
+
+    Every candidate set is fitted in closed form. After a choice the normal equations of all other heads are reduced by the chosen block (a Schur complement), so
+    that a step costs about as much as one product of the Gram matrix with one head, however many heads are chosen already. Ties go to the lowest index.
 
     Parameters
     ----------
-    score
-        Takes predictions [candidate, validation example, column], returns a score [candidate].
+    features : Features
+        The vectors of the heads.
+    split : Split
+        Its training rows fit, its validation rows choose.
+    targets : ndarray
+        `[example, column]` of the training rows, to regress on.
+    score : callable
+        Takes predictions `[candidate, validation example, column]`, returns a score `[candidate]`.
+    options : GreedyOptions
+        How many heads, among which, with which penalty.
 
     Returns
     -------
-    the chosen units in order, and the validation score after each choice.
+    chosen, scores
+        The chosen units in order, and the validation score after each choice.
     """
+    candidates, steps, device = options.candidates, options.steps, options.device
     pool = list(range(features.units)) if candidates is None else sorted(int(c) for c in candidates)
     if not 1 <= steps <= len(pool):
         raise ParameterError(f"Between 1 and {len(pool)} heads can be chosen; {steps} were asked for.")
     size, count = features.size, len(pool)
     train, validation = [], []
     for unit in pool:
-        raw = load(features, unit, unit + 1, train_rows, device)
-        scaler = Scaler(raw, standardize)
+        raw = load(features, unit, unit + 1, split.train, device)
+        scaler = Scaler(raw, options.standardize)
         scaled = scaler(raw)[0].double()
         mean = scaled.mean(0)
         train.append(scaled - mean)
-        validation.append(scaler(load(features, unit, unit + 1, validation_rows, device))[0].double() - mean)
+        validation.append(scaler(load(features, unit, unit + 1, split.validation, device))[0].double() - mean)
     x, v = torch.cat(train, 1), torch.cat(validation, 1)  # [example, count * size]
     del train, validation
     y = torch.as_tensor(targets, dtype=torch.float64, device=device)
     level = y.mean(0)
     gram = x.T @ x / len(x)
-    gram.diagonal().add_(penalty)
+    gram.diagonal().add_(options.penalty)
     moment = x.T @ (y - level) / len(x)
     fitted = level.expand(len(v), -1).clone()
     left = torch.ones(count, dtype=torch.bool, device=device)
     chosen: list[int] = []
     scores: list[float] = []
     for _ in range(steps):
-        blocks = (
-            gram.view(count, size, count, size).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
-        )  # [candidate, size, size]
+        blocks = gram.view(count, size, count, size).diagonal(dim1=0, dim2=2).permute(2, 0, 1)  # candidate, size, size
         solved = torch.linalg.solve(blocks[left], moment.view(count, size, -1)[left])
         parts = v.view(len(v), count, size)[:, left].transpose(0, 1) @ solved
         found = score(fitted[None] + parts)

@@ -65,7 +65,8 @@ def _npz(path: Path) -> Iterator[tuple[str, np.ndarray]]:
 
 def _open(path: Path) -> TextIO:
     opener: Any = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
-    return opener(path, "rt", encoding="utf-8", newline="\n")
+    file: TextIO = opener(path, "rt", encoding="utf-8", newline="\n")
+    return file
 
 
 def _text(path: Path) -> Iterator[tuple[str, np.ndarray]]:
@@ -126,4 +127,5 @@ class InputEmbeddings(WordVectors):
         member[torch.from_numpy(row.word[inside]), torch.from_numpy(inside)] = 1
         self.seen += count
         self.found += count
-        return ((member @ self.table[torch.from_numpy(row.ids)]) / member.sum(1, keepdim=True).clamp(min=1)).numpy()
+        pieces = self.table[torch.from_numpy(row.ids)]
+        return np.asarray((member @ pieces) / member.sum(1, keepdim=True).clamp(min=1))

@@ -11,6 +11,7 @@ import torch
 from scipy import stats as scipy_stats
 
 from headwise.analyses.probing.analysis import probe
+from headwise.analyses.probing.fit import ProbingOptions
 from headwise.atlas import Atlas
 from headwise.core.errors import ModelError, ParameterError
 from headwise.experiments.comparison import compare
@@ -143,7 +144,7 @@ def test_probing_is_compared_example_by_example() -> None:
     assert (found["accuracy_change_p_adjusted"] >= found["accuracy_change_p"]).all()
     assert found.attrs["solver"] == "lbfgs"  # as `headwise probe` fits them
     [task] = read_tasks(tasks)
-    alone = probe(model(1), task, greedy=False, control=False, curve=())
+    alone = probe(model(1), task, ProbingOptions(greedy=False, control=False, curve=()))
     np.testing.assert_allclose(found["accuracy"].sel(model_all="b").values, alone["accuracy"].values, atol=1e-6)
     assert float(found["majority"][0]) == pytest.approx(float(alone["majority"][0]))
     assert int(found["accuracy_n"][0]) == len(task.split.test)

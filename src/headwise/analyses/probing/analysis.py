@@ -11,162 +11,116 @@ from typing import Any, ClassVar
 import torch
 import xarray as xr
 
-from headwise.analyses.contract import Bench, Experiment, Paper, Shape, layer_head_coords, one_of
-from headwise.analyses.probing.fit import PAIRS, FitOptions, cached, fit_baseline, fit_task, options_key
+from headwise.analyses.contract import Bench, Experiment, Paper, Shape, at_least, layer_head_coords, one_of
+from headwise.analyses.probing.fit import PAIRS, ProbingOptions, fit_baseline, fit_task
 from headwise.analyses.probing.result import Fitted, probing_dataset
 from headwise.core.errors import ModelError, ParameterError
+from headwise.core.store import Store
+from headwise.models import HeadModel
 from headwise.models.vectors import DTYPES, TOKENS, Vectors, collect_vectors, token_rule
-from headwise.probes import PENALTIES, ProbeSettings
+from headwise.probes import ProbeSettings
 from headwise.probes.settings import SOLVERS
 from headwise.stats.corrections import CORRECTIONS
 from headwise.text.example import Example
 from headwise.text.tasks import Task, read_tasks, task_from_examples
+from headwise.text.tasks.reading import Given
 
 Report = Callable[[str, int, int], None]
+Say = Callable[[str], None]
 
 
 def probe(
-    model: Any,
-    tasks: Any,
+    model: HeadModel | str | Path,
+    tasks: Given,
+    options: ProbingOptions | None = None,
     *,
-    settings: ProbeSettings | None = None,
-    token: str = "auto",
-    pairs: str = "joint",
-    top: int | None = None,
-    curve: tuple[int, ...] | None = None,
-    greedy: bool = True,
-    control: bool = True,
-    random_baseline: bool = False,
-    correction: str = "holm",
-    limits: tuple[int | None, int | None, int | None] = (None, None, None),
-    dtype: str = "float32",
-    seed: int = 0,
-    folder: str | Path | None = None,
+    store: Store | None = None,
     progress: Report | None = None,
 ) -> xr.Dataset:
     """Probe every head and every layer of a model for some tasks.
 
-    Three phases, each resumable in `folder`: sentence vectors of all layers and heads in one pass (`<task>/vectors`), all probes of a task
-    (`<task>/fit.npz`), and the dataset, which is computed from those.
+    Three phases: sentence vectors of all layers and heads in one pass, all probes of a task, and the dataset, which is
+    computed from those. The first two are kept in the store.
 
     Parameters
     ----------
-    model
-        A `HeadModel`, or what `HeadModel.open` takes.
-    tasks
-        SentEval files, GLUE folders, folders of them, labelled corpora, `Task`s, or a list of such.
-    settings
-        How probes are fitted (`ProbeSettings`); by default full-batch logistic regression on standardised vectors. `ProbeSettings(solver="senteval", folds=5)` is the paper's.
-    token
-        Which token stands for the sentence: `first`, `last`, `mean`, or `auto` (first for encoders, last real one for decoders).
-    pairs
-        Two sentences as one input (`joint`), or apart, as `[u; v; |u−v|; u*v]` (`features`).
-    top
-        How many heads are joined; the number of heads in a layer by default.
-    curve
-        Numbers of heads of the curve over n; by default some up to three layers' worth; empty for none.
-    greedy, control, random_baseline
-        Forward selection of heads; control task and selectivity; the same architecture with random weights.
-    correction
-        `holm`, `benjamini_hochberg` or `none`, over the heads of a task.
-    limits
-        At most so many training, validation and test examples a task, labels in proportion.
-    dtype
-        Of the stored vectors: `float32` or `float16`.
-    folder
+    model : HeadModel, str or Path
+        A model, or what `HeadModel.open` takes.
+    tasks : Task, Corpus, str, Path, or a sequence or mapping of them
+        SentEval files, GLUE folders, folders of them, labelled corpora.
+    options : ProbingOptions, optional
+        By default full-batch logistic regression on standardised vectors; `ProbingOptions(ProbeSettings(folds=5))` is
+        the paper's.
+    store : Store, optional
         Where phases are kept; nothing is kept without it.
+    progress : callable, optional
+        Told what is being done, tasks done, tasks in all.
 
     Returns
     -------
-    Dataset with `accuracy[task, layer, head]`, `layer_accuracy[task, layer]`, `pooled_accuracy[task, pooling]` and what `probing_dataset` lists.
+    Dataset
+        `accuracy[task, layer, head]`, `layer_accuracy[task, layer]`, `pooled_accuracy[task, pooling]` and what
+        `probing_dataset` lists.
     """
-    from headwise.models import HeadModel
-
     opened = model if isinstance(model, HeadModel) else HeadModel.open(model)
-    options = FitOptions(settings or default_settings(opened, seed), top, curve, greedy, 1e-2, control, pairs, seed)
-    number, points = options.sizes(opened.layers, opened.heads)
-    one_of("correction", correction, CORRECTIONS)
-    rule = token_rule(opened, token)
-    read = [task.limit(*limits, seed=seed) for task in read_tasks(tasks, seed)]
-    place = None if folder is None else Path(folder)
-    random_model = with_random_weights(opened, seed) if random_baseline else None
+    options = options or ProbingOptions()
+    if options.settings is None:
+        options = replace(options, settings=default_settings(opened, options.seed))
+    top, curve = options.sizes(opened.layers, opened.heads)
+    options = replace(options, token=token_rule(opened, options.token))
+    read = [task.limit(*options.limits, seed=options.seed) for task in read_tasks(tasks, options.seed)]
+    untrained = with_random_weights(opened, options.seed) if options.random_baseline else None
     fits: list[Fitted] = []
-    baselines: list[Fitted | None] = []
+    baselines: list[Fitted] = []
     for i, task in enumerate(read):
-        say = _reporter(progress, task.name, i, len(read))
-        own = None if place is None else place / task.name
-        key = (task.fingerprint(), options_key(options), rule, dtype)
-        fits.append(_fit(opened, task, options, rule, dtype, own, "", key, say))
-        baselines.append(
-            None if random_model is None else _fit(random_model, task, options, rule, dtype, own, "random-", key, say)
-        )
-    shape = Shape(
-        opened.layers,
-        opened.heads,
-        opened.d_head,
-        opened.hidden,
-        opened.causal,
-        opened.max_length,
-        (),
-        kv_groups=tuple(opened.kv_groups),
-    )
-    dataset = probing_dataset(read, fits, shape, number, points, baselines if random_baseline else None, correction)
-    dataset = dataset.assign_coords(layer_head_coords(shape))
-    dataset.attrs.update(_attributes(options, rule, dtype, number, correction))
-    return dataset
+
+        def say(what: str, i: int = i, task: Task = task) -> None:
+            if progress is not None:
+                progress(f"{task.name}: {what}", i, len(read))
+
+        fits.append(_fitted(opened, task, options, "fit", store, say))
+        if untrained is not None:
+            baselines.append(_fitted(untrained, task, options, "random", store, say))
+    size = (opened.layers, opened.heads, opened.d_head, opened.hidden)
+    shape = Shape(*size, opened.causal, opened.max_length, (), kv_groups=tuple(opened.kv_groups))
+    dataset = probing_dataset(read, fits, shape, top, curve, baselines or None, options.correction)
+    return dataset.assign_coords(layer_head_coords(shape)).assign_attrs(_attributes(options, top))
 
 
-def default_settings(model: Any, seed: int = 0) -> ProbeSettings:
+def default_settings(model: HeadModel, seed: int = 0) -> ProbeSettings:
     """Full-batch logistic regression on the model's device."""
-    return ProbeSettings(
-        solver="lbfgs", seed=seed, device=str(model.device), memory=2**30 if model.device.type == "cpu" else 2**33
-    )
+    memory = 2**30 if model.device.type == "cpu" else 2**33
+    return ProbeSettings(solver="lbfgs", seed=seed, device=str(model.device), memory=memory)
 
 
-def _fit(
-    model: Any,
-    task: Task,
-    options: FitOptions,
-    rule: str,
-    dtype: str,
-    folder: Path | None,
-    prefix: str,
-    key: tuple[str, ...],
-    say: Callable[[str], None],
-) -> Fitted:
-    """Collect and fit one task of one model; what a folder holds of it already is taken from there."""
-    vectors_of = prefix + "vectors"
+def _fitted(model: HeadModel, task: Task, options: ProbingOptions, kind: str, store: Store | None, say: Say) -> Fitted:
+    """Collect and fit one task of one model; what the store holds of it already is taken from there."""
 
-    def make() -> dict[str, Any]:
-        vectors = task_vectors(
-            model, task, options.pairs, rule, dtype, None if folder is None else folder / vectors_of, say
-        )
-        return fit_baseline(task, vectors, options) if prefix else fit_task(task, vectors, options, say)
+    def make() -> tuple[dict[str, Any], dict[str, Any]]:
+        vectors = task_vectors(model, task, options, store, say)
+        fit = fit_baseline(task, vectors, options) if kind == "random" else fit_task(task, vectors, options, say)
+        return fit, {}
 
-    return cached(None if folder is None else folder / f"{prefix}fit.npz", (*key, str(model.identity()), prefix), make)
+    if store is None:
+        return make()[0]
+    part = store.part(f"{kind}-{task.fingerprint()[:16]}", options.identity() | {"model": model.identity()})
+    return part.piece("probes", make).arrays
 
 
 def task_vectors(
-    model: Any,
-    task: Task,
-    pairs: str = "joint",
-    token: str = "auto",
-    dtype: str = "float32",
-    folder: Path | None = None,
-    say: Callable[[str], None] | None = None,
+    model: HeadModel, task: Task, options: ProbingOptions, store: Store | None = None, say: Say | None = None
 ) -> Vectors:
     """The vectors of a task's examples; for `pairs="features"` those of all first sentences, then of all second ones."""
-    examples: list[Example] = list(task.examples)
-    if pairs == "features" and task.paired:
+    examples = list(task.examples)
+    if options.pairs == "features" and task.paired:
         examples = [_half(example, second) for second in (False, True) for example in task.examples]
 
     def report(what: str, done: int, total: int) -> None:
         if say is not None:
             say(f"{what} {done}/{total}")
 
-    return collect_vectors(
-        model, examples, folder, token=token, dtype=dtype, report=report, what=f"vectors of {task.name}"
-    )
+    what = f"vectors of {task.name}"
+    return collect_vectors(model, examples, store, token=options.token, dtype=options.dtype, report=report, what=what)
 
 
 def _half(example: Example, second: bool) -> Example:
@@ -175,49 +129,41 @@ def _half(example: Example, second: bool) -> Example:
     return Example(text=text, words=None if text is not None else words, label=example.label, origin=example.origin)
 
 
-def with_random_weights(model: Any, seed: int = 0) -> Any:
+def with_random_weights(model: HeadModel, seed: int = 0) -> HeadModel:
     """The same architecture and tokenizer with weights as its class initialises them, by seed."""
-    from headwise.models import HeadModel
-
     config = copy.deepcopy(model.config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            module = type(model.module)(config)
+            module: torch.nn.Module = type(model.module)(config)
         except (TypeError, ValueError) as error:
             raise ModelError(
-                f"{type(model.module).__name__} cannot be made anew from its config ({error}); run without the random-weights baseline."
+                f"{type(model.module).__name__} cannot be made anew from its config ({error}); "
+                "run without the random-weights baseline."
             ) from error
     module = module.to(device=model.device, dtype=model.dtype).eval()
     return HeadModel.open(module, tokenizer=model.tokenizer, stack=model.stack)
 
 
-def _reporter(progress: Report | None, task: str, index: int, total: int) -> Callable[[str], None]:
-    def say(what: str) -> None:
-        if progress is not None:
-            progress(f"{task}: {what}", index, total)
-
-    return say
-
-
-def _attributes(options: FitOptions, rule: str, dtype: str, top: int, correction: str) -> dict[str, Any]:
-    settings = options.settings
+def _attributes(options: ProbingOptions, top: int) -> dict[str, Any]:
+    settings = options.fitting
+    rate, batch, tenacity = settings.learning_rate, settings.batch_size, settings.tenacity
     solver = {
-        "senteval": f"SentEval: {settings.optimizer}, learning rate {settings.learning_rate:g}, batch {settings.batch_size}, tenacity {settings.tenacity}",
+        "senteval": f"SentEval: {settings.optimizer}, learning rate {rate:g}, batch {batch}, tenacity {tenacity}",
         "lbfgs": "full-batch logistic regression to convergence",
         "ridge": "least squares on one-hot labels",
     }[settings.solver]
+    penalties = ", ".join(f"{p:g}" for p in settings.penalties)
+    standardised = "features standardised by mean and deviation of the training part"
     return {
-        "solver": f"{solver}; L2 from {', '.join(f'{p:g}' for p in settings.penalties)} picked on validation; ridge regression for numeric labels",
+        "solver": f"{solver}; L2 from {penalties} picked on validation; ridge regression for numeric labels",
         "folds": settings.folds or 0,
-        "standardisation": "features standardised by mean and deviation of the training part"
-        if settings.standardize
-        else "none",
-        "token": rule,
+        "standardisation": standardised if settings.standardize else "none",
+        "token": options.token,
         "pairs": options.pairs,
         "top": top,
-        "stored_as": dtype,
-        "correction": correction,
+        "stored_as": options.dtype,
+        "correction": options.correction,
         "seed": options.seed,
     }
 
@@ -226,23 +172,33 @@ def _attributes(options: FitOptions, rule: str, dtype: str, top: int, correction
 class Probing(Experiment):
     """How well the label of an example can be told from one head's output vector (Jo & Myaeng 2020, §3-4, App. A).
 
-    Logistic regression on the sentence's vector `O[l, h]` of each head and of each layer's output, fitted for all heads and penalties at once; the heads with the best validation
-    score are concatenated and tested against the last and the best layer.
+    Logistic regression on the sentence's vector `O[l, h]` of each head and of each layer's output, fitted for all heads
+    and penalties at once; the heads with the best validation score are concatenated and tested against the last and the
+    best layer.
 
-    Gives what `headwise.analyses.probing.result.probing_dataset` lists: `accuracy[task, layer, head]`, `layer_accuracy[task, layer]`, `pooled_accuracy[task, pooling]` and more.
+    Gives what `headwise.analyses.probing.result.probing_dataset` lists: `accuracy[task, layer, head]`,
+    `layer_accuracy[task, layer]`, `pooled_accuracy[task, pooling]` and more.
 
     Parameters
     ----------
-    tasks
-        SentEval files, GLUE folders or folders of them, with commas between; by default the labels of the corpus (cut 60 / 20 / 20 by the digest of each example).
-    solver
-        `lbfgs` (default), `senteval` (the paper's) or `ridge`.
-    folds
-        0: the validation part picks penalties and ranks heads; k: k-fold cross-validation on training and validation part.
-    token, pairs, top, greedy, control, random_baseline, correction, seed, dtype, standardize
-        As in `headwise.analyses.probing.analysis.probe`.
-    train, validation, test
+    tasks : str, default ""
+        SentEval files, GLUE folders or folders of them, with commas between; by default the labels of the corpus (cut
+        60 / 20 / 20 by the digest of each example).
+    solver : {"lbfgs", "senteval", "ridge"}, default "lbfgs"
+        `senteval` is the paper's.
+    folds : int, default 0
+        0: the validation part picks penalties and ranks heads; k: k-fold cross-validation on training and validation
+        part.
+    token, pairs, greedy, control, random_baseline, correction, dtype
+        As in `ProbingOptions`.
+    top : int, default 0
+        How many heads are joined; 0 for as many as a layer has.
+    train, validation, test : int, default 0
         At most so many examples of each part of a task; 0 for all.
+    standardize : bool, default True
+        Features minus their mean, divided by their deviation, both of the training part.
+    seed : int, optional
+        For parts, samples, control tasks, folds and random weights; by default the run's.
     """
 
     tasks: str = ""
@@ -260,60 +216,48 @@ class Probing(Experiment):
     test: int = 0
     standardize: bool = True
     dtype: str = "float32"
-    seed: int = 0
+    seed: int | None = None
 
     name: ClassVar[str] = "probing"
     title: ClassVar[str] = "What heads know: probes on every head, best heads together"
     paper: ClassVar[Paper] = Paper("jo2020", "§3-4, §6.2, App. A; Table 2, 3, 5; Fig 3, 5-7")
-    requires: ClassVar[frozenset[str]] = frozenset({"label"})
     budget: ClassVar[int | None] = 3000
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("solver", SOLVERS),
-            ("token", TOKENS),
-            ("pairs", PAIRS),
-            ("correction", CORRECTIONS),
-            ("dtype", DTYPES),
-        ):
-            one_of(name, getattr(self, name), allowed)
+        allowed = {"solver": SOLVERS, "token": TOKENS, "pairs": PAIRS, "correction": CORRECTIONS, "dtype": DTYPES}
+        for name, values in allowed.items():
+            one_of(name, getattr(self, name), values)
         for name in ("folds", "top", "train", "validation", "test"):
-            if getattr(self, name) < 0:
-                raise ParameterError(f"`{name}` must be at least 0; it is {getattr(self, name)!r}.")
+            at_least(name, getattr(self, name), 0)
         if self.folds == 1:
             raise ParameterError("`folds` must be 0 (none) or at least 2; it is 1.")
-        if self.tasks:
-            # Tasks named by path bring their own labels: the corpus needs none.
-            object.__setattr__(self, "requires", frozenset())
+
+    @property
+    def requires(self) -> frozenset[str]:
+        """Labels, unless tasks named by path bring their own."""
+        return frozenset() if self.tasks else frozenset({"label"})
 
     def perform(self, bench: Bench) -> xr.Dataset:
-        seed = self.seed
-        tasks = (
-            read_tasks(self.tasks, seed)
-            if self.tasks
-            else [task_from_examples(bench.corpus.limit(bench.limit), bench.corpus.name, seed)]
-        )
+        seed = self.seed or 0
+        own = bench.corpus.limit(bench.limit)
+        tasks: Given = self.tasks or [task_from_examples(own, bench.corpus.name, seed)]
         settings = replace(
             default_settings(bench.model, seed),
             solver=self.solver,
             folds=self.folds or None,
             standardize=self.standardize,
-            penalties=PENALTIES,
         )
-        return probe(
-            bench.model,
-            tasks,
-            settings=settings,
-            token=self.token,
-            pairs=self.pairs,
+        options = ProbingOptions(
+            settings,
             top=self.top or None,
             greedy=self.greedy,
             control=self.control,
+            pairs=self.pairs,
+            token=self.token,
             random_baseline=self.random_baseline,
             correction=self.correction,
             limits=(self.train or None, self.validation or None, self.test or None),
             dtype=self.dtype,
             seed=seed,
-            folder=bench.folder,
-            progress=bench.progress,
         )
+        return probe(bench.model, tasks, options, store=bench.store, progress=bench.progress)

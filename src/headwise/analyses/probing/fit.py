@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from headwise.core.checks import one_of
 from headwise.core.errors import ParameterError
-from headwise.core.files import write_atomically
 from headwise.models.vectors import Vectors
 from headwise.probes import (
     ArrayFeatures,
     Features,
+    GreedyOptions,
     JoinedFeatures,
     PairFeatures,
     ProbeScores,
@@ -28,9 +25,10 @@ from headwise.probes import (
     fit_regressions,
     greedy_heads,
 )
-from headwise.probes.linear import pearson
 from headwise.probes.ridge import one_hot
 from headwise.probes.settings import encode_labels, encode_targets
+from headwise.stats.corrections import CORRECTIONS
+from headwise.stats.correlation import pearson
 from headwise.text.tasks import Task
 
 PAIRS = ("joint", "features")
@@ -38,27 +36,70 @@ CURVE = (1, 2, 3, 4, 6, 8)  # with H, 3H/2, 2H and 3H: where the curve over n is
 
 
 @dataclass(frozen=True, slots=True)
-class FitOptions:
-    """What is fitted beside every head and every layer.
+class ProbingOptions:
+    """How heads are probed: what is fitted beside every head and every layer, on which vectors, and how it is tested.
 
-    `top` heads are concatenated (H by default, so that the vector is as long as a layer's); `curve` lists the numbers of heads of the curve (None for a default up to
-    3H, empty for none); `greedy` adds forward selection; `control` the control task; `pairs` says how two sentences become features.
+    Parameters
+    ----------
+    settings : ProbeSettings, optional
+        How probes are fitted; by default full-batch logistic regression on standardised vectors, on the model's device.
+    top : int, optional
+        How many heads are joined; by default as many as a layer has, so that the vector is as long as a layer's.
+    curve : tuple of int, optional
+        Numbers of heads of the curve over n; by default some up to three layers' worth; empty for none.
+    greedy : bool, default True
+        Forward selection of heads, by ridge regression with the penalty `greedy_penalty`.
+    control : bool, default True
+        The control task: labels dealt at random.
+    random_baseline : bool, default False
+        Probe the same architecture with random weights too.
+    pairs : {"joint", "features"}, default "joint"
+        Two sentences as one input, or apart, as `[u; v; |u−v|; u*v]`.
+    token : {"auto", "first", "last", "mean"}, default "auto"
+        Which token stands for the sentence; `auto` is the first for encoders, the last real one for decoders.
+    dtype : {"float32", "float16"}, default "float32"
+        Of the vectors kept.
+    limits : tuple of int or None
+        At most so many training, validation and test examples a task, labels in proportion.
+    correction : {"holm", "benjamini_hochberg", "none"}, default "holm"
+        Of p-values over the heads of a task.
+    seed : int, default 0
+        For parts, samples, control tasks and random weights.
     """
 
-    settings: ProbeSettings = field(default_factory=lambda: ProbeSettings(solver="lbfgs"))
+    settings: ProbeSettings | None = None
     top: int | None = None
     curve: tuple[int, ...] | None = None
     greedy: bool = True
     greedy_penalty: float = 1e-2
     control: bool = True
+    random_baseline: bool = False
     pairs: str = "joint"
+    token: str = "auto"
+    dtype: str = "float32"
+    limits: tuple[int | None, int | None, int | None] = (None, None, None)
+    correction: str = "holm"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.pairs not in PAIRS:
-            raise ParameterError(f"`pairs` must be one of {', '.join(PAIRS)}; it is {self.pairs!r}.")
+        one_of("pairs", self.pairs, PAIRS)
+        one_of("correction", self.correction, CORRECTIONS)
         if not self.greedy_penalty > 0:
             raise ParameterError(f"`greedy_penalty` must be greater than 0; it is {self.greedy_penalty!r}.")
+
+    @property
+    def fitting(self) -> ProbeSettings:
+        """The settings of probes, where none were given those of a model on the CPU."""
+        return self.settings or ProbeSettings(solver="lbfgs")
+
+    def identity(self) -> dict[str, Any]:
+        """Everything that changes a fit; memory and device do not."""
+        plain = asdict(replace(self, settings=self.fitting))
+        for name in ("random_baseline", "limits", "correction"):
+            plain.pop(name)
+        for name in ("memory", "device"):
+            plain["settings"].pop(name)
+        return plain
 
     def sizes(self, layers: int, heads: int) -> tuple[int, tuple[int, ...]]:
         """How many heads are joined, and the points of the curve; refuses more heads than the model has."""
@@ -104,104 +145,99 @@ def control_labels(task: Task, seed: int) -> list[Any]:
 
 
 def fit_task(
-    task: Task, vectors: Vectors, options: FitOptions, report: Callable[[str], None] | None = None
+    task: Task, vectors: Vectors, options: ProbingOptions, report: Callable[[str], None] | None = None
 ) -> dict[str, np.ndarray]:
     """All probes of one task.
 
     Returns
     -------
-    arrays by name: `heads/...` and `layers/...` (validation, test, penalty, predicted, spearman), `top/order`, `top/<n>/...`, `greedy/order`, `greedy/<n>/...`,
-    `control/...`, and `truth`, `majority`.
+    dict of ndarray
+        `heads/...` and `layers/...` (validation, test, penalty, predicted, spearman), `top/order`, `top/<n>/...`,
+        `greedy/order`, `greedy/<n>/...`, `control/...`, `truth` and `majority`.
     """
-    layers, heads = vectors.heads.shape[:2]
-    top, curve = options.sizes(layers, heads)
+    top, curve = options.sizes(*vectors.heads.shape[:2])
     say = report or (lambda what: None)
-    fit = fit_regressions if task.kind == "regression" else fit_probes
     head_features, layer_features = features_of(vectors, task)
-    labels, settings = task.labels, options.settings
-    out: dict[str, np.ndarray] = {}
-
+    fitter = _Fitter(task, options)
     say("heads")
-    by_head = fit(head_features, labels, task.split, settings, task.name)
-    _store(out, "heads", by_head)
-    out["truth"] = by_head.truth
-    out["majority"] = _majority(task)
+    by_head = fitter.fit("heads", head_features)
+    fitter.out |= {"truth": by_head.truth, "majority": _majority(task)}
     say("layers")
-    _store(out, "layers", fit(layer_features, labels, task.split, settings, task.name))
+    fitter.fit("layers", layer_features)
 
-    order = ranked(by_head.validation)
-    out["top/order"] = order
+    orders = {"top": ranked(by_head.validation)}
     numbers = sorted({top, *curve})
-    say("best heads together")
-    for n in numbers:
-        _store(
-            out,
-            f"top/{n}",
-            fit(JoinedFeatures(head_features, order[:n].tolist()), labels, task.split, settings, task.name),
-        )
     if options.greedy:
         say("greedy selection")
-        chosen, scores = _greedy(task, head_features, order, max(numbers), options)
-        out["greedy/order"], out["greedy/validation"] = np.array(chosen), np.array(scores)
+        chosen, scores = _greedy(task, head_features, orders["top"], max(numbers), options)
+        orders["greedy"] = np.array(chosen)
+        fitter.out["greedy/validation"] = np.array(scores)
+    say("best heads together")
+    for name, order in orders.items():
+        fitter.out[f"{name}/order"] = order
         for n in numbers:
-            if n <= len(chosen):
-                _store(
-                    out,
-                    f"greedy/{n}",
-                    fit(JoinedFeatures(head_features, chosen[:n]), labels, task.split, settings, task.name),
-                )
+            if n <= len(order):
+                fitter.fit(f"{name}/{n}", JoinedFeatures(head_features, order[:n].tolist()))
     if options.control:
         say("control task")
-        control = fit(
-            head_features, control_labels(task, options.seed), task.split, settings, f"{task.name} (control task)"
-        )
-        _store(out, "control", control)
-        out["control/truth"] = control.truth
-    return out
+        dealt = control_labels(task, options.seed)
+        fitter.out["control/truth"] = fitter.fit("control", head_features, dealt, " (control task)").truth
+    return fitter.out
 
 
-def fit_baseline(task: Task, vectors: Vectors, options: FitOptions) -> dict[str, np.ndarray]:
+def fit_baseline(task: Task, vectors: Vectors, options: ProbingOptions) -> dict[str, np.ndarray]:
     """Heads and layers alone, for a model with random weights."""
-    fit = fit_regressions if task.kind == "regression" else fit_probes
-    head_features, layer_features = features_of(vectors, task)
-    out: dict[str, np.ndarray] = {}
-    _store(out, "heads", fit(head_features, task.labels, task.split, options.settings, task.name))
-    _store(out, "layers", fit(layer_features, task.labels, task.split, options.settings, task.name))
-    return out
+    fitter = _Fitter(task, options)
+    for name, features in zip(("heads", "layers"), features_of(vectors, task), strict=True):
+        fitter.fit(name, features)
+    return fitter.out
 
 
-def _store(out: dict[str, np.ndarray], name: str, scores: ProbeScores) -> None:
-    for part in ("validation", "test", "penalty"):
-        out[f"{name}/{part}"] = getattr(scores, part)
-    predicted = scores.predicted
-    out[f"{name}/predicted"] = predicted.astype(np.float32 if predicted.dtype.kind == "f" else np.int32)
-    if scores.spearman is not None:
-        out[f"{name}/spearman"] = scores.spearman
+class _Fitter:
+    """Fits families of probes of one task, and keeps their scores as named arrays."""
+
+    def __init__(self, task: Task, options: ProbingOptions) -> None:
+        self.task, self.settings = task, options.fitting
+        self.out: dict[str, np.ndarray] = {}
+
+    def fit(
+        self, name: str, features: Features, labels: Sequence[object] | None = None, which: str = ""
+    ) -> ProbeScores:
+        task = self.task
+        fit = fit_regressions if task.regression else fit_probes
+        scores = fit(features, labels or task.labels, task.split, self.settings, task.name + which)
+        for part in ("validation", "test", "penalty"):
+            self.out[f"{name}/{part}"] = getattr(scores, part)
+        predicted = scores.predicted
+        self.out[f"{name}/predicted"] = predicted.astype(np.float32 if predicted.dtype.kind == "f" else np.int32)
+        if scores.spearman is not None:
+            self.out[f"{name}/spearman"] = scores.spearman
+        return scores
 
 
 def _majority(task: Task) -> np.ndarray:
     """The class that is most frequent in training (the first among equals); NaN for regression."""
-    if task.kind == "regression":
+    if task.regression:
         return np.array(np.nan)
     codes, _ = encode_labels(task.labels, task.split, task.name)
     return np.array(np.bincount(codes[task.split.train]).argmax())
 
 
 def _greedy(
-    task: Task, features: Features, order: np.ndarray, steps: int, options: FitOptions
+    task: Task, features: Features, order: np.ndarray, steps: int, options: ProbingOptions
 ) -> tuple[list[int], list[float]]:
     """Forward selection among the heads that are best singly, as many as the Gram matrix of their vectors leaves room for."""
-    device = options.settings.device
-    room = int((options.settings.memory / 24) ** 0.5) // features.size
+    device = options.fitting.device
+    room = int((options.fitting.memory / 24) ** 0.5) // features.size
     candidates = order[: max(min(steps, len(order)), min(len(order), room))].tolist()
     split = task.split
-    if task.kind == "regression":
+    if task.regression:
         values = encode_targets(task.labels, split, task.name)
         truth = torch.from_numpy(values[split.validation]).to(device)
         targets = values[split.train][:, None]
 
         def score(predicted: Tensor) -> Tensor:
-            return pearson(predicted[..., 0], truth)
+            return pearson(predicted[..., 0], truth).nan_to_num(0.0)
     else:
         codes, names = encode_labels(task.labels, split, task.name)
         right = torch.from_numpy(codes[split.validation]).to(device)
@@ -210,42 +246,7 @@ def _greedy(
         def score(predicted: Tensor) -> Tensor:
             return (predicted.argmax(-1) == right).double().mean(-1)
 
-    return greedy_heads(
-        features,
-        split.train,
-        split.validation,
-        targets,
-        score,
-        min(steps, len(candidates)),
-        penalty=options.greedy_penalty,
-        candidates=candidates,
-        standardize=options.settings.standardize,
-        device=device,
-    )
-
-
-def cached(
-    path: Path | None, key: Sequence[object], make: Callable[[], dict[str, np.ndarray]]
-) -> dict[str, np.ndarray]:
-    """What `make` gives, kept in a file; a file made with the same key is read instead, one with another key is made anew."""
-    if path is None:
-        return make()
-    digest = hashlib.sha256(json.dumps([str(part) for part in key]).encode()).hexdigest()
-    if path.exists():
-        with np.load(path, allow_pickle=False) as found:
-            if str(found["key"]) == digest:
-                return {name: found[name] for name in found.files if name != "key"}
-    arrays = make()
-    content = io.BytesIO()
-    kept: dict[str, Any] = {"key": np.array(digest), **arrays}
-    np.savez(content, **kept)
-    write_atomically(path, content.getvalue())
-    return arrays
-
-
-def options_key(options: FitOptions) -> str:
-    """Everything that changes a fit, as text; memory and device do not."""
-    plain = asdict(options)
-    for name in ("memory", "device"):
-        plain["settings"].pop(name)
-    return json.dumps(plain, sort_keys=True)
+    settings = options.fitting
+    number = min(steps, len(candidates))
+    how = GreedyOptions(number, options.greedy_penalty, candidates, settings.standardize, settings.device)
+    return greedy_heads(features, split, targets, score, how)

@@ -1,24 +1,25 @@
-"""The score phase of probing: fitted arrays of all tasks as one labelled dataset, with intervals, tests and readings of Jo & Myaeng 2020."""
+"""The score phase of probing: fitted arrays of all tasks as one labelled dataset, with intervals, tests and readings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xarray as xr
-from scipy import stats as scipy_stats
 
+from headwise.core.labels import Shape
 from headwise.stats.corrections import correct
-from headwise.stats.intervals import LEVEL, mean_interval, wilson_interval
+from headwise.stats.correlation import correlation, correlation_p, fisher_interval
+from headwise.stats.intervals import mean_interval, wilson_interval
+from headwise.stats.metrics import METRICS
 from headwise.stats.tests import mcnemar_exact
 from headwise.text.tasks import SENTEVAL, Task
 
-if TYPE_CHECKING:
-    from headwise.analyses.contract import Shape
-
 POOLINGS = ("last_layer", "best_layer", "top_heads", "greedy_heads")
 SELECTIONS = ("top", "greedy")
+HEADS = ("task", "layer", "head")
+LAYERS = ("task", "layer")
 Fitted = Mapping[str, np.ndarray]
 
 
@@ -28,31 +29,40 @@ def probing_dataset(
     shape: Shape,
     top: int,
     curve: Sequence[int],
-    baselines: Sequence[Fitted | None] | None = None,
+    baselines: Sequence[Fitted] | None = None,
     correction: str = "holm",
 ) -> xr.Dataset:
     """All tasks as one dataset.
 
-    Scores are accuracies, or Pearson's r for tasks of kind `regression` (coordinate `kind[task]`); each has `_n` (test examples), `_low` and `_high` (95 %: Wilson; Fisher's z
-    for r) beside it.
+    Scores are accuracies, or Pearson's r for tasks of kind `regression` (coordinate `kind[task]`); each has `_n` (test
+    examples), `_low` and `_high` (95 %: Wilson; Fisher's z for r) beside it.
 
-    - `accuracy[task, layer, head]` and `layer_accuracy[task, layer]` on the test part, `validation[task, layer, head]`, `layer_validation[task, layer]` on the validation part;
-    - `pooled_accuracy[task, pooling]`: last layer; best layer and best heads by *validation* score; heads chosen greedily;
-      `pooled_f1`, `pooled_matthews`, `pooled_spearman` where GLUE defines them;
-    - `curve_accuracy[task, n_heads, selection]`; `top_layer[task, rank]`, `top_head[task, rank]`, the same for `greedy_`;
-    - `majority[task]`: test accuracy of the most frequent training label (0 for r); `p_value[task, layer, head]` of "better than that" (McNemar's exact test, one-sided; for r
-      Student's t), `p_adjusted` over the heads of a task, `better` where it is under 0.05;
-    - `control_accuracy[task, layer, head]` (labels dealt at random), `selectivity` = accuracy − control accuracy (for r: difference of both r);
-    - `random_accuracy[task, layer, head]`, `random_layer_accuracy[task, layer]`: the same architecture with random weights;
-    - `syntactic_score[layer, head]`, `semantic_score[layer, head]` (§6.2, Fig 5), `task_correlation[task, task_b]` (Pearson over heads).
+    - `accuracy[task, layer, head]` and `layer_accuracy[task, layer]` on the test part, `validation[task, layer, head]`,
+      `layer_validation[task, layer]` on the validation part;
+    - `pooled_accuracy[task, pooling]`: last layer; best layer and best heads by *validation* score; heads chosen
+      greedily; `pooled_f1`, `pooled_matthews`, `pooled_spearman` where GLUE defines them;
+    - `curve_accuracy[task, n_heads, selection]`; `top_layer[task, rank]`, `top_head[task, rank]`, the same for
+      `greedy_`;
+    - `majority[task]`: test accuracy of the most frequent training label (0 for r); `p_value[task, layer, head]` of
+      "better than that" (McNemar's exact test, one-sided; for r Student's t), `p_adjusted` over the heads of a task,
+      `better` where it is under 0.05;
+    - `control_accuracy[task, layer, head]` (labels dealt at random), `selectivity` = accuracy − control accuracy (for
+      r: difference of both r);
+    - `random_accuracy[task, layer, head]`, `random_layer_accuracy[task, layer]`: the same architecture with random
+      weights;
+    - `syntactic_score[layer, head]`, `semantic_score[layer, head]` (§6.2, Fig 5), `task_correlation[task, task_b]`
+      (Pearson over heads).
     """
     builder = _Builder(tasks, fits, shape, top, tuple(curve))
     builder.single()
     builder.pooled()
     builder.tests(correction)
-    builder.control()
+    if any("control/test" in fit for fit in fits):
+        builder.control()
     if baselines is not None:
-        builder.random(baselines)
+        builder.scored("random_accuracy", HEADS, "heads/test", "test score of the head with random weights", baselines)
+        long_name = "test score of the layer with random weights"
+        builder.scored("random_layer_accuracy", LAYERS, "layers/test", long_name, baselines)
     builder.readings()
     return builder.dataset()
 
@@ -63,179 +73,124 @@ class _Builder:
     ) -> None:
         self.tasks, self.fits, self.shape, self.top, self.curve = tasks, fits, shape, top, curve
         self.heads = (shape.layers, shape.heads)
+        self.ranks = max([top, *curve])
+        greedy = any("greedy/order" in fit for fit in fits)
+        self.poolings: tuple[str, ...] = POOLINGS if greedy else POOLINGS[:3]
+        self.selections: tuple[str, ...] = SELECTIONS if greedy else SELECTIONS[:1]
         self.variables: dict[str, Any] = {}
 
     # --- helpers ----------------------------------------------------------------------------------------------------
 
-    def _stack(self, name: str, shape: tuple[int, ...], fits: Sequence[Fitted | None] | None = None) -> np.ndarray:
+    def stacked(self, name: str, dims: tuple[str, ...], fits: Sequence[Fitted] | None = None) -> np.ndarray:
         """One array of all tasks; NaN where a task lacks it."""
-        rows = [
-            np.full(shape, np.nan) if f is None or name not in f else np.asarray(f[name], dtype=float).reshape(shape)
-            for f in fits or self.fits
-        ]
-        return np.stack(rows)
+        shape = self.heads[: len(dims) - 1]
+        nothing = np.full(shape, np.nan)
+        return np.stack([np.asarray(fit.get(name, nothing), dtype=float).reshape(shape) for fit in fits or self.fits])
 
-    def _scored(self, variable: str, dims: tuple[str, ...], values: np.ndarray, long_name: str) -> None:
+    def scored(
+        self,
+        variable: str,
+        dims: tuple[str, ...],
+        values: str | np.ndarray,
+        long_name: str,
+        fits: Sequence[Fitted] | None = None,
+    ) -> None:
         """A score with its count and interval: Wilson for accuracies, Fisher's z for correlations."""
+        values = self.stacked(values, dims, fits) if isinstance(values, str) else values
         counts = np.array([len(task.split.test) for task in self.tasks]).reshape(-1, *[1] * (values.ndim - 1))
-        low, high = np.full_like(values, np.nan), np.full_like(values, np.nan)
-        for i, task in enumerate(self.tasks):
-            bounds = fisher_interval if task.kind == "regression" else accuracy_interval
-            low[i], high[i] = bounds(values[i], int(counts[i].flat[0]))
-        number = np.where(np.isnan(values), 0, np.broadcast_to(counts, values.shape)).astype(np.int64)
-        self._put(variable, dims, values, long_name)
-        self._put(f"{variable}_n", dims, number, f"test examples behind {variable}")
-        self._put(f"{variable}_low", dims, low, f"lower end of the 95 % interval of {variable}")
-        self._put(f"{variable}_high", dims, high, f"upper end of the 95 % interval of {variable}")
+        counts = np.broadcast_to(counts, values.shape)
+        regression = np.array([task.regression for task in self.tasks])
+        bounds = np.full((2, *values.shape), np.nan)
+        bounds[:, ~regression] = wilson_interval((values * counts)[~regression], counts[~regression])
+        bounds[:, regression] = fisher_interval(values[regression], counts[regression])
+        self.put(variable, dims, values, long_name)
+        self.put(f"{variable}_n", dims, np.where(np.isnan(values), 0, counts), f"test examples behind {variable}")
+        self.bounds(variable, dims, bounds)
 
-    def _put(self, name: str, dims: tuple[str, ...], values: np.ndarray, long_name: str) -> None:
+    def bounds(self, variable: str, dims: tuple[str, ...], bounds: np.ndarray, how: str = "") -> None:
+        for side, end, values in zip(("lower", "upper"), ("low", "high"), bounds, strict=True):
+            self.put(f"{variable}_{end}", dims, values, f"{side} end of the 95 % interval of {variable}{how}")
+
+    def put(self, name: str, dims: tuple[str, ...], values: np.ndarray, long_name: str) -> None:
         values = values.astype(np.float32) if values.dtype.kind == "f" and not name.startswith("p_") else values
         self.variables[name] = xr.Variable(dims, values, {"long_name": long_name})
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
     def single(self) -> None:
-        layers = (self.shape.layers,)
-        dims, layer_dims = ("task", "layer", "head"), ("task", "layer")
-        self._scored(
-            "accuracy", dims, self._stack("heads/test", self.heads), "test score of a probe on the head's output"
-        )
-        self._scored(
-            "layer_accuracy",
-            layer_dims,
-            self._stack("layers/test", layers),
-            "test score of a probe on the layer's output",
-        )
-        self._put(
-            "validation", dims, self._stack("heads/validation", self.heads), "validation score that ranks the heads"
-        )
-        self._put(
-            "layer_validation",
-            layer_dims,
-            self._stack("layers/validation", layers),
-            "validation score that ranks the layers",
-        )
-        self._put("penalty", dims, self._stack("heads/penalty", self.heads), "L2 penalty that validation picked")
-        if any(task.kind == "regression" for task in self.tasks):
-            self._put("spearman", dims, self._stack("heads/spearman", self.heads), "Spearman's rho on the test part")
-            self._put(
-                "layer_spearman", layer_dims, self._stack("layers/spearman", layers), "Spearman's rho on the test part"
-            )
+        self.scored("accuracy", HEADS, "heads/test", "test score of a probe on the head's output")
+        self.scored("layer_accuracy", LAYERS, "layers/test", "test score of a probe on the layer's output")
+        for name, dims, fitted, long_name in (
+            ("validation", HEADS, "heads/validation", "validation score that ranks the heads"),
+            ("layer_validation", LAYERS, "layers/validation", "validation score that ranks the layers"),
+            ("penalty", HEADS, "heads/penalty", "L2 penalty that validation picked"),
+            ("spearman", HEADS, "heads/spearman", "Spearman's rho on the test part"),
+            ("layer_spearman", LAYERS, "layers/spearman", "Spearman's rho on the test part"),
+        ):
+            if "spearman" not in name or any(task.regression for task in self.tasks):
+                self.put(name, dims, self.stacked(fitted, dims), long_name)
 
     def pooled(self) -> None:
-        poolings = POOLINGS if any("greedy/order" in fit for fit in self.fits) else POOLINGS[:3]
         best = np.array([int(np.argmax(fit["layers/validation"])) for fit in self.fits])
-        scores = np.full((len(self.tasks), len(poolings)), np.nan)
+        scores = np.full((len(self.tasks), len(self.poolings)), np.nan)
         extra = {name: np.full_like(scores, np.nan) for name in ("f1", "matthews", "spearman")}
         for i, (task, fit) in enumerate(zip(self.tasks, self.fits, strict=True)):
-            places = [
-                ("layers", self.shape.layers - 1),
-                ("layers", best[i]),
-                (f"top/{self.top}", 0),
-                (f"greedy/{self.top}", 0),
-            ]
-            for j, (name, row) in enumerate(places[: len(poolings)]):
-                if f"{name}/test" not in fit:
-                    continue
-                scores[i, j] = fit[f"{name}/test"][row]
-                if task.second_metric:
-                    extra[task.second_metric][i, j] = second_metric(task.second_metric, fit, name, row)
-        self.poolings = poolings
-        self._scored("pooled_accuracy", ("task", "pooling"), scores, "test score of a probe on the pooled vector")
+            joined = [(f"{selection}/{self.top}", 0) for selection in self.selections]
+            for j, (name, row) in enumerate([("layers", self.shape.layers - 1), ("layers", best[i]), *joined]):
+                if f"{name}/test" in fit:
+                    scores[i, j] = fit[f"{name}/test"][row]
+                    if task.second_metric:
+                        extra[task.second_metric][i, j] = second_metric(task.second_metric, fit, name, row)
+        self.scored("pooled_accuracy", ("task", "pooling"), scores, "test score of a probe on the pooled vector")
         for name, values in extra.items():
             if np.isfinite(values).any():
-                self._put(f"pooled_{name}", ("task", "pooling"), values, f"{name} on the test part")
-        self._put("best_layer", ("task",), best, "layer with the best validation score")
-        selections = SELECTIONS[: 2 if len(poolings) == 4 else 1]
-        self.selections = selections
+                self.put(f"pooled_{name}", ("task", "pooling"), values, f"{name} on the test part")
+        self.put("best_layer", ("task",), best, "layer with the best validation score")
         if self.curve:
-            values = np.full((len(self.tasks), len(self.curve), len(selections)), np.nan)
-            for i, fit in enumerate(self.fits):
-                for j, n in enumerate(self.curve):
-                    for k, selection in enumerate(selections):
-                        found = fit.get(f"{selection}/{n}/test")
-                        values[i, j, k] = np.nan if found is None else found[0]
-            self._scored(
-                "curve_accuracy", ("task", "n_heads", "selection"), values, "test score of the n best heads together"
-            )
-        ranks = max([self.top, *self.curve])
-        for selection in selections:
-            order = np.stack([_padded(fit.get(f"{selection}/order"), ranks) for fit in self.fits])
-            where = order >= 0
-            self._put(
-                f"{selection}_layer",
-                ("task", "rank"),
-                np.where(where, order // self.shape.heads, -1),
-                "layer of the head with this rank (-1: none)",
-            )
-            self._put(
-                f"{selection}_head",
-                ("task", "rank"),
-                np.where(where, order % self.shape.heads, -1),
-                "head with this rank (-1: none)",
-            )
-        self.ranks = ranks
+            names = [[f"{selection}/{n}/test" for selection in self.selections] for n in self.curve]
+            found = [[[fit.get(name, [np.nan])[0] for name in row] for row in names] for fit in self.fits]
+            dims = ("task", "n_heads", "selection")
+            self.scored("curve_accuracy", dims, np.array(found), "test score of the n best heads together")
+        for selection in self.selections:
+            order = np.full((len(self.fits), self.ranks), -1, dtype=np.int64)
+            for row, fit in zip(order, self.fits, strict=True):
+                ranked = fit.get(f"{selection}/order", np.zeros(0))[: self.ranks]
+                row[: len(ranked)] = ranked
+            layer, head = (np.where(order < 0, -1, part) for part in np.divmod(order, self.shape.heads))
+            self.put(f"{selection}_layer", ("task", "rank"), layer, "layer of the head with this rank (-1: none)")
+            self.put(f"{selection}_head", ("task", "rank"), head, "head with this rank (-1: none)")
 
     def tests(self, correction: str) -> None:
         p = np.full((len(self.tasks), *self.heads), np.nan)
         adjusted, majority = p.copy(), np.zeros(len(self.tasks))
         for i, (task, fit) in enumerate(zip(self.tasks, self.fits, strict=True)):
-            if task.kind == "regression":
-                p[i] = correlation_test(fit["heads/test"].reshape(self.heads), len(task.split.test))
+            if task.regression:
+                found = correlation_p(fit["heads/test"], len(task.split.test), "greater")
             else:
-                correct_head = fit["heads/predicted"] == fit["truth"]
-                correct_majority = fit["truth"] == fit["majority"]
-                majority[i] = correct_majority.mean()
-                only_head, only_majority = (
-                    (correct_head & ~correct_majority).sum(1),
-                    (~correct_head & correct_majority).sum(1),
-                )
-                p[i] = mcnemar_exact(only_head, only_majority).reshape(self.heads)
+                by_head, by_majority = fit["heads/predicted"] == fit["truth"], fit["truth"] == fit["majority"]
+                majority[i] = by_majority.mean()
+                found = mcnemar_exact((by_head & ~by_majority).sum(1), (~by_head & by_majority).sum(1))
+            p[i] = found.reshape(self.heads)
             adjusted[i] = correct(p[i], correction)
-        dims = ("task", "layer", "head")
-        self._put(
-            "majority", ("task",), majority, "test score of the most frequent training label (0 for a correlation)"
-        )
-        self._put("p_value", dims, p, "p-value of 'no better than the majority label', one-sided")
-        self._put("p_adjusted", dims, adjusted, f"p-value corrected over the heads of a task ({correction})")
-        self._put("better", dims, adjusted < 0.05, "better than the majority label at 5 %, corrected")
+        long_name = "test score of the most frequent training label (0 for a correlation)"
+        self.put("majority", ("task",), majority, long_name)
+        self.put("p_value", HEADS, p, "p-value of 'no better than the majority label', one-sided")
+        self.put("p_adjusted", HEADS, adjusted, f"p-value corrected over the heads of a task ({correction})")
+        self.put("better", HEADS, adjusted < 0.05, "better than the majority label at 5 %, corrected")
 
     def control(self) -> None:
-        if not any("control/test" in fit for fit in self.fits):
-            return
-        dims = ("task", "layer", "head")
-        accuracy, control = self._stack("heads/test", self.heads), self._stack("control/test", self.heads)
-        self._scored("control_accuracy", dims, control, "test score on the control task: labels dealt at random")
-        low, high = np.full_like(control, np.nan), np.full_like(control, np.nan)
+        self.scored("control_accuracy", HEADS, "control/test", "test score on the control task: labels dealt at random")
+        gain = self.stacked("heads/test", HEADS) - self.stacked("control/test", HEADS)
+        bounds = np.full((2, *gain.shape), np.nan)
         for i, (task, fit) in enumerate(zip(self.tasks, self.fits, strict=True)):
-            if task.kind == "classification" and "control/test" in fit:
-                gain = (fit["heads/predicted"] == fit["truth"]).astype(float) - (
-                    fit["control/predicted"] == fit["control/truth"]
-                )
-                count = np.array(float(gain.shape[1]))
-                bounds = mean_interval(
-                    gain.mean(1), gain.var(1, ddof=1) if gain.shape[1] > 1 else gain[:, 0] * np.nan, count
-                )
-                low[i], high[i] = (b.reshape(self.heads) for b in bounds)
-        self._put("selectivity", dims, accuracy - control, "score minus score on the control task")
-        self._put(
-            "selectivity_n", dims, self.variables["control_accuracy_n"].values, "test examples behind selectivity"
-        )
-        self._put("selectivity_low", dims, low, "lower end of the 95 % interval of selectivity (paired over examples)")
-        self._put(
-            "selectivity_high", dims, high, "upper end of the 95 % interval of selectivity (paired over examples)"
-        )
-
-    def random(self, baselines: Sequence[Fitted | None]) -> None:
-        dims = ("task", "layer", "head")
-        self._scored(
-            "random_accuracy",
-            dims,
-            self._stack("heads/test", self.heads, baselines),
-            "test score of the head with random weights",
-        )
-        values = self._stack("layers/test", (self.shape.layers,), baselines)
-        self._scored("random_layer_accuracy", dims[:2], values, "test score of the layer with random weights")
+            if not task.regression and "control/test" in fit:
+                right = fit["heads/predicted"] == fit["truth"]
+                control = fit["control/predicted"] == fit["control/truth"]
+                bounds[:, i] = _paired_interval(right, control).reshape(2, *self.heads)
+        self.put("selectivity", HEADS, gain, "score minus score on the control task")
+        counts = self.variables["control_accuracy_n"].values
+        self.put("selectivity_n", HEADS, counts, "test examples behind selectivity")
+        self.bounds("selectivity", HEADS, bounds, " (paired over examples)")
 
     def readings(self) -> None:
         accuracy = self.variables["accuracy"].values.astype(float)
@@ -243,18 +198,10 @@ class _Builder:
             members = [i for i, task in enumerate(self.tasks) if task.group == group]
             values = accuracy[members].mean(0) if members else np.full(self.heads, np.nan)
             names = ", ".join(self.tasks[i].name for i in members) or "none of its tasks was run"
-            self._put(f"{group}_score", ("layer", "head"), values, f"mean test accuracy over {names}")
+            self.put(f"{group}_score", ("layer", "head"), values, f"mean test accuracy over {names}")
         flat = accuracy.reshape(len(self.tasks), -1)
-        centred = flat - flat.mean(1, keepdims=True)
-        norm = np.linalg.norm(centred, axis=1)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            correlation = centred @ centred.T / np.outer(norm, norm)
-        self._put(
-            "task_correlation",
-            ("task", "task_b"),
-            correlation,
-            "Pearson correlation of two tasks' scores over all heads",
-        )
+        long_name = "Pearson correlation of two tasks' scores over all heads"
+        self.put("task_correlation", ("task", "task_b"), correlation(flat[:, None], flat[None]).r, long_name)
 
     def dataset(self) -> xr.Dataset:
         names = [task.name for task in self.tasks]
@@ -276,42 +223,15 @@ class _Builder:
         return xr.Dataset(self.variables, coords)
 
 
-def _padded(order: np.ndarray | None, length: int) -> np.ndarray:
-    out = np.full(length, -1, dtype=np.int64)
-    if order is not None:
-        out[: min(length, len(order))] = order[:length]
-    return out
-
-
-def accuracy_interval(accuracy: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    return wilson_interval(np.asarray(accuracy) * count, np.full(np.shape(accuracy), count))
-
-
-def fisher_interval(r: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The 95 % interval of Pearson's r by Fisher's z; NaN below four examples."""
-    if count < 4:
-        return np.full(np.shape(r), np.nan), np.full(np.shape(r), np.nan)
-    z, half = np.arctanh(np.clip(r, -1 + 1e-15, 1 - 1e-15)), scipy_stats.norm.ppf(0.5 + LEVEL / 2) / np.sqrt(count - 3)
-    return np.tanh(z - half), np.tanh(z + half)
-
-
-def correlation_test(r: np.ndarray, count: int) -> np.ndarray:
-    """One-sided p-value of `r ≤ 0` by Student's t."""
-    r = np.clip(r, -1 + 1e-15, 1 - 1e-15)
-    if count < 3:
-        return np.full(np.shape(r), np.nan)
-    return scipy_stats.t.sf(r * np.sqrt((count - 2) / (1 - r**2)), count - 2)
+def _paired_interval(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The interval of the mean of `first − second` over examples, the last axis; NaN for a single example."""
+    gain = first.astype(float) - second
+    variance = gain.var(1, ddof=1) if gain.shape[1] > 1 else np.full(len(gain), np.nan)
+    return np.array(mean_interval(gain.mean(1), variance, np.array(gain.shape[1])))
 
 
 def second_metric(metric: str, fit: Fitted, name: str, row: int) -> float:
     """F1 of class 1, Matthews' correlation, or Spearman's rho of one fitted unit on the test part."""
     if metric == "spearman":
         return float(fit[f"{name}/spearman"][row])
-    said, truth = fit[f"{name}/predicted"][row] == 1, fit["truth"] == 1
-    tp, fp, fn, tn = (
-        (a & b).sum(dtype=float) for a, b in ((said, truth), (said, ~truth), (~said, truth), (~said, ~truth))
-    )
-    if metric == "f1":
-        return float(2 * tp / (2 * tp + fp + fn)) if tp + fp + fn else 0.0
-    below = np.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
-    return float((tp * tn - fp * fn) / below) if below else 0.0
+    return METRICS[metric](fit["truth"] == 1, fit[f"{name}/predicted"][row] == 1)

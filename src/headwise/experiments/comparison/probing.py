@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from headwise.analyses.probing.analysis import default_settings
-from headwise.analyses.probing.fit import FitOptions, fit_baseline
+from headwise.analyses.probing.fit import ProbingOptions, fit_baseline
 from headwise.core.papers import reference
 from headwise.experiments.ablation.significance import paired_differences
 from headwise.models import HeadModel
@@ -37,7 +37,7 @@ def probing_change(
     """The group `change_probing`: `accuracy[model_all, task, layer, head]` of every model (Pearson's r for regressions), and `accuracy_change[model, task, layer, head]` against
     the first with interval (paired bootstrap over test examples), `_p` (McNemar's exact test, or the bootstrap's) and `_p_adjusted` over the heads of a task."""
     found = [task.limit(*limits, seed=seed) for task in read_tasks(tasks, seed)]
-    options = FitOptions(settings=settings or default_settings(models[0], seed))
+    options = ProbingOptions(settings or default_settings(models[0], seed))
     size = (models[0].layers, models[0].heads)
     scores = np.full((len(models), len(found), *size), np.nan)
     test_n, majority = np.zeros(len(found), dtype=np.int64), np.full(len(found), np.nan)
@@ -94,6 +94,6 @@ def probing_change(
         "section": "Fig 4",
         "citation": paper.citation,
         "reference_model": names[0],
-        "solver": options.settings.solver,
+        "solver": options.fitting.solver,
     }
     return xr.Dataset(variables, coords=coords, attrs=attrs | {"correction": correction, "analysis": "probing"})

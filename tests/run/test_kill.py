@@ -14,4 +14,4 @@ def test_killed_runs_end_in_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> N
     sys.modules.pop("kill_resume", None)
     import kill_resume
 
-    kill_resume.trials(kills=2, examples=24, pause=0.1, seed=1, show=False)
+    kill_resume.trials(kills=3, copies=3, pause=0.1, seed=1, show=False)

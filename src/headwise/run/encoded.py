@@ -42,9 +42,8 @@ class Scan:
 class EncodedCorpus:
     """The rows of a corpus in their order, to be walked through any number of times.
 
-    The corpus is read and encoded when this is made; every row that cannot be used is found then. Rows are kept in memory
-    up to `keep` tokens. A longer corpus is read and encoded again at every walk, and refused where it is not the same any
-    more.
+    The corpus is read and encoded when this is made; every row that cannot be used is found then. Rows of up to `keep`
+    tokens are kept in memory. A longer corpus is read and encoded again at every walk, and refused where it changed.
 
     Parameters
     ----------

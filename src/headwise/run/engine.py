@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from headwise.analyses.contract import Observer
+from headwise.models import HeadModel
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import State
 from headwise.text.encode import Batch
-
-if TYPE_CHECKING:
-    from headwise.models import HeadModel
-
 
 GRADIENT_TOKENS = 1024  # tokens run at once where gradients are kept
 MAPS_BYTES = 2**30  # all maps of one micro-batch, for analyses that look at whole examples
 
 
 class Observation:
-    """Watches one batch for several analyses: adds up what each `reduce` gives over blocks of rows, hands the sums to `observe` once a layer is done."""
+    """Watches one batch for several analyses: adds up what each `reduce` gives, and hands the sums to `observe` once a
+    layer is done."""
 
     def __init__(self, analyses: Sequence[Observer], states: Mapping[str, State], batch: Batch) -> None:
         self.analyses = analyses
@@ -37,7 +34,7 @@ class Observation:
     def rows(self, rows: Rows) -> None:
         for analysis in self.analyses:
             if analysis.scope == "layer":
-                self._add(analysis.name, analysis.reduce(rows, self.batch))
+                _add(self._sums.setdefault(analysis.name, {}), analysis.reduce(rows, self.batch))
         if self._whole:
             self._maps.append(rows.weights)
             self._visible.append(rows.visible)
@@ -59,11 +56,6 @@ class Observation:
                 if analysis.scope == "example":
                     analysis.observe_example(self.states[analysis.name], maps, visible, self.batch)
 
-    def _add(self, name: str, parts: Mapping[str, Tensor]) -> None:
-        totals = self._sums.setdefault(name, {})
-        for key, value in parts.items():
-            totals[key] = totals[key] + value if key in totals else value
-
 
 def observe_batch(
     model: HeadModel,
@@ -72,7 +64,7 @@ def observe_batch(
     states: Mapping[str, State],
     block_rows: int | None = None,
 ) -> None:
-    """Run one batch once and let every streaming analysis see it; analyses of gradients get a second, differentiated run."""
+    """Run one batch once and let every analysis see it; those of gradients get a second, differentiated run."""
     streaming = [a for a in analyses if "attention_gradient" not in a.taps]
     if streaming:
         for part in _parts(model, batch, streaming):
@@ -90,28 +82,33 @@ def _parts(model: HeadModel, batch: Batch, analyses: Sequence[Observer]) -> list
     if all(a.scope == "layer" for a in analyses):
         return [batch]
     at_once = max(1, MAPS_BYTES // (model.layers * model.heads * batch.ids.shape[1] ** 2 * 4))
-    return (
-        [batch]
-        if at_once >= len(batch)
-        else [batch.select(range(i, min(i + at_once, len(batch)))) for i in range(0, len(batch), at_once)]
-    )
+    return _cut(batch, at_once)
+
+
+def _cut(batch: Batch, at_once: int) -> list[Batch]:
+    """The batch in pieces of at most so many examples."""
+    if at_once >= len(batch):
+        return [batch]
+    return [batch.select(range(i, min(i + at_once, len(batch)))) for i in range(0, len(batch), at_once)]
+
+
+def _add(totals: dict[str, Tensor], parts: Mapping[str, Tensor]) -> None:
+    for key, value in parts.items():
+        totals[key] = totals[key] + value if key in totals else value
 
 
 def observe_gradients(
     model: HeadModel, batch: Batch, analysis: Observer, state: State, block_rows: int | None = None
 ) -> None:
-    """Run a batch with its loss and hand the gradients to one analysis, a few examples at a time: all layers and all scores over the vocabulary are held at once."""
-    at_once = max(1, GRADIENT_TOKENS // batch.ids.shape[1])
-    for first in range(0, len(batch), at_once):
-        part = batch if at_once >= len(batch) else batch.select(range(first, min(first + at_once, len(batch))))
+    """Run a batch with its loss and hand the gradients to one analysis, a few examples at a time: all layers and all
+    scores over the vocabulary are held at once."""
+    for part in _cut(batch, max(1, GRADIENT_TOKENS // batch.ids.shape[1])):
         inputs, loss = analysis.prepare(part, model)
         if not len(inputs):
             continue
         sums: dict[int, dict[str, Tensor]] = {}
         for rows in model.gradients(inputs, loss, block_rows=block_rows):
-            totals = sums.setdefault(rows.layer, {})
-            for key, value in analysis.reduce(rows, inputs).items():
-                totals[key] = totals[key] + value if key in totals else value
+            _add(sums.setdefault(rows.layer, {}), analysis.reduce(rows, inputs))
         for layer, totals in sums.items():
             analysis.observe(state, totals, Layer(layer), inputs)
         inputs.forget()
@@ -121,14 +118,10 @@ def observe_batches(
     model: HeadModel,
     batches: Iterable[Batch],
     analyses: Sequence[Observer],
-    states: Mapping[str, State] | None = None,
+    states: Mapping[str, State],
     block_rows: int | None = None,
-) -> dict[str, State]:
-    """States of analyses after these batches (new ones unless given)."""
-    states = dict(states) if states is not None else {}
+) -> Mapping[str, State]:
+    """The states after these batches; `states` has one for each analysis, and is what grows."""
     for batch in batches:
-        for analysis in analyses:
-            if analysis.name not in states:
-                raise KeyError(f"no state for {analysis.name}: make one with analysis.start(shape)")
         observe_batch(model, batch, analyses, states, block_rows)
     return states

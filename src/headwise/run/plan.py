@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 from headwise.analyses.contract import Analysis, Experiment, Observer, Shape
 from headwise.core.errors import MissingAnnotationError
@@ -26,7 +25,7 @@ HOW_TO_GET = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What will be done: the analyses that apply, and what is left out with the reason. What turns up later is no part of it."""
+    """What will be done: the analyses that apply, and what is left out with the reason; what turns up later is not in it."""
 
     analyses: tuple[Analysis, ...]
     shape: Shape
@@ -113,10 +112,3 @@ def make_plan(
         raise MissingAnnotationError(f"None of the analyses can run on '{rows.corpus.name}' ({reasons}).")
     limits = MappingProxyType({a.name: None if full else a.budget for a in kept})
     return Plan(tuple(kept), shape, rows.scan, MappingProxyType(dropped), limits, shard_size)
-
-
-def describe(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters as JSON can hold them."""
-    return {
-        name: list(value) if isinstance(value, tuple | set | frozenset) else value for name, value in parameters.items()
-    }

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,56 +16,19 @@ import xarray as xr
 
 from headwise.analyses.contract import Analysis, Experiment, Observer, Shape
 from headwise.atlas import Atlas
-from headwise.core.checks import at_least
 from headwise.core.errors import HeadwiseError, MissingAnnotationError, ModelError, OutputError
-from headwise.core.papers import reference
 from headwise.core.store import Store
-from headwise.core.version import __version__
 from headwise.models import HeadModel
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batch
-from headwise.run.plan import SHARD_SIZE, Plan, describe, make_plan
-from headwise.run.source import Source
+from headwise.run.options import RunOptions, Source
+from headwise.run.plan import Plan, make_plan
+from headwise.run.provenance import describe, identity, label, provenance
 from headwise.stats.accumulators import State
 from headwise.text import Corpus
 from headwise.text.encode import Encoded, batches
 
-BATCH_TOKENS = 4096
-
 Report = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """How to run, apart from what: all of it is recorded.
-
-    Parameters
-    ----------
-    limit : int, optional
-        Use at most this many examples.
-    full : bool, default True
-        Every analysis sees every example; otherwise each keeps to its own budget.
-    shard_size : int, default 64
-        Examples whose state is kept together: what a kill may cost.
-    batch_tokens : int, default 4096
-        Tokens that go through the model at once, padding included.
-    seed : int, default 0
-        For everything random.
-    overwrite : bool, default False
-        Start anew where the folder holds another run, instead of refusing. An unfinished run of the same kind goes on.
-    """
-
-    limit: int | None = None
-    full: bool = True
-    shard_size: int = SHARD_SIZE
-    batch_tokens: int = BATCH_TOKENS
-    seed: int = 0
-    overwrite: bool = False
-
-    def __post_init__(self) -> None:
-        for name, low in (("limit", 1), ("shard_size", 1), ("batch_tokens", 1), ("seed", 0)):
-            if getattr(self, name) is not None:
-                at_least(name, getattr(self, name), low)
 
 
 def _silent(*_: object) -> None:
@@ -77,7 +37,7 @@ def _silent(*_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Whom a run tells what: how far it is (what, done, total), what is about to be done, and whatever else must be said."""
+    """Whom a run tells how far it is (what, done, total), what is about to be done, and whatever else must be said."""
 
     progress: Report = _silent
     plan: Callable[[Plan], None] = _silent
@@ -103,7 +63,7 @@ class LocalBench:
 
 
 class Run:
-    """One run, open from before the work until its result is safe: as long as it is open no other run can have its folder.
+    """One run, open from before the work until its result is safe; as long no other run can have its folder.
 
     Parameters
     ----------
@@ -156,7 +116,7 @@ class Run:
             listener.plan(self.plan)
             self._store = Store(
                 Path(folder),
-                _identity(self.model, self.corpus, self.plan, options),
+                identity(self.model, self.corpus, self.plan, options),
                 fresh=options.overwrite,
                 adopt={"threads": torch.get_num_threads()},
                 say=listener.note,
@@ -207,16 +167,14 @@ class Run:
                 if unmatched:
                     left_out[analysis.name] = left_out.get(analysis.name, {}) | unmatched
                 datasets = analysis.extend(datasets)
-        labelled = {name: _labelled(dataset, plan, name, left_out) for name, dataset in datasets.items()}
-        return Atlas(labelled, self._provenance(left_out, facts))
-
-    def _limited(self, analysis: Analysis) -> Corpus:
-        return self.corpus.limit(self.plan.limits[analysis.name])
+        asked = {a.name: a for a in plan.analyses}
+        labelled = {name: label(dataset, asked[name], left_out.get(name, {})) for name, dataset in datasets.items()}
+        return Atlas(labelled, provenance(self._store, plan, left_out, [fact["batch_tokens"] for fact in facts]))
 
     def _view(self, analysis: Observer) -> Corpus | None:
         """The form of the corpus that an analysis wants for itself; what it may see is limited before."""
-        scan = self.plan.scan
-        return analysis.view(self._limited(analysis), self.model.encoder, scan.longest, scan.truncated)
+        scan, limited = self.plan.scan, self.corpus.limit(self.plan.limits[analysis.name])
+        return analysis.view(limited, self.model.encoder, scan.longest, scan.truncated)
 
     def _apart(self, analysis: Observer, view: Corpus) -> xr.Dataset:
         """A pass of its own over its form of the corpus."""
@@ -248,7 +206,7 @@ class Run:
     def _stream(
         self, rows: EncodedCorpus, analyses: Sequence[Observer], plan: Plan, store: Store
     ) -> tuple[dict[str, State], list[dict[str, Any]]]:
-        """The states after the whole corpus: shard by shard, added up in their order, so that the sum is the same whoever made which."""
+        """The states after the whole corpus: shards are added up in their order, so that the sum is always the same."""
         states = {a.name: a.start(plan.shape) for a in analyses}
         facts = []
         for shard, block in enumerate(rows.blocks(plan.shard_size) if analyses else ()):
@@ -266,8 +224,10 @@ class Run:
     def _make_all(
         self, makers: Mapping[str, Callable[[], xr.Dataset]]
     ) -> tuple[dict[str, xr.Dataset], dict[str, dict[str, str]]]:
-        """The labelled arrays of every analysis, and what was left out. One that finds only now that it cannot be done is left out
-        with its reason, unless it is the only one."""
+        """The labelled arrays of every analysis, and what was left out.
+
+        One that finds only now that it cannot be done is left out with its reason, unless it is the only one.
+        """
         datasets = {}
         left_out = {name: dict(items) for name, items in self.plan.dropped.items()}
         for name, make in makers.items():
@@ -283,22 +243,6 @@ class Run:
             reasons = (f"{name}: {items['']}" for name, items in left_out.items() if "" in items)
             raise MissingAnnotationError("; ".join(reasons) + ".")
         return datasets, left_out
-
-    def _provenance(
-        self, left_out: Mapping[str, Mapping[str, str]], facts: Sequence[Mapping[str, Any]]
-    ) -> dict[str, Any]:
-        smaller = sorted({fact["batch_tokens"] for fact in facts} - {self.options.batch_tokens})
-        note = (
-            f"memory was short: some batches held {', '.join(map(str, smaller))} tokens, "
-            "so bytes may differ from an undisturbed run"
-        )
-        return {
-            **self._store.identity,
-            "threads": self._store.adopted["threads"],
-            "left_out": left_out,
-            "sampled": self.plan.sampled(),
-            "notes": [note] if smaller else [],
-        }
 
 
 def run_analyses(
@@ -352,64 +296,3 @@ def _shard_piece(
 def _is_memory(error: BaseException) -> bool:
     said = ("not enough memory", "can't allocate memory")
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in str(error) for words in said)
-
-
-def _named_files(plan: Plan) -> dict[str, str]:
-    """Digests of the files that parameters name (a plugin's sieves, word vectors, a classifier), by analysis and parameter: a run whose files changed is another run."""
-    found = {}
-    for analysis in plan.analyses:
-        for name, value in analysis.parameters.items():
-            digest = _digest(Path(value)) if isinstance(value, str | Path) and str(value) else ""
-            if digest:
-                found[f"{analysis.name}.{name}"] = digest
-    return found
-
-
-def _digest(path: Path) -> str:
-    """A file's digest; nothing where there is none (a text may be too long for a file's name), or none that can be read, which the analysis itself refuses."""
-    try:
-        if not path.is_file():
-            return ""
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
-    except OSError:
-        return ""
-
-
-def _identity(model: HeadModel, corpus: Corpus, plan: Plan, options: RunOptions) -> dict[str, Any]:
-    return {
-        "headwise": __version__,
-        "model": model.identity(),
-        "corpus": {
-            "name": corpus.name,
-            "licence": corpus.licence,
-            "fingerprint": plan.scan.fingerprint,
-            **plan.scan.counts(),
-            "notes": dict(plan.scan.notes),
-        },
-        "encoding": {"max_length": model.encoder.max_length, "overlong": model.encoder.overlong},
-        "analyses": {a.name: describe(a.parameters) for a in plan.analyses},
-        "files": _named_files(plan),
-        "limits": dict(plan.limits),
-        "seed": options.seed,
-        "shard_size": plan.shard_size,
-        "batch_tokens": options.batch_tokens,
-        "device": model.device.type,
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "torch": torch.__version__,
-        "transformers": version("transformers"),
-    }
-
-
-def _labelled(dataset: xr.Dataset, plan: Plan, name: str, left_out: Mapping[str, Mapping[str, str]]) -> xr.Dataset:
-    analysis = next(a for a in plan.analyses if a.name == name)
-    paper = reference(analysis.paper.key)
-    attrs = {
-        "title": analysis.title,
-        "paper": paper.short,
-        "section": analysis.paper.section,
-        "citation": paper.citation,
-        "parameters": json.dumps(describe(analysis.parameters), sort_keys=True),
-        "left_out": json.dumps(left_out.get(name, {}), sort_keys=True),
-    }
-    return dataset.assign_attrs(dataset.attrs | attrs)

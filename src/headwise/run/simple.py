@@ -15,8 +15,8 @@ from headwise.analyses.contract import Analysis, choose_analyses
 from headwise.atlas import Atlas
 from headwise.core.errors import ParameterError, unknown
 from headwise.models import HeadModel
-from headwise.run.runner import Run, RunOptions
-from headwise.run.source import Source
+from headwise.run.options import RunOptions, Source
+from headwise.run.runner import Run
 from headwise.text import Corpus
 
 
@@ -61,8 +61,8 @@ def make_atlas(
     folder : str or Path, optional
         Where finished pieces are kept, so that a killed call can be repeated; None for a temporary folder.
     **options
-        `limit`, `full` (False here: each analysis keeps to its budget), `seed`, `shard_size`, `batch_tokens`, `overwrite` as in
-        `RunOptions`; `device`, `stack`, `dtype`, `max_length`, `overlong`, `parser` as in `Source`.
+        `limit`, `full` (False here: each analysis keeps to its budget), `seed`, `shard_size`, `batch_tokens`,
+        `overwrite` as in `RunOptions`; `device`, `stack`, `dtype`, `max_length`, `overlong`, `parser` as in `Source`.
 
     Examples
     --------

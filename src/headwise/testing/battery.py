@@ -21,8 +21,10 @@ from headwise.core.errors import ParameterError
 from headwise.models import HeadModel
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
-from headwise.run.plan import describe, model_shape
-from headwise.run.runner import RunOptions, run_analyses
+from headwise.run.options import RunOptions
+from headwise.run.plan import model_shape
+from headwise.run.provenance import describe
+from headwise.run.runner import run_analyses
 from headwise.stats.accumulators import State
 from headwise.testing.corpora import battery_examples
 from headwise.testing.models import permute_heads, random_model
@@ -62,6 +64,7 @@ class Bed:
     order_dependent: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
+        self.analysis = self.analysis.seeded(0)
         self.module, self.tokenizer = random_model(causal=self.causal)
         self.model = HeadModel.open(self.module, tokenizer=self.tokenizer)
         given = (

@@ -20,7 +20,7 @@ from headwise.analyses.offsets.figures import centre_of_mass
 from headwise.atlas import Atlas
 from headwise.core.errors import InputError, OutputError, ParameterError
 from headwise.plots.registry import tables_for
-from headwise.run.runner import RunOptions, run_analyses
+from headwise.run import RunOptions, run_analyses
 from headwise.testing import contributions as closed_form
 from headwise.testing import planted_model
 from headwise.testing.models import random_model

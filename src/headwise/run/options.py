@@ -1,4 +1,4 @@
-"""What to run on and how to open it: the same for Python and the command line."""
+"""What to run on, and how: the same for Python and the command line."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from headwise.core.checks import one_of
+from headwise.core.checks import at_least, one_of
 from headwise.core.errors import ParameterError
 from headwise.models import HeadModel
+from headwise.run.plan import SHARD_SIZE
 from headwise.text import Corpus, annotate, open_corpus
 from headwise.text.encode import OVERLONG
+
+BATCH_TOKENS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,39 @@ class Source:
         )
 
     def open_corpus(self, model: HeadModel, limit: int | None = None) -> Corpus:
-        """The first `limit` examples of the corpus, annotated; the limit comes first: what is not used need not be parsed."""
+        """The first `limit` examples, annotated in that order: what is not used need not be parsed."""
         corpus = open_corpus(self.corpus, tokenizer=model.tokenizer, limit=limit)
         return annotate(corpus, self.parser) if self.parser else corpus
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How to run, apart from what: all of it is recorded.
+
+    Parameters
+    ----------
+    limit : int, optional
+        Use at most this many examples.
+    full : bool, default True
+        Every analysis sees every example; otherwise each keeps to its own budget.
+    shard_size : int, default 64
+        Examples whose state is kept together: what a kill may cost.
+    batch_tokens : int, default 4096
+        Tokens that go through the model at once, padding included.
+    seed : int, default 0
+        For everything random.
+    overwrite : bool, default False
+        Start anew where the folder holds another run, instead of refusing. An unfinished run of the same kind goes on.
+    """
+
+    limit: int | None = None
+    full: bool = True
+    shard_size: int = SHARD_SIZE
+    batch_tokens: int = BATCH_TOKENS
+    seed: int = 0
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        for name, low in (("limit", 1), ("shard_size", 1), ("batch_tokens", 1), ("seed", 0)):
+            if getattr(self, name) is not None:
+                at_least(name, getattr(self, name), low)

@@ -1,0 +1,115 @@
+"""What a run is and where its numbers come from: its identity, its provenance, the words on its results."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import xarray as xr
+
+from headwise.analyses.contract import Analysis
+from headwise.core.papers import reference
+from headwise.core.store import Store
+from headwise.core.version import __version__
+from headwise.models import HeadModel
+from headwise.run.options import RunOptions
+from headwise.run.plan import Plan
+from headwise.text import Corpus
+
+Reasons = Mapping[str, str]
+
+
+def describe(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters as JSON can hold them."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, set | frozenset):
+            return sorted(value)
+        return list(value) if isinstance(value, tuple) else value
+
+    return {name: plain(value) for name, value in parameters.items()}
+
+
+def identity(model: HeadModel, corpus: Corpus, plan: Plan, options: RunOptions) -> dict[str, Any]:
+    """All that decides the numbers: a run with the same identity may go on with what another has finished."""
+    return {
+        "headwise": __version__,
+        "model": model.identity(),
+        "corpus": {
+            "name": corpus.name,
+            "licence": corpus.licence,
+            "fingerprint": plan.scan.fingerprint,
+            **plan.scan.counts(),
+            "notes": dict(plan.scan.notes),
+        },
+        "encoding": {"max_length": model.encoder.max_length, "overlong": model.encoder.overlong},
+        "analyses": {a.name: describe(a.parameters) for a in plan.analyses},
+        "files": _named_files(plan.analyses),
+        "limits": dict(plan.limits),
+        "seed": options.seed,
+        "shard_size": plan.shard_size,
+        "batch_tokens": options.batch_tokens,
+        "device": model.device.type,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+    }
+
+
+def _named_files(analyses: Sequence[Analysis]) -> dict[str, str]:
+    """Digests of the files that parameters name (sieves, word vectors), since a run whose files changed is another run."""
+    digests = {
+        f"{analysis.name}.{name}": _digest(Path(value))
+        for analysis in analyses
+        for name, value in analysis.parameters.items()
+        if isinstance(value, str | Path) and str(value)
+    }
+    return {name: digest for name, digest in digests.items() if digest}
+
+
+def _digest(path: Path) -> str:
+    """A file's digest; nothing where there is none (a text may be too long for a file's name) or none can be read."""
+    try:
+        if not path.is_file():
+            return ""
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    except OSError:
+        return ""
+
+
+def provenance(
+    store: Store, plan: Plan, left_out: Mapping[str, Reasons], batch_tokens: Sequence[int]
+) -> dict[str, Any]:
+    """The run's identity, and what came of it; `batch_tokens` are the sizes of batches that memory allowed."""
+    smaller = sorted(set(batch_tokens) - {store.identity["batch_tokens"]})
+    note = (
+        f"memory was short: some batches held {', '.join(map(str, smaller))} tokens, "
+        "so bytes may differ from an undisturbed run"
+    )
+    return {
+        **store.identity,
+        "threads": store.adopted["threads"],
+        "left_out": left_out,
+        "sampled": plan.sampled(),
+        "notes": [note] if smaller else [],
+    }
+
+
+def label(dataset: xr.Dataset, analysis: Analysis, left_out: Reasons) -> xr.Dataset:
+    """A result with where it comes from."""
+    paper = reference(analysis.paper.key)
+    attrs = {
+        "title": analysis.title,
+        "paper": paper.short,
+        "section": analysis.paper.section,
+        "citation": paper.citation,
+        "parameters": json.dumps(describe(analysis.parameters), sort_keys=True),
+        "left_out": json.dumps(dict(left_out), sort_keys=True),
+    }
+    return dataset.assign_attrs(dataset.attrs | attrs)

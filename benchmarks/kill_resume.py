@@ -39,7 +39,7 @@ model = HeadModel.open(module, tokenizer=tokenizer)
 analyses = [
     make_analysis("surface"),
     make_analysis("offsets"),
-    make_analysis("coreference", {"max_tokens": 12, "documents": "windows"}),
+    make_analysis("coreference", {"max_tokens": 12, "overlap": 4, "documents": "windows"}),
     make_analysis("attribution", {"length": 11, "patterns": 1}),
     make_analysis("tree_probe", {"epochs": 2}),
     make_analysis("probing"),

@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import FrozenInstanceError, dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
+import sklearn.manifold  # noqa: F401  (its import, which comes late, draws from Python's generator)
 import torch
+import xarray as xr
 
-from headwise import Atlas, Corpus, HeadModel, RunOptions, make_analysis, make_atlas
-from headwise.analyses.contract import Analysis
-from headwise.core.errors import InputError, MissingAnnotationError, OutputError
+from headwise import Atlas, Corpus, HeadModel, RunOptions, known_analyses, make_analysis, make_atlas
+from headwise.analyses.contract import Analysis, Bench, Experiment, Paper
+from headwise.core.errors import InputError, MissingAnnotationError, OutputError, ParameterError
 from headwise.core.files import write_atomically
 from headwise.core.store import Store
-from headwise.run import Listener, run_analyses
+from headwise.run import Listener, Run, Source, run_analyses
 from headwise.run import runner as runner_module
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.plan import Plan, make_plan
-from headwise.testing import planted_model
+from headwise.testing import planted_model, random_model
+from headwise.testing.corpora import battery_examples
+from headwise.text.encode import Encoded, Encoder
 from headwise.text.example import Example
 
+SMALL: dict[str, dict[str, object]] = {
+    "attribution": {"length": 11, "patterns": 1},
+    "frames": {"min_distance": 1, "max_words": 40, "core": False},
+    "tree_probe": {"epochs": 1},
+}
 BEHAVIOURS = [["previous", "next", "self", "sep"], ["cls", "uniform", "same_word", "block"]]
 TEXTS: list[str | tuple[str, str]] = [
     "the cat saw a dog .",
@@ -228,3 +242,178 @@ def test_words_that_do_not_align_are_counted(model: HeadModel) -> None:
     words = Example(text="the cat", words=("the", "cat", "x"), spans=((0, 3), (4, 7), (7, 8)))
     plan = planned(model, Corpus.from_examples([words]), analyses())
     assert plan.scan.unaligned == 1
+
+
+def test_the_corpus_is_read_and_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, tokenizer = random_model()
+    opened = HeadModel.open(module, tokenizer=tokenizer)
+    examples = battery_examples(3)
+    read: Counter[str] = Counter()
+    encoded: Counter[str] = Counter()
+
+    def stream(notes: object) -> Iterator[Example]:
+        for example in examples:
+            read[example.origin] += 1
+            yield example
+
+    original = Encoder.encode
+
+    def counting(encoder: Encoder, example: Example, index: int = 0) -> Encoded | None:
+        encoded[example.origin] += 1
+        return original(encoder, example, index)
+
+    monkeypatch.setattr(Encoder, "encode", counting)
+
+    @dataclass(frozen=True)
+    class Asking(Experiment):
+        title, paper = "rows", Paper("clark2019", "§1")
+
+        def perform(self, bench: Bench) -> xr.Dataset:
+            rows = list(bench.rows)
+            assert [row.example for row in rows] == list(bench.corpus) == examples
+            return xr.Dataset({"tokens": ((), sum(map(len, rows)))})
+
+    Asking.name = "asking"  # not in the registry
+    found = run_analyses(opened, Corpus("counted", stream), [*analyses(), Asking()], tmp_path, options())
+    assert int(found["asking"]["tokens"]) == found.provenance["corpus"]["tokens"]
+    assert set(read.values()) == {1}
+    assert set(encoded.values()) == {1}
+
+
+def test_rows_too_many_for_memory_are_read_again_and_give_the_same(
+    model: HeadModel, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = EncodedCorpus(corpus, model.encoder)
+    again = EncodedCorpus(corpus, model.encoder, keep=5)
+    assert again.scan == kept.scan
+    for size in (1, 2, 4, 100):
+        blocks = [[[row.index for row in block()] for block in rows.blocks(size)] for rows in (kept, again)]
+        assert blocks[0] == blocks[1]
+        assert len(blocks[0]) == -(-len(TEXTS) // size)
+    whole = run_analyses(model, corpus, analyses(), tmp_path / "a", options())
+    monkeypatch.setattr(EncodedCorpus.__init__, "__defaults__", (5,))
+    streamed = run_analyses(model, corpus, analyses(), tmp_path / "b", options())
+    for group in whole:
+        xr.testing.assert_identical(whole[group], streamed[group])
+
+
+@pytest.mark.parametrize("change", ["other", "fewer", "more"])
+def test_a_corpus_that_changes_meanwhile_is_refused(model: HeadModel, change: str) -> None:
+    texts = [f"the cat saw {'a ' * (i % 5)}dog" for i in range(150)]
+    corpus = Corpus.from_texts(texts)
+    rows = EncodedCorpus(corpus, model.encoder, keep=5)
+    changed = {
+        "other": [*texts[:100], "a cat", *texts[101:]],
+        "fewer": texts[:140],
+        "more": [*texts[:149], "dog", "dog"],
+    }
+    corpus._stream = Corpus.from_texts(changed[change])._stream
+    walk = iter(rows)
+    assert len(list(islice(walk, 64))) == 64  # so far all is as it was
+    with pytest.raises(InputError, match="changed while it was read"):
+        list(walk)
+
+
+def test_a_plan_cannot_be_changed(model: HeadModel, corpus: Corpus) -> None:
+    plan = planned(model, corpus, [*analyses(), make_analysis("dependency")])
+    with pytest.raises(FrozenInstanceError):
+        plan.shard_size = 3  # type: ignore[misc]
+    with pytest.raises(FrozenInstanceError):
+        plan.scan.examples = 3  # type: ignore[misc]
+    for mapping in (plan.dropped, plan.dropped["dependency"], plan.limits, plan.scan.notes):
+        with pytest.raises(TypeError):
+            mapping["surface"] = {}  # type: ignore[index]
+
+
+def test_nothing_of_the_callers_is_left_changed(tmp_path: Path) -> None:
+    module, tokenizer = random_model()
+    module.train()
+    attention = module.config._attn_implementation
+    opened = HeadModel.open(module, tokenizer=tokenizer)
+    corpus = Corpus.from_examples(battery_examples(5), "battery")
+    chosen = [make_analysis(name, SMALL.get(name)) for name, cls in known_analyses().items() if cls.automatic]
+
+    def state() -> dict[str, object]:
+        return {
+            "threads": torch.get_num_threads(),
+            "torch": torch.get_rng_state().numpy().tobytes(),
+            "numpy": repr(np.random.get_state()),
+            "python": random.getstate(),
+            "gradients": torch.is_grad_enabled(),
+            "dtype": torch.get_default_dtype(),
+            "training": [m.training for m in module.modules()],
+            "trained": [(p.requires_grad, p.grad is None) for p in module.parameters()],
+            "weights": [p.detach().numpy().tobytes() for p in module.parameters()],
+            "hooks": [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in module.modules()],
+            "encoding": (opened.encoder.max_length, opened.encoder.overlong),
+        }
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    before = state()
+    found = run_analyses(opened, corpus, chosen, tmp_path / "run", options())
+    assert len(found) > 8
+    torch.set_num_threads(1)  # a run adopts the threads of the run it goes on with
+    again = run_analyses(opened, corpus, chosen, tmp_path / "run", options())
+    assert again.provenance["threads"] == 2
+    assert torch.get_num_threads() == 1
+    torch.set_num_threads(2)
+    after = state()
+    torch.set_num_threads(threads)
+    assert [key for key in before if before[key] != after[key]] == []
+    opened.close()
+    assert module.config._attn_implementation == attention
+
+
+def test_two_seeds_give_two_draws_and_are_two_runs(tmp_path: Path) -> None:
+    module, tokenizer = random_model()
+    opened = HeadModel.open(module, tokenizer=tokenizer)
+    corpus = Corpus.from_examples(battery_examples(2), "battery")
+
+    def drawn(seed: int, folder: str) -> Atlas:
+        return run_analyses(opened, corpus, [make_analysis("gradient")], tmp_path / folder, options(seed=seed))
+
+    first, again, other = drawn(0, "a"), drawn(0, "b"), drawn(1, "c")
+    assert first.provenance["analyses"]["gradient"]["seed"] == 0
+    xr.testing.assert_identical(first["gradient"], again["gradient"])
+    assert not first["gradient"]["importance"].equals(other["gradient"]["importance"])
+    with pytest.raises(OutputError, match="differs in analyses, seed"):
+        drawn(1, "a")
+    own = make_analysis("gradient", {"seed": 7})
+    assert own.seeded(1).parameters["seed"] == 7  # a seed of its own is kept
+
+
+def test_a_folder_is_held_until_the_result_is_safe(model: HeadModel, corpus: Corpus, tmp_path: Path) -> None:
+    with Run(Source(model, corpus), analyses(), tmp_path / "run", options()) as run:
+        run.atlas().save(tmp_path / "atlas.nc")
+        with pytest.raises(OutputError, match="in use by process"):
+            run_analyses(model, corpus, analyses(), tmp_path / "run", options())
+        run.forget()
+    assert not (tmp_path / "run").exists()
+
+
+def test_overwrite_goes_on_with_the_same_run_and_replaces_another(
+    model: HeadModel, corpus: Corpus, tmp_path: Path
+) -> None:
+    run_analyses(model, corpus, analyses(), tmp_path, options())
+    shard = tmp_path / "shard-000000.piece"
+    made = shard.stat().st_mtime_ns
+    run_analyses(model, corpus, analyses(), tmp_path, options(overwrite=True))
+    assert shard.stat().st_mtime_ns == made
+    run_analyses(model, corpus, analyses()[:1], tmp_path, options(overwrite=True))
+    assert shard.stat().st_mtime_ns != made
+
+
+def test_python_has_the_options_of_the_command_line(model: HeadModel, corpus: Corpus) -> None:
+    with pytest.raises(ParameterError, match=r"`max_length` is for opening a model.*HeadModel\.open"):
+        make_atlas(model, corpus, ["surface"], max_length=6)
+    with pytest.raises(ParameterError, match=r"no option of make_atlas 'limits'\. Did you mean 'limit'"):
+        make_atlas(model, corpus, ["surface"], limits=6)  # type: ignore[call-arg]
+    with pytest.raises(ParameterError, match="`limit` must be at least 1"):
+        make_atlas(model, corpus, ["surface"], limit=0)
+    with pytest.raises(
+        ParameterError, match=r"names 'offsets', which is not among the analyses of this run \(surface\)"
+    ):
+        make_atlas(model, corpus, ["surface"], parameters={"offsets": {"reach": 2}})
+    with pytest.raises(ParameterError, match="`overlong` must be one of truncate, skip"):
+        make_atlas(None, corpus, ["surface"], overlong="cut")

@@ -152,7 +152,8 @@ class Run:
     def atlas(self) -> Atlas:
         """Do what is not done yet, and label it."""
         plan = self.plan
-        with _threads(int(self._store.adopted["threads"])):  # the same number of threads gives the same bytes
+        # The same number of threads gives the same bytes.
+        with _guarded(int(self._store.adopted["threads"]), self.model.device):
             views = {a.name: view for a in plan.streaming if (view := self._view(a)) is not None}
             together = [a for a in plan.streaming if a.name not in views]
             states, facts = self._stream(self._rows, together, plan, self._store)
@@ -259,14 +260,15 @@ def run_analyses(
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """So many threads for torch, for a while."""
+def _guarded(threads: int, device: torch.device) -> Iterator[None]:
+    """So many threads for torch, for a while; they and torch's generator (new modules draw from it) come back as found."""
     before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.set_num_threads(threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
 
 def _shard_piece(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -26,6 +26,18 @@ def parse_head(name: str) -> tuple[int, int]:
     if not found:
         raise ParameterError(f"A head is named like 'L7H9' (layer 7, head 9, counted from 0); it is '{name}'.")
     return int(found[1]), int(found[2])
+
+
+def existing_heads(given: Iterable[str | Sequence[int]], layers: int, heads: int) -> list[tuple[int, int]]:
+    """Heads, as names (`L7H9`) or pairs, as pairs (layer, head) in the order given; refuses those that a model of this size does not have."""
+    found = []
+    for item in given:
+        layer, head = parse_head(item) if isinstance(item, str) else (int(item[0]), int(item[1]))
+        if not (0 <= layer < layers and 0 <= head < heads):
+            known = f"the model has layers 0 to {layers - 1} and heads 0 to {heads - 1}"
+            raise ParameterError(f"There is no head {head_name(layer, head)}: {known}.")
+        found.append((layer, head))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -356,9 +356,9 @@ class HeadModel:
             raise ModelError(f"{self.name} was opened without a head, so it gives no logits; open it with `task`.")
         with self.evaluating(), session.running():
             output = self.run(batch.ids, batch.real, batch.types, logits=logits)
-        if session.layers_seen != self.layers:
+        if session.layer_count.seen != self.layers:
             raise ModelError(
-                f"The tap saw {session.layers_seen} of the {self.layers} layers of {self.name}: the module was closed or changed after opening; open it again."
+                f"The tap saw {session.layer_count.seen} of the {self.layers} layers of {self.name}: the module was closed or changed after opening; open it again."
             )
         if "hidden" in session.needs and session.final is None:
             session.final = at_least_single(

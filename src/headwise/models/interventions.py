@@ -108,7 +108,7 @@ def on_weights(
                 )
             weights[:, head] = given[..., start:stop, :]
         else:
-            seen = visible[:, head if visible.shape[1] > 1 else 0].to(weights.dtype)
+            seen = visible[:, 0].to(weights.dtype)
             weights[:, head] = seen / seen.sum(-1, keepdim=True).clamp(min=1)
         if sink is not None:
             sink[:, head] = 0 if not isinstance(what, Patch) else 1 - weights[:, head].sum(-1)

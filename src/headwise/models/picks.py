@@ -34,7 +34,7 @@ def token_pairs(rows: Sequence[tuple[int, int, int, int]], owner: Sequence[int],
 
 
 def pick(rows: Rows, pairs: TokenPairs) -> tuple[Tensor, Tensor]:
-    """Weights `[pair, head]` and visibility `[pair, 1 or head]` of the pairs whose query is in this block of rows.
+    """Weights `[pair, head]` and visibility `[pair, 1]` of the pairs whose query is in this block of rows.
 
     0 for the others, so that blocks add up.
     """

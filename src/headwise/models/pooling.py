@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,13 @@ import xarray as xr
 from torch import Tensor, nn
 
 from headwise.core.errors import InputError, MissingExtraError, ModelError, OutputError, ParameterError
+from headwise.core.labels import existing_heads, head_name
 from headwise.models import HeadModel
 from headwise.models.session import Session
 from headwise.models.vectors import pool_tokens, token_rule
 from headwise.models.view import Layer, Rows
 
 CONFIG = "head_pooling.json"
-_NAME = re.compile(r"L(\d+)H(\d+)")
 
 
 class _Chosen:
@@ -68,7 +67,7 @@ class HeadPooling(nn.Module):
     ) -> None:
         super().__init__()
         opened = model if isinstance(model, HeadModel) else HeadModel.open(model)
-        self.heads = _checked(heads, opened)
+        self.heads = chosen_heads(heads, opened)
         self.token = token_rule(opened, token)
         self.normalize = bool(normalize)
         self.model = opened
@@ -102,7 +101,7 @@ class HeadPooling(nn.Module):
     @property
     def names(self) -> list[str]:
         """The chosen heads, `L7H9` and so on."""
-        return [f"L{layer}H{head}" for layer, head in self.heads]
+        return [head_name(layer, head) for layer, head in self.heads]
 
     @property
     def tokenizer(self) -> Any:
@@ -257,21 +256,12 @@ class HeadPooling(nn.Module):
         return SentenceTransformer(modules=[self], device=str(self.device), **options)
 
 
-def _checked(heads: Iterable[Sequence[int] | str], model: HeadModel) -> tuple[tuple[int, int], ...]:
-    """Heads as pairs; refuses what is no head, twice the same, and none at all."""
-    found: list[tuple[int, int]] = []
-    for item in heads:
-        match = _NAME.fullmatch(item) if isinstance(item, str) else None
-        if isinstance(item, str) and match is None:
-            raise ParameterError(f"A head is named like L7H9 (layer 7, head 9, from 0); '{item}' is not.")
-        layer, head = (int(match[1]), int(match[2])) if match else (int(item[0]), int(item[1]))
-        if not (0 <= layer < model.layers and 0 <= head < model.heads):
-            raise ParameterError(
-                f"There is no head L{layer}H{head}: {model.name} has layers 0 to {model.layers - 1} and heads 0 to {model.heads - 1}."
-            )
-        if (layer, head) in found:
-            raise ParameterError(f"The head L{layer}H{head} is named twice.")
-        found.append((layer, head))
+def chosen_heads(heads: Iterable[Sequence[int] | str], model: HeadModel) -> tuple[tuple[int, int], ...]:
+    """Heads as pairs; refuses what is no head of the model, twice the same, and none at all."""
+    found = existing_heads(heads, model.layers, model.heads)
+    twice = next((place for i, place in enumerate(found) if place in found[:i]), None)
+    if twice is not None:
+        raise ParameterError(f"The head {head_name(*twice)} is named twice.")
     if not found:
         raise ParameterError("`heads` must name at least one head.")
     return tuple(found)

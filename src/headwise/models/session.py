@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from headwise.models.interventions import Plan, on_outputs, on_weights
 from headwise.models.masks import RowMask, is_open
-from headwise.models.sites import Sites, hidden_input, hidden_output
+from headwise.models.sites import LayerCount, Sites, hidden_input, hidden_output
 from headwise.models.tap import SESSION, Call, FormedCall, Running
 from headwise.models.view import Layer, Rows, Watcher
 
@@ -56,7 +55,7 @@ class Session:
         self.padded = bool(self.lengths) and min(self.lengths) < real.shape[-1]
         self.kept: list[Rows] = []
         self.final: Tensor | None = None  # what leaves the last layer, where hidden states were asked for
-        self._calls: Counter[nn.Module] = Counter()
+        self.layer_count = LayerCount(sites)
         self._entering: dict[nn.Module, Tensor] = {}
         self._visible: dict[int, tuple[Tensor | None, Tensor]] = {}
 
@@ -65,7 +64,7 @@ class Session:
         """Make this the session of the current context, with hooks on the layers where hidden states are asked for."""
         with ExitStack() as stack:
             if "hidden" in self.needs:
-                for entry in {id(e): e for e in self.sites.entries}.values():
+                for entry in self.sites.entries:
                     stack.callback(entry.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
                     stack.callback(entry.register_forward_hook(self._leave).remove)
             token = SESSION.set(self)
@@ -83,11 +82,6 @@ class Session:
 
     def _hidden(self, values: Tensor) -> Tensor:
         return at_least_single(values.transpose(0, 1) if self.sites.tokens_first else values)
-
-    @property
-    def layers_seen(self) -> int:
-        """How many attention calls of the watched stack there were."""
-        return self._calls.total()
 
     def by_rows(self, batch_size: int, queries: int, keys: int) -> bool:
         """Whether the rows of this input are formed in blocks."""
@@ -112,18 +106,16 @@ class Session:
         real = self.real
         shown = real[:, None, start:stop, None] & real[:, None, None, :]
         mask = call.rows_mask(start, stop)
-        if mask is not None:
-            shown = shown & is_open(mask)
+        if mask is not None:  # a module that forms its weights itself has the mask of every head: they are alike
+            shown = shown & is_open(mask).any(1, keepdim=True)
         if whole:
             self._visible[key] = (call.mask, shown)  # the mask is kept too, so that its id stays its own
         return shown
 
     def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
-        site = self.sites.of(call.module)
-        if site is None:
+        layer = self.layer_count.of_call(call.module)
+        if layer is None:
             return call.plain()
-        layer = site.layers[self._calls[call.module] % len(site.layers)]
-        self._calls[call.module] += 1
         plan = self.plan.get(layer, {})
         key, value = call.repeated()
         examples, _, queries, keys, _, _ = call.sizes
@@ -151,36 +143,22 @@ class Session:
                 self.kept.append(Rows(layer, start, stop, weights, visible, sink))
             elif "attention" in self.needs and self.watcher is not None and visible is not None:
                 weights = self._without_padding(weights, start)
-                self.watcher.rows(
-                    Rows(
-                        layer,
-                        start,
-                        stop,
-                        weights,
-                        visible,
-                        None if sink is None else self._without_padding(sink, start),
-                    )
-                )
+                sink = None if sink is None else self._without_padding(sink, start)
+                self.watcher.rows(Rows(layer, start, stop, weights, visible, sink))
         output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
         if plan:
             output = on_outputs(plan, output, self.real)
         if self.watcher is not None:
-            self._show(layer, site.entry, output, call)
+            self._show(layer, output, call)
         return output.transpose(1, 2).contiguous(), weights if len(outputs) == 1 else None
 
-    def _show(self, layer: int, entry: nn.Module | None, output: Tensor, call: Call) -> None:
+    def _show(self, layer: int, output: Tensor, call: Call) -> None:
         assert self.watcher is not None
-        hidden = self._entering.get(entry) if "hidden" in self.needs and entry is not None else None
-        self.watcher.layer(
-            Layer(
-                layer,
-                outputs=at_least_single(output) if "outputs" in self.needs else None,
-                hidden=hidden,
-                query=None if isinstance(call, FormedCall) else call.query,
-                key=None if isinstance(call, FormedCall) else call.key,
-                value=call.value,
-            )
-        )
+        site = self.sites.of(call.module)
+        hidden = self._entering.get(site.entry) if site is not None and site.entry is not None else None
+        outputs = at_least_single(output) if "outputs" in self.needs else None
+        query, key = (None, None) if isinstance(call, FormedCall) else (call.query, call.key)
+        self.watcher.layer(Layer(layer, outputs, hidden, query, key, call.value))
 
     def _without_padding(self, values: Tensor, start: int) -> Tensor:
         """Zero the rows of queries that are padding. Only those are touched: batches are sorted by length, so they are few."""

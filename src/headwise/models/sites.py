@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +42,32 @@ class Sites:
 
     def of(self, module: nn.Module) -> Site | None:
         return self.by_module.get(module)
+
+
+class LayerCount:
+    """Tells which layer each attention call of one pass is: that of its module, or by the order of calls where layers share one."""
+
+    def __init__(self, sites: Sites) -> None:
+        self._sites = sites
+        self._calls: Counter[nn.Module] = Counter()
+
+    def of_call(self, module: nn.Module) -> int | None:
+        """The layer of the call that is being made, which is counted; None for a module outside the watched stack."""
+        site = self._sites.of(module)
+        if site is None:
+            return None
+        self._calls[module] += 1
+        return site.layers[(self._calls[module] - 1) % len(site.layers)]
+
+    def skip(self, layers: int) -> None:
+        """Count so many layers, from the first, as called: they are stood in for."""
+        for module, site in self._sites.by_module.items():
+            self._calls[module] += sum(layer < layers for layer in site.layers)
+
+    @property
+    def seen(self) -> int:
+        """How many calls of the watched stack there were."""
+        return self._calls.total()
 
 
 @dataclass(slots=True, eq=False)

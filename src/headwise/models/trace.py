@@ -14,7 +14,7 @@ from headwise.models.view import Layer, Rows
 class Trace:
     """All layers of one batch; None for what was not asked for.
 
-    `attention[example, layer, head, query, key]`, `visible[example, layer, 1 or head, query, key]`, `sink[example, layer, head, query]`,
+    `attention[example, layer, head, query, key]`, `visible[example, layer, 1, query, key]`, `sink[example, layer, head, query]`,
     `outputs[example, layer, head, token, d_head]`, `hidden[example, layer + 1, token, width]` (E[0] to E[L]: the last is what leaves the last layer).
     """
 

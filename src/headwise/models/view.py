@@ -15,7 +15,7 @@ class Rows:
     """A block of query rows of one layer: usually all of them; several blocks for long inputs, so that memory stays linear in length.
 
     `weights[example, head, row, key]` is float32 or better, after softmax and any intervention, and exactly zero outside `visible`; padding rows
-    (queries that are no token) hold no meaning: `visible` is False all along them. `visible[example, 1 or head, row, key]` is V(i).
+    (queries that are no token) hold no meaning: `visible` is False all along them. `visible[example, 1, row, key]` is V(i), the same for all heads.
     `sink[example, head, row]` is the mass on a learned sink (rows sum to one minus it), None where the model has none.
     `gradient`, where asked for, is d loss / d weights, of the same shape.
     """

@@ -77,7 +77,7 @@ def word_maps(rows: Rows, index: WordIndex, extra: Tensor | None = None) -> Tens
 
 
 def word_visibility(rows: Rows, index: WordIndex) -> Tensor:
-    """`[example, 1 or head, from word, to word]` of a block of rows: above zero where a piece of the one may see a
+    """`[example, 1, from word, to word]` of a block of rows: above zero where a piece of the one may see a
     piece of the other."""
     return fold(rows.visible.to(index.member), index, rows.start)
 
@@ -129,7 +129,7 @@ def find_words(maps: Tensor, visible: Tensor, questions: WordQuestions) -> tuple
     maps : Tensor
         `[example, head, from word, to word]`; of equally attended words the first is taken.
     visible : Tensor
-        Bool `[example, 1 or head, from word, to word]`.
+        Bool `[example, 1, from word, to word]`.
     questions : WordQuestions
         Of the same batch.
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from headwise.core.errors import ModelError
 from headwise.models import HeadModel
-from headwise.models.sites import hidden_input, hidden_output
+from headwise.models.sites import LayerCount, hidden_input, hidden_output
 from headwise.models.tap import SESSION, Call
 from headwise.text.encode import Batch
 
@@ -59,7 +58,7 @@ class Passage:
 
     def __init__(self, model: HeadModel, rows: int = 1) -> None:
         self.model, self.sites, self.rows = model, model.sites, rows
-        self._calls: Counter[nn.Module] = Counter()
+        self._layers = LayerCount(model.sites)
         self._entered = 0
 
     def enters(self, layer: int, hidden: Tensor) -> Tensor | None:
@@ -78,12 +77,8 @@ class Passage:
         return False
 
     def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
-        site = self.sites.of(call.module)
-        if site is None:
-            return call.plain()
-        layer = site.layers[self._calls[call.module] % len(site.layers)]
-        self._calls[call.module] += 1
-        return self.attend_layer(layer, call)
+        layer = self._layers.of_call(call.module)
+        return call.plain() if layer is None else self.attend_layer(layer, call)
 
     def attend_layer(self, layer: int, call: Call) -> tuple[Tensor, Tensor | None]:
         key, value = call.repeated()

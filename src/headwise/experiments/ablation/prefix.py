@@ -39,7 +39,7 @@ class Prefix:
         def keep(module: nn.Module, args: Any, output: Any) -> None:
             self.outputs.append(output)
 
-        hooks = [entry.register_forward_hook(keep) for entry in self._entries()]
+        hooks = [entry.register_forward_hook(keep) for entry in self.model.sites.entries]
         try:
             yield
         finally:
@@ -50,7 +50,7 @@ class Prefix:
     def skipping(self, layer: int, session: Session) -> Iterator[None]:
         """Layers below `layer` give what they gave; the session counts them as seen, so that shared modules know which layer they are."""
         calls = 0
-        entries = self._entries()
+        entries = self.model.sites.entries
 
         def stand_in(module: nn.Module) -> Any:
             own = type(module).forward.__get__(module)
@@ -67,8 +67,7 @@ class Prefix:
             layer = 0  # another tool has put its own forward there: it is left to run
             yield
             return
-        for module, site in self.model.sites.by_module.items():
-            session._calls[module] += sum(number < layer for number in site.layers)
+        session.layer_count.skip(layer)
         for entry in entries:
             entry.forward = stand_in(entry)
         try:
@@ -77,5 +76,3 @@ class Prefix:
             for entry in entries:
                 del entry.forward
 
-    def _entries(self) -> list[nn.Module]:
-        return list({id(entry): entry for entry in self.model.sites.entries}.values())

@@ -126,9 +126,9 @@ class _Runner:
                     )
             stack.enter_context(session.running())
             output = self.subject.run(batch, session)
-        if session.layers_seen != self.subject.model.layers:
+        if session.layer_count.seen != self.subject.model.layers:
             raise ModelError(
-                f"The tap saw {session.layers_seen} of the {self.subject.model.layers} layers of {self.subject.model.name}; open the model again."
+                f"The tap saw {session.layer_count.seen} of the {self.subject.model.layers} layers of {self.subject.model.name}; open the model again."
             )
         return output
 

@@ -18,8 +18,8 @@ from transformers import AutoConfig, PreTrainedModel
 
 from headwise.core.errors import InputError, ModelError, OutputError, ParameterError
 from headwise.models import HeadModel, opening
-from headwise.models.pooling import _checked
-from headwise.models.sites import Sites
+from headwise.models.pooling import chosen_heads
+from headwise.models.sites import LayerCount, Sites
 from headwise.models.tap import SESSION, Call
 from headwise.models.vectors import pool_tokens, token_rule
 from headwise.text.tasks import Task
@@ -97,20 +97,16 @@ class _Outputs:
     """A session that lets the model compute its attention as ever, dropout included, and keeps the outputs of chosen heads."""
 
     def __init__(self, sites: Sites, wanted: dict[int, list[int]]) -> None:
-        self.sites, self.wanted = sites, wanted
+        self.wanted, self.layer_count = wanted, LayerCount(sites)
         self.found: dict[tuple[int, int], Tensor] = {}
-        self._calls: dict[nn.Module, int] = {}
 
     def by_rows(self, batch_size: int, queries: int, keys: int) -> bool:
         return False
 
     def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
         output, weights = call.plain()
-        site = self.sites.of(call.module)
-        if site is not None:
-            seen = self._calls.get(call.module, 0)
-            self._calls[call.module] = seen + 1
-            layer = site.layers[seen % len(site.layers)]
+        layer = self.layer_count.of_call(call.module)
+        if layer is not None:
             self.found.update({(layer, head): output[:, :, head] for head in self.wanted.get(layer, ())})
         return output, weights
 
@@ -152,7 +148,7 @@ class PooledClassifier(TaskModel):
                 f"There is no layer {layer}: {self._opened.name} has layers 0 to {self._opened.layers - 1}."
             )
         self.layer = layer
-        self.heads = None if heads is None else _checked(heads, self._opened)
+        self.heads = None if heads is None else chosen_heads(heads, self._opened)
         size = self._opened.hidden if self.heads is None else len(self.heads) * self._opened.d_head
         self.dropout = nn.Dropout(dropout)
         self.dense = nn.Linear(size, self._opened.hidden or size)

@@ -101,6 +101,7 @@ def check(model: Any, stack: str | None) -> None:
                 0 if rows.sink is None else rows.sink[example, :, :length]
             )
             torch.testing.assert_close(total, torch.ones_like(total), atol=1e-5, rtol=0)
+        assert rows.visible.shape[1] == 1  # V(i) is the same for all heads
         visible = rows.visible.expand_as(rows.weights)
         assert not rows.weights[~visible].any()
         assert (rows.weights[visible] > 0).all()  # nothing that is seen is called unseen, in these small models

@@ -48,7 +48,7 @@ def test_names_sizes_and_refusals() -> None:
     assert pooling.encode(["w1"]).shape == (1, 2 * model.d_head)
     for heads, message in (
         ([], "at least one"),
-        (["7-9"], "named like L7H9"),
+        (["7-9"], "named like .L7H9."),
         ([(2, 0)], "no head L2H0"),
         ([(0, 0), "L0H0"], "named twice"),
     ):

@@ -73,7 +73,8 @@ def jobs(args: argparse.Namespace, chosen: dict[str, dict[str, Any]], ready: boo
 
 def perform(job: dict[str, Any], shared: str, out: str, device: str, limit: int | None, half: bool) -> dict[str, Any]:
     """One training in a process of its own folder."""
-    from headwise.experiments.finetuning import finetune
+    from headwise.experiments.finetuning import FinetuneOptions, finetune
+    from headwise.text.tasks import read_task
 
     torch.set_num_threads(2)
     began = time.perf_counter()
@@ -81,18 +82,9 @@ def perform(job: dict[str, Any], shared: str, out: str, device: str, limit: int 
     task, pack = options.pop("task"), options.pop("pack", False)
     data, model = Path(shared, "data", "glue"), Path(shared, "models", MODEL)
     with tempfile.TemporaryDirectory() as folder:
-        [record] = finetune(
-            model,
-            task,
-            folder,
-            data=data,
-            device=device,
-            limit=limit,
-            half=half,
-            checkpoints=False,
-            save_models="all" if pack else "none",
-            **options,
-        )
+        saved = "all" if pack else "none"
+        chosen = FinetuneOptions(device=device, half=half, checkpoints=False, save_models=saved, **options)
+        [record] = finetune(model, read_task(task, data=data, limit=limit), folder, chosen)
         found = asdict(record)
         if pack:
             trained = Path(folder, record.folder, "model")
@@ -183,8 +175,7 @@ def rank(shared: Path, device: str, limit: int | None) -> dict[str, dict[str, An
     from headwise.text.tasks import read_task
 
     chosen = {}
-    with HeadModel.open(shared / "models" / MODEL, device=device) as model:
-        model.encoder.max_length = 128
+    with HeadModel.open(shared / "models" / MODEL, device=device, max_length=128) as model:
         for name in ("MRPC", "STS-B"):
             ranking = rank_heads(model, read_task(name, data=shared / "data" / "glue", limit=limit))
             chosen[name] = {

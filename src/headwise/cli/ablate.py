@@ -24,8 +24,8 @@ def open_subject(
     """A fine-tuned model on its dev set where a task or a dev file is named, else a language model on a corpus."""
     from headwise.core.errors import ParameterError
     from headwise.experiments.ablation import LanguageSubject, TaskSubject
-    from headwise.experiments.finetuning.run import _model_path
     from headwise.models import HeadModel
+    from headwise.models.opening import model_path
     from headwise.text import open_corpus
     from headwise.text.tasks import read_task
 
@@ -33,7 +33,7 @@ def open_subject(
         if corpus:
             raise ParameterError("Give either a task (--task, --data, --dev) or a text (--corpus), not both.")
         found = read_task(task, data=data, dev=dev, needs_train=False, limit=limit)
-        return TaskSubject.open(_model_path(model), found, device=device, max_length=max_length)
+        return TaskSubject.open(model_path(model), found, device=device, max_length=max_length)
     opened = HeadModel.open(model, device=device)
     return LanguageSubject(
         opened, open_corpus(corpus, tokenizer=opened.tokenizer), limit=limit, max_length=max_length, seed=seed
@@ -100,35 +100,26 @@ def ablate_command(
       headwise ablate --corpus stories.txt --limit 200
     """
     from headwise.atlas import Atlas
-    from headwise.core.version import __version__
-    from headwise.experiments.ablation import ablate
-    from headwise.run.shards import RunFolder
+    from headwise.core.store import forget
+    from headwise.experiments.ablation import AblationOptions, ablate, provenance
 
     common.refuse_existing(out_file, overwrite)
     subject = open_subject(model, task, data, dev, corpus, limit, max_length, device, seed)
     folder = out_file.with_name(f".{out_file.name}.run")
-    if overwrite:
-        RunFolder(folder).remove()
+    chosen = AblationOptions(
+        how=how,
+        heads=heads,
+        layers=layers,
+        sets=parse_sets(sets),
+        importance=importance,
+        correction=correction,
+        seed=seed,
+    )
     with common.stoppable("Finished batches are kept: the same command goes on from there."), common.Watch() as watch:
-        dataset = ablate(
-            subject,
-            how=how,
-            heads=heads,
-            layers=layers,
-            sets=parse_sets(sets),
-            atlas=common.load_atlas(atlas),
-            importance=importance,
-            correction=correction,
-            seed=seed,
-            folder=folder,
-            report=watch,
-        )
-    provenance = {
-        "headwise": __version__,
-        "model": subject.model.identity(),
-        "corpus": {"name": task or corpus or "demo", "examples": subject.examples, **subject.identity()},
-    }
-    Atlas({"ablation": dataset}, provenance).save(out_file, overwrite=overwrite)
+        known = common.load_atlas(atlas)
+        dataset = ablate(subject, chosen, atlas=known, folder=folder, overwrite=overwrite, report=watch)
+    Atlas({"ablation": dataset}, provenance(subject, chosen)).save(out_file, overwrite=overwrite)
+    forget(folder)
     if dataset.attrs["note"]:
         common.err.print(f"[dim]{dataset.attrs['note']}[/dim]")
     common.draw_figures({"ablation": dataset}, figures)

@@ -56,7 +56,8 @@ def compare_command(
     """
     from rich.table import Table
 
-    from headwise.experiments.comparison import compare
+    from headwise.core.store import forget
+    from headwise.experiments.comparison import ComparisonOptions, compare
     from headwise.models import HeadModel
     from headwise.text import annotate, open_corpus
 
@@ -64,20 +65,21 @@ def compare_command(
     opened = [HeadModel.open(None if name == "demo" else name, device=device) for name in models]
     text = open_corpus(corpus, tokenizer=opened[0].tokenizer, limit=limit)
     chosen = [] if analyses.strip() == "none" else common.names_in(analyses)
-    with common.stoppable("Nothing was written."), common.Watch() as watch:
-        atlas = compare(
-            opened,
-            annotate(text, parser) if parser else text,
-            names=common.names_in(names) or None,
-            analyses=chosen,
-            probing=probing,
-            probing_limits=(probing_limit, probing_limit, probing_limit),
-            limit=limit,
-            correction=correction,
-            seed=seed,
-            report=watch,
-        )
+    wanted = ComparisonOptions(
+        analyses=chosen,
+        names=common.names_in(names) or None,
+        probing=probing,
+        probing_limits=(probing_limit, probing_limit, probing_limit),
+        limit=limit,
+        correction=correction,
+        seed=seed,
+    )
+    folder = out_file.with_name(f".{out_file.name}.run")
+    with common.stoppable("Finished batches are kept: the same command goes on from there."), common.Watch() as watch:
+        inputs = annotate(text, parser) if parser else text
+        atlas = compare(opened, inputs, wanted, folder=folder, overwrite=overwrite, report=watch)
     atlas.save(out_file, overwrite=overwrite)
+    forget(folder)
     common.draw_figures(atlas, figures)
     change = atlas["change"]
     shown = Table(

@@ -34,7 +34,8 @@ def finetune_command(
         str,
         typer.Option("--recipe", help="kovaleva, jo or pande: optimizer, rate, batch size and epochs of the paper."),
     ] = "kovaleva",
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many trainings, with seeds 0, 1, …")] = 5,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many trainings, with seeds from --seed on.")] = 5,
+    seed: common.Seed = 0,
     out_folder: Annotated[
         Path,
         typer.Option("--out", help="results.json, predictions and models go here; a killed run goes on from there."),
@@ -81,12 +82,15 @@ def finetune_command(
     from rich.table import Table
 
     from headwise.core.errors import ParameterError
-    from headwise.experiments.finetuning import Results, finetune
+    from headwise.experiments.finetuning import FinetuneOptions, Results, finetune
     from headwise.experiments.finetuning.results import summary, table
+    from headwise.models.opening import model_path
+    from headwise.text.tasks import read_task
 
     names: list[str | None] = [*common.names_in(task)] or [None]
     if len(names) > 1 and (train or dev):
         raise ParameterError("--train and --dev belong to one task; give --data for several.")
+    source = model_path(model)
     common.check_writable(out_folder)
     chosen_heads = common.names_in(heads) or None
     for name in names:
@@ -97,17 +101,12 @@ def finetune_command(
             common.stoppable("Finished epochs and trainings are kept: the same command goes on from there."),
             common.Watch() as watch,
         ):
-            finetune(
-                model,
-                name or (data.name if data else "task"),
-                out_folder,
-                data=data,
-                train_file=train,
-                dev_file=dev,
+            chosen = FinetuneOptions(
                 pooling=pooling,
                 start=start,
                 recipe=recipe,
                 seeds=seeds,
+                seed=seed,
                 layer=own_layer,
                 heads=own_heads,
                 top=own_top,
@@ -117,11 +116,11 @@ def finetune_command(
                 max_length=max_length,
                 device=device,
                 half=half,
-                limit=limit,
                 save_models=save_models,
-                overwrite=overwrite,
-                report=watch,
             )
+            called = name or (data.name if data else "task")
+            found = read_task(called, data=data, train=train, dev=dev, limit=limit)
+            finetune(source, found, out_folder, chosen, overwrite=overwrite, report=watch)
     results = Results(out_folder)
     if figures is not None:
         from headwise.experiments.finetuning.figures import score_figure

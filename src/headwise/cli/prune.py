@@ -34,6 +34,7 @@ def prune_command(
     limit: common.Limit = None,
     max_length: common.MaxLength = 128,
     device: common.Device = None,
+    seed: common.Seed = 0,
     overwrite: common.Overwrite = False,
 ) -> None:
     """Remove heads from a model's weights and write a smaller ordinary model folder; score and speed before and after.
@@ -50,14 +51,14 @@ def prune_command(
 
     from headwise.cli.ablate import open_subject
     from headwise.core.errors import ParameterError
-    from headwise.experiments.ablation import evaluate, pick_heads, prune
-    from headwise.experiments.finetuning.run import _model_path
+    from headwise.experiments.ablation import PruneOptions, evaluate, pick_heads, prune
+    from headwise.models.opening import model_path
 
     if not heads:
         raise ParameterError("No heads are named; give --heads with a list (L7H9,L8H1) or a rule (with --atlas).")
-    source = _model_path(model)
+    source = model_path(model)
     scored = bool(task or data or dev or corpus)
-    subject = open_subject(source, task, data, dev, corpus, limit, max_length, device) if scored else None
+    subject = open_subject(source, task, data, dev, corpus, limit, max_length, device, seed) if scored else None
     if subject is not None:
         layers, count = subject.model.layers, subject.model.heads
     else:
@@ -68,19 +69,17 @@ def prune_command(
     chosen = pick_heads(heads, layers, count, common.load_atlas(atlas))
 
     def score(folder: Path) -> dict[str, float]:
-        again = open_subject(str(folder), task, data, dev, corpus, limit, max_length, device)
+        again = open_subject(str(folder), task, data, dev, corpus, limit, max_length, device, seed)
         return again.score(evaluate(again, []).baseline)
 
-    result = prune(
-        source,
-        chosen,
-        out_folder,
+    wanted = PruneOptions(
         mode="zero" if zero else "remove",
-        batches=subject.batches[-3:] if subject is not None else None,
+        batches=subject.batches[-3:] if subject is not None else (),
         score=score if scored else None,
         device=device,
         overwrite=overwrite,
     )
+    result = prune(source, chosen, out_folder, wanted)
     shown = Table(
         "", "before", "after", title=f"{len(result.heads)} heads {'zeroed' if zero else 'removed'}: {result.folder}"
     )

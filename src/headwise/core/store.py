@@ -241,6 +241,18 @@ def _as_json(facts: Facts) -> dict[str, Any]:
     return found
 
 
+def forget(folder: Path) -> None:
+    """Delete the pieces of whatever run lies in a folder, and nothing else there: its result is safe elsewhere. A folder in use is refused."""
+    if folder.is_dir():
+        lock = Lock(folder / "lock")
+        lock.take()
+        _remove_pieces(folder)
+        lock.release()
+        lock.path.unlink(missing_ok=True)
+        with suppress(OSError):
+            folder.rmdir()
+
+
 def _remove_pieces(folder: Path) -> None:
     for part in folder.glob("*.part"):
         _remove_pieces(part)

@@ -1,4 +1,4 @@
-"""Calls the smallest part of a model that computes a stack, with the inputs that part takes, and switches a model to evaluation for a while."""
+"""Calls the smallest part of a model that computes a stack, with the inputs that part takes, and sets evaluation mode or a number of threads for a while."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -54,3 +55,14 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part in training:
             part.training = True
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """So many threads of torch for a `with` block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

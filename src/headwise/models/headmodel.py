@@ -227,6 +227,15 @@ class HeadModel:
             )
         return self._encoder
 
+    def limited(self, max_length: int, overlong: str | None = None) -> HeadModel:
+        """The same open model with a lower limit for its inputs, by default with what happens to longer ones unchanged.
+
+        Both share the module and the tap: this one stays as it is, and closing either closes both.
+        """
+        other = copy.copy(self)
+        other._encoder = self.encoder.limited(max_length, overlong)
+        return other
+
     # --- text -------------------------------------------------------------------------------------------------------
 
     def encode(self, example: Example | str, index: int = 0) -> Encoded:

@@ -12,8 +12,10 @@ import xarray as xr
 from scipy import stats as scipy_stats
 from transformers import AlbertConfig, AlbertForSequenceClassification
 
-from headwise.core.errors import HeadwiseError, ModelError, ParameterError
+from headwise.core.errors import HeadwiseError, ModelError, OutputError, ParameterError
+from headwise.core.store import forget
 from headwise.experiments.ablation import (
+    AblationOptions,
     LanguageSubject,
     TaskSubject,
     ablate,
@@ -23,9 +25,9 @@ from headwise.experiments.ablation import (
     single_heads,
     whole_layers,
 )
-from headwise.experiments.ablation.run import _Runner
+from headwise.experiments.ablation.run import Runner
 from headwise.experiments.ablation.significance import paired_differences
-from headwise.experiments.finetuning import finetune
+from headwise.experiments.finetuning import FinetuneOptions, finetune
 from headwise.experiments.finetuning.classifier import OwnClassifier
 from headwise.models import HeadModel, opening
 from headwise.testing.toy import toy_examples, toy_folder, toy_task
@@ -49,13 +51,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             folder,
             toy_task(),
             where,
-            seeds=1,
-            epochs=3,
-            batch_size=16,
-            learning_rate=3e-3,
-            recipe="jo",
-            device="cpu",
-            **extra,
+            FinetuneOptions(seeds=1, epochs=3, batch_size=16, learning_rate=3e-3, recipe="jo", device="cpu", **extra),
         )
         found[pooling] = where / record.folder / "model"
     return found
@@ -78,7 +74,7 @@ def test_sharing_the_prefix_changes_no_number(trained: dict[str, Path], pooling:
     assert not whole.shared
     assert np.array_equal(shared.values, whole.values)
     assert np.array_equal(shared.baseline, whole.baseline)
-    runner = _Runner(subject, conditions, [c.plan(how, 3, 4, 8) for c in conditions])
+    runner = Runner(subject, conditions, how)
     batch = subject.batches[-1]
     with torch.no_grad():
         prefix, _ = runner.record(batch)
@@ -175,20 +171,60 @@ def test_language_models_are_scored_by_their_loss(tmp_path: Path, causal: bool) 
             assert shared.baseline[i] == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_killed_run_goes_on(trained: dict[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("phase", ["batches", "importance"])
+def test_a_killed_run_goes_on_to_the_same_bytes(trained: dict[str, Path], tmp_path: Path, phase: str) -> None:
     class Killed(Exception):
         pass
 
     def kill(what: str, done: int, total: int) -> None:
-        if done == 2:
+        if (what, done) == (phase, 2):
             raise Killed
+
+    runs: list[tuple[str, int]] = []
+
+    def watch(what: str, done: int, total: int) -> None:
+        runs.append((what, done))
 
     with pytest.raises(Killed):
         ablate(subject_of(trained["last_layer"]), folder=tmp_path / "run", report=kill)
-    assert len(list((tmp_path / "run").glob("shard-*"))) == 2
-    resumed = ablate(subject_of(trained["last_layer"]), folder=tmp_path / "run")
-    xr.testing.assert_identical(resumed, ablate(subject_of(trained["last_layer"])))
+    kept = set((tmp_path / "run").glob("*.piece"))
+    assert len([path for path in kept if path.name.startswith(phase.removesuffix("es")[:5])]) == 2
+    stamps = {path: path.stat().st_mtime_ns for path in kept}
+    resumed = ablate(subject_of(trained["last_layer"]), folder=tmp_path / "run", report=watch)
+    whole = ablate(subject_of(trained["last_layer"]))
+    xr.testing.assert_identical(resumed, whole)
+    assert all(np.array_equal(resumed[n].values.tobytes(), whole[n].values.tobytes()) for n in whole.data_vars)
+    assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())  # what was done is not done again
+    with pytest.raises(OutputError, match="unfinished run that differs in ablation"):
+        ablate(subject_of(trained["last_layer"]), AblationOptions(how="zero"), folder=tmp_path / "run")
+    forget(tmp_path / "run")  # pieces stay until the caller has the result safe: only then they go
     assert not (tmp_path / "run").exists()
+
+
+def test_nothing_of_a_model_or_of_torch_is_left_changed(trained: dict[str, Path], tmp_path: Path) -> None:
+    model = HeadModel.open(toy_folder(tmp_path / "lm"))
+    model.module.train()
+    for parameter in model.module.parameters():
+        parameter.requires_grad_(False)
+    limit, threads, random = model.encoder.max_length, torch.get_num_threads(), torch.get_rng_state()
+    ablate(LanguageSubject(model, Corpus.from_examples(toy_examples(6)), max_length=5))
+    assert (model.encoder.max_length, model.encoder.overlong) == (limit, "truncate")
+    assert all(module.training for module in model.module.modules())
+    assert not any(parameter.requires_grad for parameter in model.module.parameters())
+    assert torch.get_num_threads() == threads
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_the_seed_draws_the_resamples_and_the_masked_tokens(tmp_path: Path) -> None:
+    def found(seed: int) -> xr.Dataset:
+        subject = LanguageSubject(model, Corpus.from_examples(toy_examples(20)), seed=seed)
+        return ablate(subject, AblationOptions(heads="L0H0,L1H1", layers=False, importance=False, seed=seed))
+
+    model = HeadModel.open(toy_folder(tmp_path / "lm"))
+    first, again, other = found(0), found(0), found(1)
+    xr.testing.assert_identical(first, again)
+    assert float(first.difference_low[0, 0]) != float(other.difference_low[0, 0])
+    assert first.attrs["baseline"] != other.attrs["baseline"]
 
 
 # --- results ----------------------------------------------------------------------------------------------------------
@@ -196,7 +232,7 @@ def test_a_killed_run_goes_on(trained: dict[str, Path], tmp_path: Path) -> None:
 
 def test_the_dataset_has_scores_tests_and_the_random_head(trained: dict[str, Path]) -> None:
     subject = subject_of(trained["last_layer"])
-    found = ablate(subject, how="zero", sets={"two": [(0, 1), (2, 3)], "layer one": "L1"})
+    found = ablate(subject, AblationOptions(how="zero", sets={"two": [(0, 1), (2, 3)], "layer one": "L1"}))
     raw = evaluate(subject, single_heads(3, 4), "zero")
     truth = subject.truth
     assert found.attrs["baseline"] == pytest.approx(np.mean(raw.baseline == truth))
@@ -224,7 +260,7 @@ def test_the_dataset_has_scores_tests_and_the_random_head(trained: dict[str, Pat
 
 
 def test_heads_that_nothing_reads_do_no_harm(trained: dict[str, Path]) -> None:
-    found = ablate(subject_of(trained["top_heads"]), how="zero")
+    found = ablate(subject_of(trained["top_heads"]), AblationOptions(how="zero"))
     unread = [h for h in range(4) if h != 3]
     assert (found.difference.values[2, unread] == 0).all()  # in the last layer only L2H3 is read
     assert (found.importance.values[2, unread] == 0).all()
@@ -233,10 +269,10 @@ def test_heads_that_nothing_reads_do_no_harm(trained: dict[str, Path]) -> None:
 
 def test_roles_are_correlated_with_the_harm(trained: dict[str, Path]) -> None:
     subject = subject_of(trained["last_layer"])
-    plain = ablate(subject, how="zero", importance=False)
+    plain = ablate(subject, AblationOptions(how="zero", importance=False))
     bias = np.stack([-plain.difference.values, np.random.default_rng(0).normal(size=(3, 4))], -1)
     atlas = {"roles": xr.Dataset({"bias": (("layer", "head", "role"), bias)}, coords={"role": ["harm", "noise"]})}
-    found = ablate(subject, how="zero", importance=False, atlas=atlas)
+    found = ablate(subject, AblationOptions(how="zero", importance=False), atlas=atlas)
     assert float(found.role_correlation.sel(role="harm")) == pytest.approx(1.0)
     expected = scipy_stats.spearmanr(bias[..., 1].ravel(), -plain.difference.values.ravel()).statistic
     assert float(found.role_correlation.sel(role="noise")) == pytest.approx(expected)
@@ -248,11 +284,11 @@ def test_roles_are_correlated_with_the_harm(trained: dict[str, Path]) -> None:
 
 def test_a_correlation_that_is_not_defined_is_left_out(trained: dict[str, Path]) -> None:
     subject = subject_of(trained["top_heads"])
-    everything = ablate(subject, how="zero", layers=False)
+    everything = ablate(subject, AblationOptions(how="zero", layers=False))
     assert {"importance_pearson", "importance_spearman"} <= set(everything.attrs)
     alike = [(int(a), int(b)) for a, b in zip(*np.nonzero(everything.difference.values == 0), strict=True)]
     assert len(alike) > 3  # a correlation over four heads that all do no harm
-    found = ablate(subject, how="zero", heads=alike, layers=False)
+    found = ablate(subject, AblationOptions(how="zero", heads=alike, layers=False))
     assert found.attrs["heads_disabled"] == len(alike)
     assert not [name for name in found.attrs if name.startswith("importance_")]
 
@@ -265,7 +301,7 @@ def test_importance_is_the_slope_of_the_loss_in_a_gate_on_the_head(trained: dict
     subject = subject_of(trained[pooling])
     subject.classifier.double()
     found = head_importance(subject)
-    runner = _Runner(subject, [], [])
+    runner = Runner(subject, [], "zero")
     step = 1e-4
     for layer, head in ((0, 1), (1, 2), (2, 3)):
         total = 0.0
@@ -381,7 +417,7 @@ def test_bad_input_is_told(trained: dict[str, Path], tmp_path: Path) -> None:
         ({"sets": {"a": "b"}}, "names no heads"),
     ):
         with pytest.raises(HeadwiseError, match=words):
-            ablate(subject, **given)  # type: ignore[arg-type]
+            ablate(subject, AblationOptions(**given))  # type: ignore[arg-type]
 
 
 @pytest.mark.real

@@ -17,13 +17,14 @@ from transformers import (
 )
 
 from headwise.core.errors import ModelError, OutputError, ParameterError
-from headwise.experiments.ablation import TaskSubject, evaluate, prune
-from headwise.experiments.finetuning import finetune
+from headwise.experiments.ablation import PruneOptions, TaskSubject, evaluate, prune
+from headwise.experiments.finetuning import FinetuneOptions, finetune
 from headwise.models import HeadModel
 from headwise.models.opening import quiet
 from headwise.testing.models import random_model
 from headwise.testing.toy import WORDS, toy_folder, toy_task
 
+CPU = PruneOptions(device="cpu")
 SIZES = {
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -69,7 +70,7 @@ def test_removed_heads_are_gone_and_the_rest_is_as_with_them_disabled(
     tmp_path: Path, kind: str, groups: int, heads: list[tuple[int, int]]
 ) -> None:
     source = decoder(tmp_path / "model", kind, groups)
-    found = prune(source, heads, tmp_path / "out", device="cpu")
+    found = prune(source, heads, tmp_path / "out", CPU)
     assert found.difference <= 1e-5
     assert found.table["after"]["parameters"] < found.table["before"]["parameters"]
     model = HeadModel.open(source)
@@ -94,11 +95,11 @@ def test_classes_that_cannot_have_fewer_heads_say_so_and_are_zeroed(tmp_path: Pa
     with pytest.raises(
         ModelError, match=r"cannot have fewer of them; give --zero"
     ):  # and not that as many must go from every layer
-        prune(source, heads[:1], tmp_path / "out", device="cpu")
+        prune(source, heads[:1], tmp_path / "out", CPU)
     with pytest.raises(ModelError, match="--zero"):
-        prune(source, heads, tmp_path / "out", device="cpu")
+        prune(source, heads, tmp_path / "out", CPU)
     assert not (tmp_path / "out").exists()
-    found = prune(source, heads, tmp_path / "out", mode="zero", device="cpu")
+    found = prune(source, heads, tmp_path / "out", PruneOptions(mode="zero", device="cpu"))
     assert found.difference <= 1e-5
     assert found.absolute <= 1e-5
     model, again = HeadModel.open(source), HeadModel.open(tmp_path / "out")
@@ -115,12 +116,9 @@ def test_scores_before_and_after_stand_in_one_table(tmp_path: Path) -> None:
         source,
         task,
         tmp_path,
-        seeds=1,
-        epochs=2,
-        learning_rate=3e-3,
-        device="cpu",
-        pooling="top_heads",
-        heads=["L2H1", "L1H0"],
+        FinetuneOptions(
+            seeds=1, epochs=2, learning_rate=3e-3, device="cpu", pooling="top_heads", heads=["L2H1", "L1H0"]
+        ),
     )
     folder = tmp_path / record.folder / "model"
 
@@ -128,39 +126,39 @@ def test_scores_before_and_after_stand_in_one_table(tmp_path: Path) -> None:
         subject = TaskSubject.open(where, task, device="cpu")
         return subject.score(evaluate(subject, []).baseline)
 
-    found = prune(folder, [(2, 0), (2, 3)], tmp_path / "out", mode="zero", score=score, device="cpu")
+    found = prune(folder, [(2, 0), (2, 3)], tmp_path / "out", PruneOptions(mode="zero", score=score, device="cpu"))
     assert (
         found.table["before"]["accuracy"] == record.metrics["accuracy"] == found.table["after"]["accuracy"]
     )  # nobody reads those two
-    changed = prune(folder, [(2, 1), (1, 0)], tmp_path / "read", mode="zero", score=score, device="cpu")
+    changed = prune(folder, [(2, 1), (1, 0)], tmp_path / "read", PruneOptions(mode="zero", score=score, device="cpu"))
     assert changed.table["after"]["accuracy"] != record.metrics["accuracy"]
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
     source = decoder(tmp_path / "model", groups=2)
     with pytest.raises(ModelError, match="leave from 3 to 4 of them"):
-        prune(source, [(0, 1)], tmp_path / "out", device="cpu")
+        prune(source, [(0, 1)], tmp_path / "out", CPU)
     with pytest.raises(ModelError, match="every key/value group"):
-        prune(source, [(0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 2)], tmp_path / "out", device="cpu")
+        prune(source, [(0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 2)], tmp_path / "out", CPU)
     with pytest.raises(ModelError, match="no head left"):
-        prune(source, [(0, h) for h in range(4)], tmp_path / "out", device="cpu")
+        prune(source, [(0, h) for h in range(4)], tmp_path / "out", CPU)
     with pytest.raises(ModelError, match=r"does not take 3 heads a layer"):
-        prune(decoder(tmp_path / "plain"), [(0, 0), (1, 0), (2, 0)], tmp_path / "out", device="cpu")
+        prune(decoder(tmp_path / "plain"), [(0, 0), (1, 0), (2, 0)], tmp_path / "out", CPU)
     with pytest.raises(ParameterError, match="no head L3H0"):
-        prune(source, [(3, 0)], tmp_path / "out", device="cpu")
+        prune(source, [(3, 0)], tmp_path / "out", CPU)
     with pytest.raises(ParameterError, match="No head is named"):
-        prune(source, [], tmp_path / "out", device="cpu")
+        prune(source, [], tmp_path / "out", CPU)
     with pytest.raises(OutputError, match="--overwrite"):
-        prune(source, [(0, 0)], tmp_path / "plain", device="cpu")
+        prune(source, [(0, 0)], tmp_path / "plain", CPU)
     with pytest.raises(OutputError, match="is the model itself"):  # before and after could not be told apart
-        prune(source, [(0, 0)], source, device="cpu", mode="zero", overwrite=True)
+        prune(source, [(0, 0)], source, PruneOptions(device="cpu", mode="zero", overwrite=True))
     assert plain_logits(source).isfinite().all()
 
 
 @pytest.mark.real
 def test_half_of_stories15m_is_removed(stories: Path, tmp_path: Path) -> None:
     heads = [(layer, head) for layer in range(6) for head in ((0, 2, 4) if layer % 2 else (1, 3, 5))]
-    found = prune(stories, heads, tmp_path / "out", device="cpu")
+    found = prune(stories, heads, tmp_path / "out", CPU)
     assert found.difference <= 1e-5
     model, again = (HeadModel.open(folder, dtype=torch.float64, device="cpu") for folder in (stories, tmp_path / "out"))
     assert again.heads == 3

@@ -13,8 +13,8 @@ from scipy import stats as scipy_stats
 from headwise.analyses.probing.analysis import probe
 from headwise.analyses.probing.fit import ProbingOptions
 from headwise.atlas import Atlas
-from headwise.core.errors import ModelError, ParameterError
-from headwise.experiments.comparison import compare
+from headwise.core.errors import ModelError, OutputError, ParameterError
+from headwise.experiments.comparison import ComparisonOptions, compare
 from headwise.experiments.comparison.result import paired_means, third_of
 from headwise.models import HeadModel
 from headwise.plots import figures_for
@@ -36,7 +36,9 @@ def model(seed: int = 0, **sizes: int) -> HeadModel:
 
 @pytest.fixture(scope="module")
 def change() -> Atlas:
-    return compare([model(0), model(1), model(0)], Corpus.from_examples(EXAMPLES), names=["a", "b", "copy"])
+    return compare(
+        [model(0), model(1), model(0)], Corpus.from_examples(EXAMPLES), ComparisonOptions(names=["a", "b", "copy"])
+    )
 
 
 def test_cosines_are_those_of_the_flattened_maps_of_each_input_alone(change: Atlas) -> None:
@@ -100,7 +102,9 @@ def test_thirds_are_means_over_the_heads_of_their_layers(change: Atlas) -> None:
 def test_thirds_of_the_cosine_have_intervals_over_inputs(change: Atlas) -> None:
     found = change["change"].sel(model="b", third="final")
     alone = [
-        compare([model(0), model(1)], Corpus.from_examples([e]), analyses=[])["change"]["cosine"].values[2].mean()
+        compare([model(0), model(1)], Corpus.from_examples([e]), ComparisonOptions(analyses=[]))["change"]["cosine"]
+        .values[2]
+        .mean()
         for e in EXAMPLES
     ]
     half = scipy_stats.t.ppf(0.975, len(alone) - 1) * np.std(alone, ddof=1) / np.sqrt(len(alone))
@@ -122,7 +126,7 @@ def test_paired_means_leave_out_what_one_side_lacks() -> None:
 
 def test_batching_changes_nothing(change: Atlas, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwise.experiments.comparison.run.MAP_BYTES", 1)
-    alone = compare([model(0), model(1)], Corpus.from_examples(EXAMPLES), analyses=["surface"])
+    alone = compare([model(0), model(1)], Corpus.from_examples(EXAMPLES), ComparisonOptions(analyses=["surface"]))
     assert np.abs(alone["change"]["cosine"].values - change["change"]["cosine"].values).max() < 1e-6
     a, b = (
         alone["change_surface"]["entropy_change"].values[0],
@@ -133,9 +137,8 @@ def test_batching_changes_nothing(change: Atlas, monkeypatch: pytest.MonkeyPatch
 
 def test_probing_is_compared_example_by_example() -> None:
     tasks = Corpus.from_examples(toy_examples(60), name="toy")
-    found = compare(
-        [model(0), model(1), model(0)], tasks, names=["a", "b", "copy"], analyses=[], probing=tasks, limit=4
-    )["change_probing"]
+    wanted = ComparisonOptions(names=["a", "b", "copy"], analyses=[], probing=tasks, limit=4)
+    found = compare([model(0), model(1), model(0)], tasks, wanted)["change_probing"]
     assert found["accuracy"].dims == ("model_all", "task", "layer", "head")
     difference = found["accuracy"].sel(model_all="b").values - found["accuracy"].sel(model_all="a").values
     assert np.abs(found["accuracy_change"].sel(model="b").values - difference).max() < 1e-9
@@ -153,9 +156,8 @@ def test_probing_is_compared_example_by_example() -> None:
 def test_a_regression_is_not_drawn_as_an_accuracy() -> None:
     graded = [replace(example, label=float(place % 7)) for place, example in enumerate(toy_examples(60))]
     tasks = {"graded": Corpus.from_examples(graded), "toy": Corpus.from_examples(toy_examples(60))}
-    found = compare([model(0), model(1)], tasks["toy"], names=["a", "b"], analyses=[], probing=tasks, limit=4)[
-        "change_probing"
-    ]
+    wanted = ComparisonOptions(names=["a", "b"], analyses=[], probing=tasks, limit=4)
+    found = compare([model(0), model(1)], tasks["toy"], wanted)["change_probing"]
     said = {
         drawn.name: drawn.figure.axes[-1].get_ylabel()
         for spec in figures_for("change_probing")
@@ -176,6 +178,47 @@ def test_the_result_is_an_atlas_file(change: Atlas, tmp_path: Path) -> None:
     assert again.head("L1H2")["change", "cosine"] == pytest.approx(float(change["change"]["cosine"][1, 2]))
 
 
+@pytest.mark.parametrize("when", [("examples", 2), ("toy: a", 60)])
+def test_a_killed_comparison_goes_on_to_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: tuple[str, int]
+) -> None:
+    class Killed(Exception):
+        pass
+
+    def kill(what: str, done: int, total: int) -> None:
+        if what == when[0] and done >= when[1]:
+            raise Killed
+
+    monkeypatch.setattr("headwise.experiments.comparison.run.MAP_BYTES", 1)  # a batch for each length
+    tasks = Corpus.from_examples(toy_examples(60), name="toy")
+    wanted = ComparisonOptions(names=["a", "b"], analyses=["surface"], probing=tasks, limit=8)
+    models = [model(0), model(1)]
+    with pytest.raises(Killed):
+        compare(models, Corpus.from_examples(EXAMPLES), wanted, folder=tmp_path / "run", report=kill)
+    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.piece")}
+    assert stamps
+    resumed = compare(models, Corpus.from_examples(EXAMPLES), wanted, folder=tmp_path / "run")
+    assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())  # what was done is not done again
+    whole = compare(models, Corpus.from_examples(EXAMPLES), wanted)
+    first, second = resumed.save(tmp_path / "resumed.nc"), whole.save(tmp_path / "whole.nc")
+    assert first.read_bytes() == second.read_bytes()
+    with pytest.raises(OutputError, match="differs in seed"):
+        compare(models, Corpus.from_examples(EXAMPLES), replace(wanted, seed=1), folder=tmp_path / "run")
+
+
+def test_the_models_of_the_caller_stay_as_they_are() -> None:
+    first, second = model(0), model(1).limited(9)
+    module, tokenizer = random_model(words=WORDS, seed=2, layers=3, heads=4, d_head=8, max_length=48)
+    before = module.config._attn_implementation
+    limits = [(m.encoder.max_length, m.encoder.overlong) for m in (first, second)]
+    found = compare([first, second], Corpus.from_examples(EXAMPLES), ComparisonOptions(analyses=[]))
+    assert found.provenance["encoding"]["max_length"] == 9
+    assert [(m.encoder.max_length, m.encoder.overlong) for m in (first, second)] == limits
+    with HeadModel.open(module, tokenizer=tokenizer) as opened:
+        compare([first, opened], Corpus.from_examples(EXAMPLES), ComparisonOptions(analyses=[]))
+    assert module.config._attn_implementation == before
+
+
 def test_what_is_refused() -> None:
     corpus = Corpus.from_examples(EXAMPLES)
     with pytest.raises(ParameterError, match="at least two models"):
@@ -186,6 +229,6 @@ def test_what_is_refused() -> None:
     with pytest.raises(ModelError, match="different tokens"):
         compare([model(), HeadModel.open(module, tokenizer=tokenizer)], corpus)
     with pytest.raises(ParameterError, match="different names"):
-        compare([model(), model(1)], corpus, names=["a", "a"])
+        compare([model(), model(1)], corpus, ComparisonOptions(names=["a", "a"]))
     with pytest.raises(ParameterError, match="`correction`"):
-        compare([model(), model(1)], corpus, correction="bonferroni")
+        ComparisonOptions(correction="bonferroni")

@@ -12,14 +12,29 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from headwise.core.errors import HeadwiseError, InputError, OutputError, ParameterError
-from headwise.experiments.finetuning import RECIPES, Results, finetune, make_classifier, open_classifier
+from headwise.experiments.finetuning import (
+    RECIPES,
+    ClassifierOptions,
+    FinetuneOptions,
+    Results,
+    finetune,
+    make_classifier,
+    open_classifier,
+)
 from headwise.experiments.finetuning.data import collate_rows, encode_rows, training_order
+from headwise.experiments.finetuning.rank import rank_heads
 from headwise.experiments.finetuning.train import predict
+from headwise.experiments.work import silent
 from headwise.models import HeadModel, opening
 from headwise.models.pooling import HeadPooling
 from headwise.testing.toy import toy_folder, toy_task
+from headwise.text.tasks import read_task
 
 QUICK: dict[str, Any] = {"seeds": 1, "epochs": 2, "batch_size": 16, "learning_rate": 3e-3, "device": "cpu"}
+
+
+def tune(model: Path, task: Any, out: Path, *, overwrite: bool = False, report: Any = silent, **options: Any) -> Any:
+    return finetune(model, task, out, FinetuneOptions(**options), overwrite=overwrite, report=report)
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +53,13 @@ def rows_of(folder: Path, task: Any) -> Any:
 
 @pytest.mark.parametrize("pairs", [False, True])
 def test_a_toy_task_is_learned_from_pretrained_weights(folder: Path, tmp_path: Path, pairs: bool) -> None:
-    [record] = finetune(folder, toy_task(160, pairs=pairs), tmp_path, **{**QUICK, "epochs": 8})
+    [record] = tune(folder, toy_task(160, pairs=pairs), tmp_path, **{**QUICK, "epochs": 8})
     assert record.metrics["accuracy"] > 0.8
     assert record.history[-1]["loss"] < record.history[0]["loss"]
 
 
 def test_a_regression_is_learned(folder: Path, tmp_path: Path) -> None:
-    [record] = finetune(folder, toy_task(160, regression=True), tmp_path, **{**QUICK, "epochs": 6})
+    [record] = tune(folder, toy_task(160, regression=True), tmp_path, **{**QUICK, "epochs": 6})
     assert set(record.metrics) == {"pearson", "spearman"}
     assert record.metrics["pearson"] > 0.6
 
@@ -57,7 +72,7 @@ def test_every_pooling_and_start_ends_in_a_folder_that_gives_the_same_prediction
     folder: Path, tmp_path: Path, pooling: str, extra: dict[str, Any], start: str
 ) -> None:
     task = toy_task(32)
-    [record] = finetune(folder, task, tmp_path, recipe="jo", pooling=pooling, start=start, **extra, **QUICK)
+    [record] = tune(folder, task, tmp_path, recipe="jo", pooling=pooling, start=start, **extra, **QUICK)
     saved = tmp_path / record.folder / "model"
     model, _ = open_classifier(saved)
     rows = rows_of(folder, task)
@@ -81,7 +96,7 @@ def test_the_random_start_draws_every_matrix_anew(folder: Path) -> None:
     task = toy_task(4)
     tokenizer = opening.load_tokenizer(folder)
     torch.manual_seed(3)
-    random = make_classifier(folder, tokenizer, task, start="random")
+    random = make_classifier(folder, tokenizer, task, ClassifierOptions(start="random"))
     given = make_classifier(folder, tokenizer, task)
     for (name, drawn), (_, known) in zip(
         random.encoder.base_model.named_parameters(), given.encoder.base_model.named_parameters(), strict=True
@@ -93,7 +108,7 @@ def test_the_random_start_draws_every_matrix_anew(folder: Path) -> None:
 
 def test_last_layer_models_open_in_plain_transformers(folder: Path, tmp_path: Path) -> None:
     task = toy_task(16)
-    [record] = finetune(folder, task, tmp_path, **QUICK)
+    [record] = tune(folder, task, tmp_path, **QUICK)
     saved = tmp_path / record.folder / "model"
     plain = AutoModelForSequenceClassification.from_pretrained(saved).eval()
     assert plain.config.id2label == {0: "0", 1: "1"}
@@ -107,7 +122,7 @@ def test_last_layer_models_open_in_plain_transformers(folder: Path, tmp_path: Pa
 def test_top_heads_are_what_head_pooling_gives(folder: Path) -> None:
     task, heads = toy_task(8), ["L0H1", "L2H3", "L1H0"]
     tokenizer = opening.load_tokenizer(folder)
-    model = make_classifier(folder, tokenizer, task, pooling="top_heads", heads=heads).eval()
+    model = make_classifier(folder, tokenizer, task, ClassifierOptions(pooling="top_heads", heads=heads)).eval()
     batch = collate_rows(rows_of(folder, task), range(8), model.pad_id, "cpu")
     features = {"input_ids": batch.ids, "attention_mask": batch.real.long(), "token_type_ids": batch.types}
     with torch.no_grad():
@@ -118,7 +133,7 @@ def test_top_heads_are_what_head_pooling_gives(folder: Path) -> None:
 def test_a_layer_is_the_hidden_state_that_leaves_it(decoder: Path) -> None:
     task = toy_task(8)
     tokenizer = opening.load_tokenizer(decoder)
-    model = make_classifier(decoder, tokenizer, task, pooling="best_layer", layer=1).eval()
+    model = make_classifier(decoder, tokenizer, task, ClassifierOptions(pooling="best_layer", layer=1)).eval()
     batch = collate_rows(rows_of(decoder, task), range(8), model.pad_id, "cpu")
     with HeadModel.open(decoder) as opened:
         for i in range(8):
@@ -132,14 +147,13 @@ def test_a_layer_is_the_hidden_state_that_leaves_it(decoder: Path) -> None:
 
 
 def test_decoders_are_trained_too(decoder: Path, tmp_path: Path) -> None:
-    [record] = finetune(decoder, toy_task(160), tmp_path, **{**QUICK, "epochs": 8})
+    [record] = tune(decoder, toy_task(160), tmp_path, **{**QUICK, "epochs": 8})
     assert record.metrics["accuracy"] > 0.8
 
 
 def test_dropout_is_on_in_training_and_the_frozen_encoder_runs_without(folder: Path) -> None:
-    model = make_classifier(
-        folder, opening.load_tokenizer(folder), toy_task(4), pooling="top_heads", heads=["L2H0"], start="frozen"
-    )
+    options = ClassifierOptions(pooling="top_heads", heads=["L2H0"], start="frozen")
+    model = make_classifier(folder, opening.load_tokenizer(folder), toy_task(4), options)
     model.training_mode(frozen=True)
     assert model.dropout.training  # type: ignore[union-attr]
     assert not model.encoder.training
@@ -160,40 +174,73 @@ class Killed(Exception):
 @pytest.mark.parametrize("recipe", ["kovaleva", "pande"])
 def test_a_killed_training_goes_on_to_the_same_numbers(folder: Path, tmp_path: Path, recipe: str) -> None:
     options = {**QUICK, "epochs": 3, "recipe": recipe}
-    whole = finetune(folder, toy_task(48), tmp_path / "whole", **options)
+    whole = tune(folder, toy_task(48), tmp_path / "whole", **options)
 
     def kill(what: str, done: int, total: int) -> None:
         if done == 7:  # in the third epoch of three steps each
             raise Killed
 
     with pytest.raises(Killed):
-        finetune(folder, toy_task(48), tmp_path / "killed", report=kill, **options)
+        tune(folder, toy_task(48), tmp_path / "killed", report=kill, **options)
     steps: list[int] = []
-    resumed = finetune(
+    resumed = tune(
         folder, toy_task(48), tmp_path / "killed", report=lambda what, done, total: steps.append(done), **options
     )
     assert steps == [7, 8, 9]
+    assert not list((tmp_path / "killed").rglob("*.piece"))
+    first, second = (_files(tmp_path / run) for run in ("whole", "killed"))
+    assert first.keys() == second.keys()
+    assert first == second
     assert resumed[0].metrics == whole[0].metrics
-    assert resumed[0].history == whole[0].history
-    assert not list((tmp_path / "killed").rglob("checkpoint*"))
-    first, second = (_encoder_weights(tmp_path / run / whole[0].folder / "model") for run in ("whole", "killed"))
-    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    """All that a call wrote, byte for byte, but for the seconds that trainings took."""
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    content = json.loads(found["results.json"])
+    for record in content["records"]:
+        del record["seconds"]
+    return {**found, "results.json": json.dumps(content).encode()}
+
+
+def test_a_kill_between_the_record_and_the_end_leaves_nothing_behind(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(where: Path) -> None:
+        raise Killed
+
+    monkeypatch.setattr("headwise.experiments.finetuning.run.forget", kill)
+    with pytest.raises(Killed):
+        tune(folder, toy_task(16), tmp_path, **QUICK)
+    monkeypatch.undo()
+    assert list(tmp_path.rglob("*.piece"))
+    [record] = tune(folder, toy_task(16), tmp_path, **QUICK)
+    assert record.seed == 0
+    assert not list(tmp_path.rglob("*.piece"))
+
+
+def test_torchs_random_state_and_threads_are_left_as_found(folder: Path, tmp_path: Path) -> None:
+    torch.manual_seed(11)
+    random, threads = torch.get_rng_state(), torch.get_num_threads()
+    tune(folder, toy_task(16), tmp_path, pooling="top_heads", top=2, recipe="jo", **QUICK)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert torch.get_num_threads() == threads
 
 
 def test_what_is_finished_is_not_done_again_and_another_models_is_refused(folder: Path, tmp_path: Path) -> None:
-    [first] = finetune(folder, toy_task(16), tmp_path / "out", **QUICK)
+    [first] = tune(folder, toy_task(16), tmp_path / "out", **QUICK)
 
     def never(what: str, done: int, total: int) -> None:
         raise AssertionError("trained again")
 
-    [second] = finetune(folder, toy_task(16), tmp_path / "out", report=never, **QUICK)
+    [second] = tune(folder, toy_task(16), tmp_path / "out", report=never, **QUICK)
     assert first == second
     other = toy_folder(tmp_path / "other", seed=5)
     with pytest.raises(OutputError, match=r"differs in model.*another model"):
-        finetune(other, toy_task(16), tmp_path / "out", **QUICK)
+        tune(other, toy_task(16), tmp_path / "out", **QUICK)
     with pytest.raises(OutputError, match="differs in data"):
-        finetune(folder, toy_task(20), tmp_path / "out", **QUICK)
-    [replaced] = finetune(other, toy_task(16), tmp_path / "out", overwrite=True, **QUICK)
+        tune(folder, toy_task(20), tmp_path / "out", **QUICK)
+    [replaced] = tune(other, toy_task(16), tmp_path / "out", overwrite=True, **QUICK)
     assert Results(tmp_path / "out").records == [replaced]
 
 
@@ -203,20 +250,21 @@ def test_a_checkpoint_of_another_model_is_refused(folder: Path, tmp_path: Path) 
             raise Killed
 
     with pytest.raises(Killed):
-        finetune(folder, toy_task(16), tmp_path / "out", report=kill, **QUICK)
+        tune(folder, toy_task(16), tmp_path / "out", report=kill, **QUICK)
     other = toy_folder(tmp_path / "other", seed=5)
-    with pytest.raises(OutputError, match="a checkpoint of another model"):
-        finetune(other, toy_task(16), tmp_path / "out", **QUICK)
-    for path in (tmp_path / "out").rglob("checkpoint-*.safetensors"):
-        path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(OutputError, match="damaged"):
-        finetune(folder, toy_task(16), tmp_path / "out", **QUICK)
+    with pytest.raises(OutputError, match="unfinished run that differs in model"):
+        tune(other, toy_task(16), tmp_path / "out", **QUICK)
+    [piece] = (tmp_path / "out").rglob("epoch.piece")
+    piece.write_bytes(piece.read_bytes()[:100])  # a damaged checkpoint counts as not there: the training begins anew
+    [record] = tune(folder, toy_task(16), tmp_path / "out", **QUICK)
+    [whole] = tune(folder, toy_task(16), tmp_path / "whole", **QUICK)
+    assert record.history == whole.history
 
 
 def test_seeds_differ_and_repeat(folder: Path, tmp_path: Path) -> None:
     options = {**QUICK, "seeds": (4, 9)}
-    first = finetune(folder, toy_task(32), tmp_path / "a", **options)
-    again = finetune(folder, toy_task(32), tmp_path / "b", **options)
+    first = tune(folder, toy_task(32), tmp_path / "a", **options)
+    again = tune(folder, toy_task(32), tmp_path / "b", **options)
     assert [r.history for r in first] == [r.history for r in again]
     assert first[0].history != first[1].history
     content = json.loads((tmp_path / "a" / "results.json").read_text())
@@ -228,13 +276,18 @@ def test_seeds_differ_and_repeat(folder: Path, tmp_path: Path) -> None:
 
 
 def test_heads_are_ranked_on_the_training_part(folder: Path, tmp_path: Path) -> None:
-    [record] = finetune(folder, toy_task(60), tmp_path, pooling="top_heads", top=3, recipe="jo", **QUICK)
-    ranking = json.loads((tmp_path / "ranking-toy.json").read_text())
-    assert record.detail["heads"] == ranking["heads"][:3]
-    assert ranking["scores"] == sorted(ranking["scores"], reverse=True)
-    assert len(ranking["heads"]) == 12
+    [record] = tune(folder, toy_task(60), tmp_path, pooling="top_heads", top=3, recipe="jo", **QUICK)
+    with HeadModel.open(folder) as opened:
+        ranking = rank_heads(opened, toy_task(60))
+        assert rank_heads(opened, toy_task(60), seed=1).scores != ranking.scores
+    assert record.detail["heads"] == ranking.heads[:3]
+    assert ranking.scores == sorted(ranking.scores, reverse=True)
+    assert len(ranking.heads) == 12
+    [again] = tune(folder, toy_task(60), tmp_path, pooling="best_layer", recipe="jo", **{**QUICK, "start": "none"})
+    assert again.detail["layer"] == ranking.layer
+    assert len(list(tmp_path.rglob("ranking.piece"))) == 1
     with pytest.raises(ParameterError, match="from 1 to 12"):
-        finetune(folder, toy_task(60), tmp_path, pooling="top_heads", top=13, recipe="jo", **QUICK)
+        tune(folder, toy_task(60), tmp_path, pooling="top_heads", top=13, recipe="jo", **QUICK)
 
 
 @pytest.mark.parametrize(
@@ -253,12 +306,12 @@ def test_heads_are_ranked_on_the_training_part(folder: Path, tmp_path: Path) -> 
 )
 def test_what_is_refused(folder: Path, tmp_path: Path, given: dict[str, Any], words: str) -> None:
     with pytest.raises(HeadwiseError, match=words):
-        finetune(folder, toy_task(8), tmp_path, **{**QUICK, **given})
+        tune(folder, toy_task(8), tmp_path, **{**QUICK, **given})
 
 
 def test_a_rate_that_breaks_the_model_is_told(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="NaN or infinite"):
-        finetune(folder, toy_task(32, regression=True), tmp_path, **{**QUICK, "learning_rate": 1e18, "epochs": 4})
+        tune(folder, toy_task(32, regression=True), tmp_path, **{**QUICK, "learning_rate": 1e18, "epochs": 4})
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
@@ -301,17 +354,8 @@ def test_recipes_warm_up_and_end_at_zero() -> None:
 
 @pytest.mark.real
 def test_wiki_bert_is_trained_a_little(shared: Path, wiki_bert: Path, tmp_path: Path) -> None:
-    [record] = finetune(
-        wiki_bert,
-        "RTE",
-        tmp_path,
-        data=shared / "data" / "glue",
-        limit=8,
-        seeds=1,
-        epochs=1,
-        batch_size=8,
-        max_length=32,
-        device="cpu",
-    )
+    task = read_task("RTE", data=shared / "data" / "glue", limit=8)
+    options = {"seeds": 1, "epochs": 1, "batch_size": 8, "max_length": 32, "device": "cpu"}
+    [record] = tune(wiki_bert, task, tmp_path, **options)
     assert 0 <= record.metrics["accuracy"] <= 1
     assert HeadModel.open(tmp_path / record.folder / "model").heads == 12

@@ -1,15 +1,26 @@
 """Disabling heads: what it does to the score, first-order importance, and removing heads for good."""
 
 from headwise.experiments.ablation.importance import head_importance
-from headwise.experiments.ablation.prune import Pruned, prune
-from headwise.experiments.ablation.run import Condition, Evaluation, ablate, evaluate, single_heads, whole_layers
+from headwise.experiments.ablation.prune import Pruned, PruneOptions, prune
+from headwise.experiments.ablation.run import (
+    AblationOptions,
+    Condition,
+    Evaluation,
+    ablate,
+    evaluate,
+    provenance,
+    single_heads,
+    whole_layers,
+)
 from headwise.experiments.ablation.sets import pick_heads
 from headwise.experiments.ablation.subjects import LanguageSubject, Subject, TaskSubject
 
 __all__ = [
+    "AblationOptions",
     "Condition",
     "Evaluation",
     "LanguageSubject",
+    "PruneOptions",
     "Pruned",
     "Subject",
     "TaskSubject",
@@ -17,6 +28,7 @@ __all__ = [
     "evaluate",
     "head_importance",
     "pick_heads",
+    "provenance",
     "prune",
     "single_heads",
     "whole_layers",

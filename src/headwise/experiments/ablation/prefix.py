@@ -75,4 +75,3 @@ class Prefix:
         finally:
             for entry in entries:
                 del entry.forward
-

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headwise.analyses.contract import one_of
+from headwise.core.checks import one_of
 from headwise.core.errors import ModelError, OutputError, ParameterError
+from headwise.core.labels import head_name, parse_head
 from headwise.experiments.ablation.sets import Heads, checked_heads
-from headwise.experiments.finetuning.classifier import HEAD_CONFIG, HEAD_FILE, _save_folder
+from headwise.experiments.finetuning.classifier import HEAD_CONFIG, HEAD_FILE, save_folder
 from headwise.models import HeadModel, opening
 from headwise.models.sites import Sites
-from headwise.text.encode import Batch
+from headwise.text.encode import Batch, Encoded, collate
 
 MODES = ("remove", "zero")
 TOLERANCE = 1e-5
@@ -44,59 +45,79 @@ class Pruned:
     table: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class PruneOptions:
+    """How heads are removed, and what is looked at before and after.
+
+    Parameters
+    ----------
+    mode : str, default "remove"
+        `remove`: the weights get smaller, and the folder loads in plain transformers; only for classes whose config names the size of a
+        head apart from their number (Llama, Mistral, Qwen, Gemma and their kin), with as many heads removed from every layer (with grouped
+        queries: from every group). `zero`: the same size, the heads' share of the output projection zero; for every class.
+    batches : sequence of Batch, optional
+        What outputs are compared and speed is measured on; a few made-up inputs by default.
+    score : callable, optional
+        Called with a model's folder, before and after.
+    device : str or torch.device, optional
+        Where to run; a GPU where there is one.
+    overwrite : bool, default False
+        Replace what is there.
+    """
+
+    mode: str = "remove"
+    batches: Sequence[Batch] = ()
+    score: Callable[[Path], dict[str, float]] | None = None
+    device: str | torch.device | None = None
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        one_of("mode", self.mode, MODES)
+
+
 def prune(
     folder: str | Path | None,
     heads: Heads,
     out: str | Path,
-    *,
-    mode: str = "remove",
-    batches: Sequence[Batch] | None = None,
-    score: Callable[[Path], dict[str, float]] | None = None,
-    device: str | torch.device | None = None,
-    overwrite: bool = False,
+    options: PruneOptions = PruneOptions(),  # noqa: B008  (frozen)
 ) -> Pruned:
     """Write a model without some of its heads as an ordinary folder.
 
-    Parameters
-    ----------
-    folder
-        A model's folder or hub name; None for the demo model.
-    heads
-        The heads to remove, as (layer, head).
-    mode
-        `remove`: the weights get smaller, and the folder loads in plain transformers; only for classes whose config names the size of a head apart from their number (Llama,
-        Mistral, Qwen, Gemma and their kin), with as many heads removed from every layer (with grouped queries: from every group). `zero`: the same size, the heads' share of
-        the output projection zero; for every class.
-    batches
-        What outputs are compared and speed is measured on; a few made-up inputs by default.
-    score
-        Called with a model's folder, before and after.
-
     The written model is opened again and must give what the model gives with the same heads disabled, to 1e-5
     (of the largest output where that is above 1); otherwise nothing stays written.
+
+    Parameters
+    ----------
+    folder : str or Path, optional
+        A model's folder or hub name; None for the demo model.
+    heads : list of (layer, head)
+        The heads to remove.
+    out : str or Path
+        Where the model goes.
+    options : PruneOptions, optional
+        How.
     """
-    one_of("mode", mode, MODES)
-    target, source = Path(out), _source(folder)
+    mode, device = options.mode, options.device
+    target, source = Path(out), opening.model_path(folder)
     if target.exists() and Path(source).exists() and target.samefile(source):
         raise OutputError(
             f"{target} is the model itself, which the new one is compared with; choose another place with --out."
         )
-    if target.exists() and any(target.iterdir()) and not overwrite:
+    if target.exists() and any(target.iterdir()) and not options.overwrite:
         raise OutputError(f"{target} exists; give --overwrite to replace it, or choose another place with --out.")
     model = HeadModel.open(source, device=device, dtype=torch.float32)
-    chosen = checked_heads(list(heads), model.layers, model.heads)
+    chosen = checked_heads(heads, model.layers, model.heads)
     if not chosen:
         raise ParameterError("No head is named to be removed; name heads, or a rule that finds some.")
-    samples = list(batches) if batches else [_sample(model)]
+    samples = list(options.batches) or [_sample(model)]
     wanted = [_output(model, batch, dict.fromkeys(chosen, "zero")) for batch in samples]
     before = {"parameters": float(_count(model.module))}
     smaller = _removed(model, chosen) if mode == "remove" else _zeroed(model, chosen)
     model.close()
-    existed = target.exists()
-    if existed and overwrite:
+    if target.exists():
         shutil.rmtree(target)
     try:
-        _save_folder(smaller, model.tokenizer, target)
+        save_folder(smaller, model.tokenizer, target)
         _copy_classifier(Path(source), target, chosen, model.heads, mode)
         again = HeadModel.open(target, device=device, dtype=torch.float32)
         given = [_output(again, batch, None) for batch in samples]
@@ -113,9 +134,9 @@ def prune(
     before["seconds"], after["seconds"] = _seconds(
         HeadModel.open(source, device=device, dtype=torch.float32), again, samples
     )
-    if score is not None:
-        before |= score(Path(source))
-        after |= score(target)
+    if options.score is not None:
+        before |= options.score(Path(source))
+        after |= options.score(target)
     return Pruned(target, mode, tuple(chosen), difference, max(apart), {"before": before, "after": after})
 
 
@@ -273,18 +294,8 @@ def _layers_by_prefix(sites: Sites) -> dict[str, int]:
 # --- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _source(folder: str | Path | None) -> str:
-    if folder is None:
-        from headwise.models.demo import demo_model_path
-
-        return str(demo_model_path())
-    return opening.located(folder)
-
-
 def _sample(model: HeadModel) -> Batch:
     """Two made-up inputs of different length."""
-    from headwise.text.encode import Encoded, collate
-
     vocabulary = getattr(model.module.get_input_embeddings(), "num_embeddings", 100)
     rows = []
     for index, length in enumerate((9, 6)):
@@ -334,12 +345,12 @@ def _copy_classifier(source: Path, target: Path, heads: Heads, total: int, mode:
     if facts.get("heads") and mode == "remove":
         renamed = []
         for name in facts["heads"]:
-            layer, head = (int(part) for part in name.removeprefix("L").split("H"))
+            layer, head = parse_head(name)
             if (layer, head) in heads:
                 raise ParameterError(
                     f"The classifier of '{source}' reads the head {name}, so it cannot be removed; give --zero to zero it."
                 )
-            renamed.append(f"L{layer}H{[h for h in range(total) if (layer, h) not in heads].index(head)}")
+            renamed.append(head_name(layer, [h for h in range(total) if (layer, h) not in heads].index(head)))
         facts["heads"] = renamed
     (target / HEAD_CONFIG).write_text(json.dumps(facts, indent=1) + "\n")
     shutil.copy(source / HEAD_FILE, target / HEAD_FILE)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from headwise.core.labels import labels_of
+from headwise.core.labels import head_name, labels_of
 from headwise.core.papers import reference
 from headwise.experiments.ablation.sets import Heads
 from headwise.experiments.ablation.significance import Paired, paired_differences
@@ -19,35 +19,34 @@ from headwise.stats.correlation import correlation
 from headwise.stats.intervals import mean_interval
 
 if TYPE_CHECKING:
-    from headwise.experiments.ablation.run import Evaluation
+    from headwise.experiments.ablation.run import AblationOptions, Evaluation
 
 
 def ablation_dataset(
     subject: Subject,
     evaluation: Evaluation,
     heads: Sequence[tuple[int, int]],
-    layers: bool,
     sets: Mapping[str, Heads],
-    how: str,
-    correction: str,
+    options: AblationOptions,
     importance: Mapping[str, np.ndarray] | None,
     atlas: Mapping[str, xr.Dataset] | None,
-    seed: int,
 ) -> xr.Dataset:
     """The group `ablation` of an atlas; rows of `evaluation.values` are single heads, then layers, then sets."""
-    model = subject.model
-    size = (model.layers, model.heads)
+    size, correction = (subject.model.layers, subject.model.heads), options.correction
     scores = {name: np.array([subject.score(row)[name] for row in evaluation.values]) for name in subject.metrics}
     baseline = subject.score(evaluation.baseline)
     coords: dict[str, Any] = {"layer": np.arange(size[0]), "head": np.arange(size[1])}
     variables: dict[str, xr.Variable] = {}
-    cut = (len(heads), len(heads) + (size[0] if layers else 0))
+    cut = (len(heads), len(heads) + (size[0] if options.layers else 0))
     parts = {"": slice(0, cut[0]), "layer_": slice(*cut), "set_": slice(cut[1], None)}
     dims: dict[str, tuple[str, ...]] = {"": ("layer", "head"), "layer_": ("layer",), "set_": ("set",)}
     place = tuple(np.array(heads).T) if heads else None
     if sets:
         coords["set"] = np.array(list(sets))
-        coords["set_heads"] = ("set", np.array([",".join(f"L{a}H{b}" for a, b in found) for found in sets.values()]))
+        coords["set_heads"] = (
+            "set",
+            np.array([",".join(head_name(*place) for place in found) for found in sets.values()]),
+        )
 
     def add(name: str, part: str, values: np.ndarray, **attrs: Any) -> None:
         if part == "":
@@ -63,9 +62,9 @@ def ablation_dataset(
         for name in subject.metrics:
             own = "score" if name == subject.metric else f"score_{name}"
             add(own, part, scores[name][rows], metric=name, baseline=baseline[name])
-        found = paired_differences(subject.metric, evaluation.baseline, said, subject.truth, seed)
+        found = paired_differences(subject.metric, evaluation.baseline, said, subject.truth, options.seed)
         _add_tests(add, part, found, correction, subject.examples)
-    attrs = _attributes(subject, evaluation, baseline, how, correction)
+    attrs = _attributes(subject, evaluation, baseline, options)
     if "difference" in variables:
         attrs |= _over_heads(variables, subject.higher_better)
     if importance is not None:
@@ -95,7 +94,7 @@ def _add_tests(add: Any, part: str, found: Paired, correction: str, n: int) -> N
 
 
 def _attributes(
-    subject: Subject, evaluation: Evaluation, baseline: Mapping[str, float], how: str, correction: str
+    subject: Subject, evaluation: Evaluation, baseline: Mapping[str, float], options: AblationOptions
 ) -> dict[str, Any]:
     paper = reference("kovaleva2019")
     return {
@@ -107,12 +106,12 @@ def _attributes(
         "baseline_all": json.dumps(baseline),
         "metric": subject.metric,
         "higher_better": int(subject.higher_better),
-        "how": how,
-        "correction": correction,
+        "how": options.how,
+        "correction": options.correction,
         "examples": subject.examples,
         "prefix_shared": int(evaluation.shared),
         "note": evaluation.note,
-        "parameters": json.dumps({"how": how, "correction": correction}),
+        "parameters": json.dumps({"how": options.how, "correction": options.correction}),
     }
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import xarray as xr
 
 from headwise.core.errors import ParameterError
-from headwise.core.labels import labels_of
+from headwise.core.labels import existing_heads, labels_of
 
-HEAD = re.compile(r"L(\d+)H(\d+)")
 LAYER = re.compile(r"(?:layer:|L)(\d+)")
 EXTREME = re.compile(r"(top|bottom)(\d+)(/layer)?")
 # The variable of a group that ranks its heads where a rule names none, and whether heads are ranked by how far a mean is high.
@@ -44,8 +43,8 @@ def pick_heads(rule: str, layers: int, heads: int, atlas: Mapping[str, xr.Datase
         Where results are looked up.
     """
     rule = rule.strip()
-    if re.fullmatch(rf"{HEAD.pattern}(\s*,\s*{HEAD.pattern})*", rule):
-        return checked_heads([(int(a), int(b)) for a, b in HEAD.findall(rule)], layers, heads)
+    if re.fullmatch(r"L\d+H\d+(\s*,\s*L\d+H\d+)*", rule):
+        return checked_heads([name.strip() for name in rule.split(",")], layers, heads)
     layer = LAYER.fullmatch(rule)
     if layer:
         number = int(layer[1])
@@ -78,14 +77,9 @@ def pick_heads(rule: str, layers: int, heads: int, atlas: Mapping[str, xr.Datase
     return _extremes(values, extreme[1], int(extreme[2]))
 
 
-def checked_heads(found: Heads, layers: int, heads: int) -> Heads:
-    """Refuse heads the model does not have."""
-    for layer, head in found:
-        if not (0 <= layer < layers and 0 <= head < heads):
-            raise ParameterError(
-                f"There is no head L{layer}H{head}: the model has layers 0 to {layers - 1} and heads 0 to {heads - 1}."
-            )
-    return sorted(set(found))
+def checked_heads(found: Iterable[str | Sequence[int]], layers: int, heads: int) -> Heads:
+    """Heads, sorted and each once; refuses those the model does not have."""
+    return sorted(set(existing_heads(found, layers, heads)))
 
 
 def _with_role(dataset: xr.Dataset, group: str, role: str) -> Heads:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,47 +16,17 @@ from headwise.analyses.gradient.analysis import Gradient
 from headwise.core.errors import InputError, ModelError
 from headwise.experiments.finetuning.classifier import PooledClassifier, TaskModel, open_classifier
 from headwise.models import HeadModel
+from headwise.models.calling import evaluating
+from headwise.models.interventions import Plan
 from headwise.models.session import Session
-from headwise.models.vectors import pool_tokens
 from headwise.models.view import Layer, Rows
+from headwise.run.encoded import EncodedCorpus
 from headwise.text import Corpus
 from headwise.text.encode import Batch, batches
 from headwise.text.tasks import Task, score
 
 MAX_LENGTH = 128
 BATCH_TOKENS = 4096
-
-
-class Subject:
-    """A model, batches to run it on, and how its output is scored.
-
-    `values` gives one number for each example (class, value, or loss); `score` turns those of all examples into the metric, of which more is better where `higher_better`.
-    """
-
-    model: HeadModel
-    batches: list[Batch]
-    examples: int
-    metric: str
-    metrics: tuple[str, ...]
-    higher_better = True
-    truth: np.ndarray | None = None
-
-    def run(self, batch: Batch, session: Session) -> Tensor:
-        """The output of one batch inside a session, `[example, ...]`."""
-        raise NotImplementedError
-
-    def values(self, output: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def losses(self, output: Tensor, batch: Batch) -> Tensor:
-        """One loss for each example, for first-order importance."""
-        raise NotImplementedError
-
-    def score(self, values: np.ndarray) -> dict[str, float]:
-        raise NotImplementedError
-
-    def identity(self) -> dict[str, Any]:
-        raise NotImplementedError
 
 
 class HeadOutputs:
@@ -72,8 +45,73 @@ class HeadOutputs:
         self.outputs[layer.layer] = layer.outputs
 
 
+class Subject(ABC):
+    """A model, batches to run it on, and how its output is scored.
+
+    `values` gives one number for each example (class, value, or loss); `score` turns those of all examples into the metric, of which more
+    is better where `higher_better`. `divisible` batches may be run in parts.
+    """
+
+    model: HeadModel
+    batches: list[Batch]
+    examples: int
+    metric: str
+    metrics: tuple[str, ...]
+    higher_better = True
+    divisible = True
+    truth: np.ndarray | None = None
+
+    @abstractmethod
+    def run(self, batch: Batch, session: Session) -> Tensor:
+        """The output of one batch inside a session, `[example, ...]`."""
+
+    @abstractmethod
+    def values(self, output: Tensor) -> Tensor:
+        """What is kept of each example, `[example]`."""
+
+    @abstractmethod
+    def losses(self, output: Tensor, batch: Batch) -> Tensor:
+        """One loss for each example, for first-order importance."""
+
+    @abstractmethod
+    def score(self, values: np.ndarray) -> dict[str, float]:
+        """The metrics of all examples."""
+
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """What tells the examples and how they are read from others."""
+
+    def places(self, batch: Batch) -> list[int]:
+        """Where the examples of a batch stand among all that are scored."""
+        return batch.index
+
+    def session(self, batch: Batch, plan: Plan | None = None) -> Session:
+        """A session over one batch with interventions."""
+        return Session(self.model.sites, batch.real, None, plan)
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Evaluation mode for a `with` block."""
+        return self.model.evaluating()
+
+
 class TaskSubject(Subject):
-    """A fine-tuned model on the dev part of its task."""
+    """A fine-tuned model on the dev part of its task.
+
+    Parameters
+    ----------
+    classifier : TaskModel
+        The model with its classifier.
+    tokenizer
+        Its tokenizer.
+    task : Task
+        What it was fine-tuned on.
+    name : str, optional
+        What the model is called; by default its class.
+    max_length : int, default 128
+        Longer inputs are cut.
+    batch_tokens : int, default 4096
+        Tokens that go through the model at once, padding included.
+    """
 
     def __init__(
         self,
@@ -85,82 +123,88 @@ class TaskSubject(Subject):
         max_length: int = MAX_LENGTH,
         batch_tokens: int = BATCH_TOKENS,
     ) -> None:
-        self.classifier, self.task = classifier.eval(), task
+        self.classifier, self.task = classifier, task
         if isinstance(classifier, PooledClassifier):
-            self.model = classifier._opened
+            self.model = classifier.opened
         else:
             self.model = HeadModel.open(classifier.encoder, tokenizer=tokenizer)
-        self.model.name = name or self.model.name
-        outputs = _outputs(classifier)
-        if outputs != task.outputs:
+            self.model.name = name or self.model.name
+        if classifier.outputs != task.outputs:
             raise ModelError(
-                f"'{self.model.name}' gives {outputs} outputs, but {task.name} has {task.outputs}: it was fine-tuned on another task (a checkpoint of another model)."
+                f"'{self.model.name}' gives {classifier.outputs} outputs, but {task.name} has {task.outputs}: "
+                "it was fine-tuned on another task (a checkpoint of another model)."
             )
-        self.model.encoder.max_length = min(max_length, self.model.max_length)
-        self.metrics, self.metric = task.metrics, task.metrics[0]
-        rows = [self.model.encode(example, i) for i, example in enumerate(task.dev)]
+        encoder = self.model.encoder.limited(max_length, "truncate")
+        rows = [row for i, e in enumerate(task.dev) if (row := encoder.encode(e, i)) is not None]
         self.batches = batches(rows, batch_tokens, self.model.pad_id, self.model.device)
-        self.examples = len(rows)
-        self.truth = _own_targets(task, classifier)
+        self.metrics, self.metric = task.metrics, task.metrics[0]
+        self.max_length, self.examples = encoder.max_length, len(rows)
+        self.targets = self.truth = _own_targets(task, classifier)
 
     @classmethod
     def open(
         cls, folder: str | Path, task: Task, *, device: str | torch.device | None = None, **options: Any
     ) -> TaskSubject:
-        """A fine-tuned model from its folder."""
+        """A fine-tuned model from its folder; `options` are those of the class."""
         where = device or ("cuda" if torch.cuda.is_available() else "cpu")
         classifier, tokenizer = open_classifier(folder, where)
         return cls(classifier, tokenizer, task, name=Path(folder).resolve().name, **options)
 
-    @property
-    def watcher(self) -> HeadOutputs | None:
-        """What a session must keep for the classifier: head outputs, where it reads them."""
-        return (
-            HeadOutputs()
-            if isinstance(self.classifier, PooledClassifier) and self.classifier.heads is not None
-            else None
-        )
+    def session(self, batch: Batch, plan: Plan | None = None) -> Session:
+        reads = isinstance(self.classifier, PooledClassifier) and self.classifier.heads is not None
+        return Session(self.model.sites, batch.real, HeadOutputs() if reads else None, plan)
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        return evaluating(self.classifier)
 
     def run(self, batch: Batch, session: Session) -> Tensor:
         classifier = self.classifier
         if not isinstance(classifier, PooledClassifier):
-            return self.model.run(batch.ids, batch.real, batch.types, logits=True).logits
+            logits: Tensor = self.model.run(batch.ids, batch.real, batch.types, logits=True).logits
+            return logits
         if classifier.heads is None:
             return classifier(batch.ids, batch.types, batch.real)
-        kept = session.watcher
-        assert isinstance(kept, HeadOutputs)
+        assert isinstance(session.watcher, HeadOutputs)
         self.model.run(batch.ids, batch.real, batch.types)
-        pooled = torch.cat(
-            [
-                pool_tokens(kept.outputs[layer][:, head], batch.real, classifier.token)
-                for layer, head in classifier.heads
-            ],
-            -1,
-        )
-        return classifier.classifier(torch.tanh(classifier.dense(pooled)))
+        return classifier.classify(classifier.joined(session.watcher.outputs, batch.real))
 
     def values(self, output: Tensor) -> Tensor:
         return output.float().squeeze(-1) if self.task.regression else output.argmax(-1)
 
     def losses(self, output: Tensor, batch: Batch) -> Tensor:
-        assert self.truth is not None
-        targets = torch.from_numpy(self.truth[batch.index]).to(output.device)
+        targets = torch.from_numpy(self.targets[batch.index]).to(output.device)
         if self.task.regression:
             return (output.float().squeeze(-1) - targets).square()
         return nn.functional.cross_entropy(output.float(), targets, reduction="none")
 
     def score(self, values: np.ndarray) -> dict[str, float]:
-        assert self.truth is not None
-        return score(self.metrics, self.truth, values)
+        return score(self.metrics, self.targets, values)
 
     def identity(self) -> dict[str, Any]:
-        return {"task": self.task.name, "dev": self.task.fingerprint(), "max_length": self.model.encoder.max_length}
+        return {"task": self.task.name, "dev": self.task.fingerprint(), "max_length": self.max_length}
 
 
 class LanguageSubject(Subject):
-    """A language model on a text: the mean loss in nats over predicted tokens of each example (15 % masked by seed, or the next token), then over examples."""
+    """A language model on a text: the mean loss in nats over predicted tokens of each example (15 % masked by seed, or the next token),
+    then over examples.
 
-    metric, metrics, higher_better = "loss", ("loss",), False
+    Parameters
+    ----------
+    model : HeadModel
+        A model with a language-model head.
+    corpus : Corpus
+        The text.
+    limit : int, optional
+        Use at most this many examples.
+    max_length : int, default 128
+        Longer inputs are cut.
+    seed : int, default 0
+        For the tokens that are masked.
+    batch_tokens : int, default 4096
+        Tokens that go through the model at once, padding included.
+    """
+
+    metric, metrics, higher_better, divisible = "loss", ("loss",), False, False
 
     def __init__(
         self,
@@ -168,36 +212,32 @@ class LanguageSubject(Subject):
         corpus: Corpus,
         *,
         limit: int | None = None,
-        max_length: int | None = None,
+        max_length: int = MAX_LENGTH,
         seed: int = 0,
         batch_tokens: int = BATCH_TOKENS,
     ) -> None:
         if model.lm_kind is None:
             raise ModelError(
-                f"'{model.name}' has no language-model head, so there is no loss to score; name a task with --task and its files."
+                f"'{model.name}' has no language-model head, so there is no loss to score; "
+                "name a task with --task and its files."
             )
         self.model = model
-        model.encoder.max_length = min(max_length or MAX_LENGTH, model.max_length)
-        rows = [
-            row
-            for i, example in enumerate(corpus.limit(limit))
-            if (row := model.encoder.encode(example, i)) is not None
-        ]
-        self.fingerprint = corpus.limit(limit).fingerprint()
-        self._losses: dict[int, Any] = {}
-        self.batches, kept = [], 0
+        rows = EncodedCorpus(corpus.limit(limit), model.encoder.limited(max_length))
+        self._losses: dict[int, Callable[[Any, Batch], Tensor]] = {}
+        self.batches = []
         gradient = Gradient(seed=seed)
-        for batch in batches(rows, batch_tokens, model.pad_id, model.device):
+        for batch in batches(list(rows), batch_tokens, model.pad_id, model.device):
             inputs, loss = gradient.prepare(batch, model)
             if len(inputs):
                 self._losses[id(inputs)] = loss
                 self.batches.append(inputs)
-                kept += len(inputs)
+        # Examples with nothing to predict are gone: the rest is numbered anew, in corpus order.
+        kept = sorted(index for batch in self.batches for index in batch.index)
         if not kept:
             raise InputError(f"Nothing in '{corpus.name}' can be predicted: give longer texts.")
-        # Examples with nothing to predict are gone: the rest is numbered anew, in corpus order.
-        place = {index: i for i, index in enumerate(sorted(index for batch in self.batches for index in batch.index))}
-        self._place, self.examples, self.seed = place, kept, seed
+        self._place, self.examples = {index: i for i, index in enumerate(kept)}, len(kept)
+        about = {"corpus": rows.scan.fingerprint, "name": corpus.name}
+        self._identity = {**about, "max_length": rows.encoder.max_length, "seed": seed}
 
     def places(self, batch: Batch) -> list[int]:
         return [self._place[index] for index in batch.index]
@@ -216,34 +256,15 @@ class LanguageSubject(Subject):
         return {"loss": float(np.mean(values))}
 
     def identity(self) -> dict[str, Any]:
-        return {"corpus": self.fingerprint, "max_length": self.model.encoder.max_length, "seed": self.seed}
-
-
-def places(subject: Subject, batch: Batch) -> list[int]:
-    """Where the examples of a batch stand among all that are scored."""
-    return subject.places(batch) if isinstance(subject, LanguageSubject) else batch.index
-
-
-def _outputs(classifier: TaskModel) -> int:
-    if isinstance(classifier, PooledClassifier):
-        return classifier.classifier.out_features
-    return int(classifier.encoder.config.num_labels or 0)
+        return self._identity
 
 
 def _own_targets(task: Task, classifier: TaskModel) -> np.ndarray:
     """The true classes, numbered as the classifier numbers them where it says how."""
     targets = task.targets(task.dev)
-    known = {
-        str(label).lower(): number
-        for label, number in (getattr(classifier.encoder.config, "label2id", None) or {}).items()
-    }
+    numbers = getattr(classifier.encoder.config, "label2id", None) or {}
+    known = {str(label).lower(): number for label, number in numbers.items()}
     named = [label.lower() for label in task.classes]
     if task.regression or set(known) != set(named):
         return targets
     return np.array([known[named[i]] for i in targets.tolist()], dtype=np.int64)
-
-
-def session_for(subject: Subject, batch: Batch, plan: Any = None) -> Session:
-    """A session over one batch with interventions."""
-    watcher: Any = subject.watcher if isinstance(subject, TaskSubject) else None
-    return Session(subject.model.sites, batch.real, watcher, plan)

@@ -1,5 +1,5 @@
 """What changed between models, head by head."""
 
-from headwise.experiments.comparison.run import compare
+from headwise.experiments.comparison.run import ComparisonOptions, compare
 
-__all__ = ["compare"]
+__all__ = ["ComparisonOptions", "compare"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,30 +17,19 @@ from headwise.stats.accumulators import Moments, State
 from headwise.text.encode import Batch
 
 
-class _Current:
-    """The examples of the batch that is being observed."""
-
-    index: Sequence[int] = ()
-
-
 class Kept(Moments):
-    """Moments that also keep the value of each example."""
+    """Moments that also keep the value of each example of a batch, unless an analysis hands in other examples than those."""
 
-    def __init__(self, current: _Current, examples: int, *shape: int) -> None:
+    def __init__(self, examples: int, *shape: int) -> None:
         super().__init__(*shape)
-        self._current = current
-        self.values = np.full((examples, *shape), np.nan, dtype=np.float32)
-        self.aligned = True  # False once an analysis has handed in other examples than those of the batch
+        self.values: np.ndarray | None = np.full((examples, *shape), np.nan, dtype=np.float32)
 
     def add(self, values: Tensor, where: tuple[int | slice, ...] = ()) -> None:
         super().add(values, where)
-        if len(values) != len(self._current.index):
-            self.aligned = False
-            return
-        rows = np.asarray(self._current.index)
-        part = self.values[rows]
-        part[(slice(None), *where)] = values.detach().to("cpu", torch.float32).numpy()
-        self.values[rows] = part
+        if self.values is not None and len(values) == len(self.values):
+            self.values[(slice(None), *where)] = values.detach().to("cpu", torch.float32).numpy()
+        else:
+            self.values = None
 
 
 @dataclass(slots=True, eq=False)
@@ -52,34 +41,53 @@ class Measured:
 
 
 class Measuring:
-    """Several analyses watching one model."""
+    """Several analyses watching one model: `batch` looks at a batch, `take` adds up what it gave."""
 
     def __init__(self, model: HeadModel, analyses: Sequence[Observer], shape: Shape, examples: int) -> None:
         self.model, self.analyses, self.shape = model, analyses, shape
-        self._current = _Current()
-        self.states = {analysis.name: self._keeping(analysis.start(shape), examples) for analysis in analyses}
+        self.states = {analysis.name: analysis.start(shape) for analysis in analyses}
+        self.values = {
+            f"{name}/{key}": np.full((examples, *own.count.shape), np.nan, dtype=np.float32)
+            for name, state in self.states.items()
+            for key, own in state.items()
+            if type(own) is Moments
+        }
 
-    def _keeping(self, state: State, examples: int) -> State:
-        for name, accumulator in state.items():
-            if type(accumulator) is Moments:
-                state[name] = Kept(self._current, examples, *accumulator.count.shape)
-        return state
+    def batch(self, batch: Batch) -> dict[str, np.ndarray]:
+        """The states of one batch, and the values of its examples."""
+        states = {analysis.name: analysis.start(self.shape) for analysis in self.analyses}
+        for state in states.values():
+            for key, own in state.items():
+                if type(own) is Moments:
+                    state[key] = Kept(len(batch), *own.count.shape)
+        observe_batch(self.model, batch, self.analyses, states)
+        found: dict[str, np.ndarray] = {}
+        for name, state in states.items():
+            found |= {f"state/{name}/{key}": array for key, array in state.arrays().items()}
+            for key, own in state.items():
+                if isinstance(own, Kept) and own.values is not None:
+                    found[f"values/{name}/{key}"] = own.values
+        return found
 
-    def observe(self, batch: Batch) -> None:
-        self._current.index = batch.index
-        observe_batch(self.model, batch, self.analyses, self.states)
+    def take(self, found: Mapping[str, np.ndarray], index: Sequence[int]) -> None:
+        """Add what `batch` gave for the examples that stand at `index`."""
+        for analysis in self.analyses:
+            part: State = analysis.start(self.shape)
+            prefix = f"state/{analysis.name}/"
+            part.load({key.removeprefix(prefix): array for key, array in found.items() if key.startswith(prefix)})
+            self.states[analysis.name].merge(part)
+        for name in list(self.values):
+            if f"values/{name}" in found:
+                self.values[name][index] = found[f"values/{name}"]
+            else:
+                del self.values[name]
 
     def results(self) -> dict[str, Measured]:
-        found = {}
+        """What each analysis makes of all batches; values only of variables that are the mean over them."""
+        measured = {}
         for analysis in self.analyses:
             dataset = analysis.result(self.states[analysis.name], self.shape)
-            values = {
-                name: kept.values
-                for name, kept in self.states[analysis.name].items()
-                if isinstance(kept, Kept)
-                and kept.aligned
-                and name in dataset.data_vars
-                and dataset[name].shape == kept.values.shape[1:]
-            }
-            found[analysis.name] = Measured(dataset, values)
-        return found
+            own = {str(name): self.values.get(f"{analysis.name}/{name}") for name in dataset.data_vars}
+            kept = {n: v for n, v in own.items() if v is not None and dataset[n].shape == v.shape[1:]}
+            measured[analysis.name] = Measured(dataset, kept)
+        return measured

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -11,52 +12,55 @@ import xarray as xr
 from headwise.analyses.probing.analysis import default_settings
 from headwise.analyses.probing.fit import ProbingOptions, fit_baseline
 from headwise.core.papers import reference
+from headwise.core.store import Store
 from headwise.experiments.ablation.significance import paired_differences
+from headwise.experiments.work import Report
 from headwise.models import HeadModel
 from headwise.models.vectors import collect_vectors
-from headwise.probes import ProbeSettings
 from headwise.probes.settings import encode_labels, encode_targets
 from headwise.stats.bootstrap import resamples
 from headwise.stats.corrections import correct
-from headwise.text.tasks import read_tasks
+from headwise.text.tasks import Task, read_tasks
 
+if TYPE_CHECKING:
+    from headwise.experiments.comparison.run import ComparisonOptions
+
+Made = tuple[dict[str, np.ndarray], dict[str, Any]]
 REPEATS = 500  # resamples behind an interval: one for each head of each model
 
 
 def probing_change(
-    models: Sequence[HeadModel],
-    names: Sequence[str],
-    tasks: Any,
-    *,
-    settings: ProbeSettings | None = None,
-    limits: tuple[int | None, int | None, int | None] = (None, None, None),
-    correction: str = "holm",
-    seed: int = 0,
-    report: Callable[[str, int, int], None] | None = None,
+    models: Sequence[HeadModel], names: Sequence[str], wanted: ComparisonOptions, *, store: Store, report: Report
 ) -> xr.Dataset:
-    """The group `change_probing`: `accuracy[model_all, task, layer, head]` of every model (Pearson's r for regressions), and `accuracy_change[model, task, layer, head]` against
-    the first with interval (paired bootstrap over test examples), `_p` (McNemar's exact test, or the bootstrap's) and `_p_adjusted` over the heads of a task."""
-    found = [task.limit(*limits, seed=seed) for task in read_tasks(tasks, seed)]
-    options = ProbingOptions(settings or default_settings(models[0], seed))
+    """The group `change_probing`: `accuracy[model_all, task, layer, head]` of every model (Pearson's r for regressions), and
+    `accuracy_change[model, task, layer, head]` against the first with interval (paired bootstrap over test examples), `_p` (McNemar's exact
+    test, or the bootstrap's) and `_p_adjusted` over the heads of a task. The probes of each model and task are kept in `store`."""
+    seed = wanted.seed
+    found = [task.limit(*wanted.probing_limits, seed=seed) for task in read_tasks(wanted.probing, seed)]
+    options = ProbingOptions(default_settings(models[0], seed))
+    kept = store.part(
+        "probing", {"tasks": [[task.name, task.fingerprint()] for task in found], "settings": asdict(options.fitting)}
+    )
     size = (models[0].layers, models[0].heads)
     scores = np.full((len(models), len(found), *size), np.nan)
     test_n, majority = np.zeros(len(found), dtype=np.int64), np.full(len(found), np.nan)
-    changes = {
-        key: np.full((len(models) - 1, len(found), *size), np.nan) for key in ("", "_low", "_high", "_p", "_p_adjusted")
-    }
+    keys = {"": "difference", "_low": "low", "_high": "high", "_p": "p_value"}
+    changes = {key: np.full((len(models) - 1, len(found), *size), np.nan) for key in (*keys, "_p_adjusted")}
     for t, task in enumerate(found):
         said = []
         for m, model in enumerate(models):
-            vectors = collect_vectors(model, task.examples, report=report, what=f"{task.name}: {names[m]}")
-            fitted = fit_baseline(task, vectors, options)
-            scores[m, t] = fitted["heads/test"].reshape(size)
-            said.append(fitted["heads/predicted"])
+
+            def make(model: HeadModel = model, task: Task = task, name: str = names[m]) -> Made:
+                vectors = collect_vectors(model, task.examples, report=report, what=f"{task.name}: {name}")
+                fitted = fit_baseline(task, vectors, options)
+                return {"test": fitted["heads/test"], "predicted": fitted["heads/predicted"]}, {}
+
+            fitted = kept.piece(f"task-{t}-model-{m}", make).arrays
+            scores[m, t] = fitted["test"].reshape(size)
+            said.append(fitted["predicted"])
         regression = task.regression
-        labels = (
-            encode_targets(task.labels, task.split, task.name)
-            if regression
-            else encode_labels(task.labels, task.split, task.name)[0]
-        )
+        encode = encode_targets if regression else lambda *about: encode_labels(*about)[0]
+        labels = encode(task.labels, task.split, task.name)
         truth = labels[task.split.test]
         test_n[t] = len(truth)
         if not regression:
@@ -66,15 +70,9 @@ def probing_change(
         for m, other in enumerate(said[1:]):
             for h in range(size[0] * size[1]):
                 paired = paired_differences(metric, said[0][h], other[h][None], truth, draws=draws)
-                place = (m, t, *divmod(h, size[1]))
-                for key, value in (
-                    ("", paired.difference),
-                    ("_low", paired.low),
-                    ("_high", paired.high),
-                    ("_p", paired.p_value),
-                ):
-                    changes[key][place] = value[0]
-            changes["_p_adjusted"][m, t] = correct(changes["_p"][m, t], correction)
+                for key, part in keys.items():
+                    changes[key][(m, t, *divmod(h, size[1]))] = getattr(paired, part)[0]
+            changes["_p_adjusted"][m, t] = correct(changes["_p"][m, t], wanted.correction)
     paper = reference("jo2020")
     heads = ("task", "layer", "head")
     variables: dict[str, Any] = {"accuracy": (("model_all", *heads), scores)}
@@ -96,4 +94,4 @@ def probing_change(
         "reference_model": names[0],
         "solver": options.fitting.solver,
     }
-    return xr.Dataset(variables, coords=coords, attrs=attrs | {"correction": correction, "analysis": "probing"})
+    return xr.Dataset(variables, coords=coords, attrs=attrs | {"correction": wanted.correction, "analysis": "probing"})

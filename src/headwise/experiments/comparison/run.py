@@ -2,121 +2,204 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
-from headwise.analyses.contract import Analysis, Observer, make_analysis, one_of
+from headwise.analyses.contract import Analysis, Observer, make_analysis
 from headwise.atlas import Atlas
+from headwise.core.checks import one_of
 from headwise.core.errors import ModelError, ParameterError
-from headwise.core.version import __version__
+from headwise.core.papers import reference
+from headwise.core.store import Store
 from headwise.experiments.comparison.maps import map_cosines
-from headwise.experiments.comparison.measures import Measuring
+from headwise.experiments.comparison.measures import Measured, Measuring
 from headwise.experiments.comparison.probing import probing_change
 from headwise.experiments.comparison.result import change_dataset, difference_dataset
+from headwise.experiments.work import Report, kept_work, silent, software
 from headwise.models import HeadModel
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.plan import make_plan
+from headwise.run.provenance import describe
 from headwise.stats.corrections import CORRECTIONS
 from headwise.text import Corpus, open_corpus
-from headwise.text.encode import Encoded, batches
+from headwise.text.encode import Batch, Encoded, batches
 
-Report = Callable[[str, int, int], None]
 ANALYSES = ("surface", "roles", "features")
 MAP_BYTES = 128 * 2**20  # of one model's maps that are held at once
 EXAMPLES = 1000  # as many as the paper took
 
 
+@dataclass(frozen=True, slots=True)
+class ComparisonOptions:
+    """What is compared, and how.
+
+    Parameters
+    ----------
+    analyses : sequence of str or Analysis, default ("surface", "roles", "features")
+        Streaming analyses whose per-example means are compared; those that do not apply to the corpus are left out and named in the
+        provenance.
+    names : sequence of str, optional
+        What the models are called; by default their own names.
+    probing : optional
+        Tasks to probe all models for, as `probe` takes them.
+    probing_limits : tuple of int or None, default (None, None, None)
+        At most so many training, validation and test examples of each of them.
+    limit : int, optional, default 1000
+        Use at most this many inputs.
+    correction : str, default "holm"
+        `holm`, `benjamini_hochberg` or `none`, over all heads (and labels) of a variable.
+    seed : int, default 0
+        For everything random.
+    device : str or torch.device, optional
+        Where models that are given by name run; a GPU where there is one.
+    """
+
+    analyses: Sequence[str | Analysis] = ANALYSES
+    names: Sequence[str] | None = None
+    probing: Any = None
+    probing_limits: tuple[int | None, int | None, int | None] = (None, None, None)
+    limit: int | None = EXAMPLES
+    correction: str = "holm"
+    seed: int = 0
+    device: str | torch.device | None = None
+
+    def __post_init__(self) -> None:
+        one_of("correction", self.correction, CORRECTIONS)
+
+
 def compare(
     models: Sequence[HeadModel | nn.Module | str | Path | None],
     corpus: Corpus | str | Path | None = None,
+    options: ComparisonOptions = ComparisonOptions(),  # noqa: B008  (frozen)
     *,
-    names: Sequence[str] | None = None,
-    analyses: Sequence[str | Analysis] = ANALYSES,
-    probing: Any = None,
-    probing_limits: tuple[int | None, int | None, int | None] = (None, None, None),
-    limit: int | None = EXAMPLES,
-    correction: str = "holm",
-    seed: int = 0,
-    device: str | None = None,
-    report: Report | None = None,
+    folder: str | Path | None = None,
+    overwrite: bool = False,
+    report: Report = silent,
 ) -> Atlas:
     """Compare the heads of two or more models of the same shape, each against the first.
 
     Parameters
     ----------
-    models
+    models : sequence of HeadModel, Module, str, Path or None
         Opened models, or what `HeadModel.open` takes.
-    corpus
-        The inputs; at most `limit` of them. None for the demo corpus.
-    names
-        What the models are called; by default their own names.
-    analyses
-        Streaming analyses whose per-example means are compared; those that do not apply to the corpus are left out and named in the provenance.
-    probing
-        Tasks to probe all models for (as `probe` takes them), or None.
-    correction
-        `holm`, `benjamini_hochberg` or `none`, over all heads (and labels) of a variable.
+    corpus : Corpus, str or Path, optional
+        The inputs; None for the demo corpus.
+    options : ComparisonOptions, optional
+        What is compared, and how.
+    folder : str or Path, optional
+        Where finished batches are kept: a killed call goes on from them. They stay until `headwise.core.store.forget` removes them.
+    overwrite : bool, default False
+        Start anew where the folder holds other work, instead of refusing.
+    report : callable, optional
+        Told how far it is.
 
     Returns
     -------
     Atlas
-        `change` (`cosine[layer, head]`: Kovaleva et al. 2019, Fig 5), `change_surface`, `change_roles` (with thirds of the layers: Pande et al. 2021, Fig 6), `change_features`
-        (Kovaleva Fig 6), `change_probing` (Jo & Myaeng 2020, Fig 4).
+        `change` (`cosine[layer, head]`: Kovaleva et al. 2019, Fig 5), `change_surface`, `change_roles` (with thirds of the layers: Pande
+        et al. 2021, Fig 6), `change_features` (Kovaleva Fig 6), `change_probing` (Jo & Myaeng 2020, Fig 4).
     """
     if len(models) < 2:
         raise ParameterError(f"Comparing takes at least two models; {len(models)} was given.")
-    one_of("correction", correction, CORRECTIONS)
-    opened = [model if isinstance(model, HeadModel) else HeadModel.open(model, device=device) for model in models]
-    called = _names(opened, names)
-    text = open_corpus(corpus, tokenizer=opened[0].tokenizer, limit=limit)
-    rows = _rows(opened, called, text)
-    given = [make_analysis(item) if isinstance(item, str) else item for item in analyses]
-    chosen = [a for a in given if isinstance(a, Observer) and "attention_gradient" not in a.taps]
-    left_out: dict[str, Any] = {}
-    measuring: list[Measuring] = []
-    if chosen:
-        plans = [make_plan(model, EncodedCorpus(text, model.encoder), chosen) for model in opened]
-        left_out = {name: dict(items) for plan in plans for name, items in plan.dropped.items()}
-        usable = [a for a in plans[0].streaming if all(any(b.name == a.name for b in plan.analyses) for plan in plans)]
-        if usable:
-            measuring = [
-                Measuring(model, usable, plan.shape, len(rows)) for model, plan in zip(opened, plans, strict=True)
-            ]
-    cosines = np.full((len(opened) - 1, len(rows), opened[0].layers, opened[0].heads), np.nan, dtype=np.float64)
-    longest = max(map(len, rows))
-    tokens = max(longest, MAP_BYTES // (4 * opened[0].layers * opened[0].heads * longest))
-    done = 0
-    for batch in batches(rows, tokens, opened[0].pad_id, opened[0].device):
-        for i, found in enumerate(map_cosines(opened[0], opened[1:], batch)):
-            cosines[i][batch.index] = found.cpu().numpy()
-        for watching in measuring:
-            watching.observe(batch)
-        done += len(batch)
-        if report is not None:
-            report("examples", done, len(rows))
-    datasets = {"change": change_dataset(cosines, called)}
-    results = [watching.results() for watching in measuring]
-    for name in results[0] if results else ():
-        dataset = difference_dataset(name, [each[name] for each in results], called, correction)
-        if dataset.data_vars:
-            datasets[f"change_{name}"] = dataset.assign_attrs(_paper(chosen, name))
-    if probing is not None:
-        datasets["change_probing"] = probing_change(
-            opened, called, probing, limits=probing_limits, correction=correction, seed=seed, report=report
-        )
-    provenance = {
-        "headwise": __version__,
-        "model": opened[0].identity(),
-        "models": [{"called": name, **model.identity()} for name, model in zip(called, opened, strict=True)],
-        "corpus": {"name": text.name, "fingerprint": text.fingerprint(), "examples": len(rows)},
-        "left_out": left_out,
-        "seed": seed,
-    }
-    return Atlas(datasets, provenance)
+    with ExitStack() as stack:
+        opened = []
+        for model in models:
+            if not isinstance(model, HeadModel):
+                model = stack.enter_context(HeadModel.open(model, device=options.device))
+            opened.append(model)
+        limit = min(model.encoder.max_length for model in opened)
+        opened = [model.limited(limit) for model in opened]
+        names = _names(opened, options.names)
+        text = open_corpus(corpus, tokenizer=opened[0].tokenizer, limit=options.limit)
+        work = _Comparison(opened, names, EncodedCorpus(text, opened[0].encoder), options)
+        with kept_work(folder, work.provenance(), overwrite=overwrite) as store:
+            return work.atlas(store, report)
+
+
+class _Comparison:
+    """Models of one shape on the same inputs."""
+
+    def __init__(
+        self, models: Sequence[HeadModel], names: Sequence[str], corpus: EncodedCorpus, options: ComparisonOptions
+    ) -> None:
+        self.models, self.names, self.corpus, self.options = models, names, corpus, options
+        _check_shapes(models, names)
+        self.rows = [replace(row, index=place) for place, row in enumerate(corpus)]
+        _check_tokens(models, names, self.rows)
+        given = [make_analysis(item) if isinstance(item, str) else item for item in options.analyses]
+        self.analyses = [
+            analysis.seeded(options.seed)
+            for analysis in given
+            if isinstance(analysis, Observer) and "attention_gradient" not in analysis.taps
+        ]
+        self.left_out: dict[str, Mapping[str, str]] = {}
+        self.measuring: list[Measuring] = []
+        if self.analyses:
+            plans = [make_plan(model, corpus, self.analyses) for model in models]
+            self.left_out = {name: dict(items) for plan in plans for name, items in plan.dropped.items()}
+            everywhere = set.intersection(*({a.name for a in plan.streaming} for plan in plans))
+            usable = [a for a in plans[0].streaming if a.name in everywhere]
+            both = zip(models, plans, strict=True)
+            self.measuring = [Measuring(m, usable, plan.shape, len(self.rows)) for m, plan in both]
+
+    def provenance(self) -> dict[str, Any]:
+        """What is compared, as the atlas keeps it."""
+        first, scan = self.models[0], self.corpus.scan
+        called = zip(self.names, self.models, strict=True)
+        return {
+            **software(),
+            "model": first.identity(),
+            "models": [{"called": name, **model.identity()} for name, model in called],
+            "corpus": {"name": self.corpus.corpus.name, "fingerprint": scan.fingerprint, **scan.counts()},
+            "encoding": {"max_length": first.encoder.max_length, "overlong": first.encoder.overlong},
+            "analyses": {analysis.name: describe(analysis.parameters) for analysis in self.analyses},
+            "left_out": self.left_out,
+            "correction": self.options.correction,
+            "seed": self.options.seed,
+            "device": first.device.type,
+        }
+
+    def atlas(self, store: Store, report: Report) -> Atlas:
+        """Do what is not done yet, and label it."""
+        first, options = self.models[0], self.options
+        cosines = np.full((len(self.models) - 1, len(self.rows), first.layers, first.heads), np.nan)
+        longest = max(map(len, self.rows))
+        tokens = max(longest, MAP_BYTES // (4 * first.layers * first.heads * longest))
+        done = 0
+        for number, batch in enumerate(batches(self.rows, tokens, first.pad_id, first.device)):
+            found = store.piece(f"batch-{number:06d}", partial(self._batch, batch)).arrays
+            cosines[:, batch.index] = found["cosine"]
+            for m, watching in enumerate(self.measuring):
+                prefix = f"{m}/"
+                own = {key.removeprefix(prefix): array for key, array in found.items() if key.startswith(prefix)}
+                watching.take(own, batch.index)
+            done += len(batch)
+            report("examples", done, len(self.rows))
+        datasets = {"change": change_dataset(cosines, self.names)}
+        results: list[dict[str, Measured]] = [watching.results() for watching in self.measuring]
+        for name in results[0] if results else ():
+            dataset = difference_dataset(name, [each[name] for each in results], self.names, options.correction)
+            if dataset.data_vars:
+                datasets[f"change_{name}"] = dataset.assign_attrs(_paper(self.analyses, name))
+        if options.probing is not None:
+            datasets["change_probing"] = probing_change(self.models, self.names, options, store=store, report=report)
+        return Atlas(datasets, {**self.provenance(), "threads": store.adopted["threads"]})
+
+    def _batch(self, batch: Batch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """`cosine[model, example, layer, head]` of one batch and what every analysis saw of it, as a piece."""
+        found = torch.stack([c.cpu() for c in map_cosines(self.models[0], self.models[1:], batch)])
+        arrays = {"cosine": found.numpy()}
+        for m, watching in enumerate(self.measuring):
+            arrays |= {f"{m}/{key}": array for key, array in watching.batch(batch).items()}
+        return arrays, {}
 
 
 def _names(models: Sequence[HeadModel], given: Sequence[str] | None) -> list[str]:
@@ -133,38 +216,31 @@ def _names(models: Sequence[HeadModel], given: Sequence[str] | None) -> list[str
     return names
 
 
-def _rows(models: Sequence[HeadModel], names: Sequence[str], corpus: Corpus) -> list[Encoded]:
-    """The inputs as rows of tokens; refuses models of other shapes, and tokenizers that cut the text otherwise."""
-    first = models[0]
+def _check_shapes(models: Sequence[HeadModel], names: Sequence[str]) -> None:
+    """Refuse models of other shapes than the first."""
     for model, name in zip(models[1:], names[1:], strict=True):
         for what in ("layers", "heads"):
-            if getattr(model, what) != getattr(first, what):
+            own, first = getattr(model, what), getattr(models[0], what)
+            if own != first:
                 raise ModelError(
-                    f"'{name}' has {getattr(model, what)} {what}, but '{names[0]}' has {getattr(first, what)}: only models of the same shape can be compared head by head."
+                    f"'{name}' has {own} {what}, but '{names[0]}' has {first}: "
+                    "only models of the same shape can be compared head by head."
                 )
-    limit = min(min(model.max_length, model.encoder.max_length) for model in models)
-    for model in models:
-        model.encoder.max_length = limit
-    rows: list[Encoded] = []
-    for example in corpus:
-        row = first.encoder.encode(example, len(rows))
-        if row is None:
-            continue
-        for model, name in zip(models[1:], names[1:], strict=True):
-            other = model.encoder.encode(example, len(rows))
+
+
+def _check_tokens(models: Sequence[HeadModel], names: Sequence[str], rows: Sequence[Encoded]) -> None:
+    """Refuse tokenizers that cut the text otherwise than the first."""
+    for model, name in zip(models[1:], names[1:], strict=True):
+        for row in rows:
+            other = model.encoder.encode(row.example, row.index)
             if other is None or not np.array_equal(other.ids, row.ids):
                 raise ModelError(
-                    f"'{name}' and '{names[0]}' cut {example.where} into different tokens, so their maps cannot be compared; give models with one tokenizer."
+                    f"'{name}' and '{names[0]}' cut {row.example.where} into different tokens, "
+                    "so their maps cannot be compared; give models with one tokenizer."
                 )
-        rows.append(row)
-    if not rows:
-        raise ParameterError(f"Nothing in '{corpus.name}' is short enough to be compared on.")
-    return rows
 
 
 def _paper(analyses: Sequence[Analysis], name: str) -> dict[str, str]:
-    from headwise.core.papers import reference
-
     analysis = next(a for a in analyses if a.name == name)
     paper = reference("pande2021" if name == "roles" else analysis.paper.key)
     section = {"roles": "Fig 6", "features": "§4.4, Fig 6"}.get(name, analysis.paper.section)

@@ -1,15 +1,23 @@
 """Fine-tuning on tasks: the papers' recipes, three poolings, four starts, several seeds."""
 
-from headwise.experiments.finetuning.classifier import POOLINGS, STARTS, make_classifier, open_classifier
+from headwise.experiments.finetuning.classifier import (
+    POOLINGS,
+    STARTS,
+    ClassifierOptions,
+    make_classifier,
+    open_classifier,
+)
 from headwise.experiments.finetuning.lamb import Lamb
 from headwise.experiments.finetuning.recipes import RECIPES, Recipe
 from headwise.experiments.finetuning.results import Record, Results
-from headwise.experiments.finetuning.run import finetune
+from headwise.experiments.finetuning.run import FinetuneOptions, finetune
 
 __all__ = [
     "POOLINGS",
     "RECIPES",
     "STARTS",
+    "ClassifierOptions",
+    "FinetuneOptions",
     "Lamb",
     "Recipe",
     "Record",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
+from headwise.core.checks import one_of
 from headwise.core.errors import InputError, ModelError, OutputError, ParameterError
+from headwise.core.labels import head_name
 from headwise.models import HeadModel, opening
 from headwise.models.pooling import chosen_heads
 from headwise.models.sites import LayerCount, Sites
+from headwise.models.sizes import padding_id
 from headwise.models.tap import SESSION, Call
 from headwise.models.vectors import pool_tokens, token_rule
 from headwise.text.tasks import Task
@@ -30,11 +34,49 @@ HEAD_FILE, HEAD_CONFIG = "classifier.safetensors", "classifier.json"
 NORMAL = 0.02  # standard deviation of new weights where the config names none
 
 
+@dataclass(frozen=True, slots=True)
+class ClassifierOptions:
+    """What a classifier reads, and what its weights start from.
+
+    Parameters
+    ----------
+    pooling : str, default "last_layer"
+        `last_layer` (the model's own classification class), `best_layer` (the output of `layer`) or `top_heads` (the outputs of `heads`).
+    start : str, default "pretrained"
+        `none` (no training: pre-trained encoder, random classifier), `random` (all weights drawn from a normal distribution, then
+        trained), `pretrained`, or `frozen` (only the head is trained).
+    layer : int, optional
+        The layer of `best_layer`.
+    heads : sequence of (layer, head) or names like `L7H9`, optional
+        The heads of `top_heads`.
+    dropout : float, default 0.1
+        Before the new head of `best_layer` and `top_heads`.
+    new_pooler : bool, default False
+        Draw the pooler of `last_layer` anew too.
+    """
+
+    pooling: str = "last_layer"
+    start: str = "pretrained"
+    layer: int | None = None
+    heads: Sequence[Any] | None = None
+    dropout: float = 0.1
+    new_pooler: bool = False
+
+    def __post_init__(self) -> None:
+        one_of("pooling", self.pooling, POOLINGS)
+        one_of("start", self.start, STARTS)
+
+
 class TaskModel(nn.Module):
     """What is trained: `forward` gives `[example, output]`; `encoder` is the model of transformers inside, `pad_id` fills batches."""
 
     encoder: PreTrainedModel
     pad_id: int
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers are predicted of an example."""
+        raise NotImplementedError
 
     def head_modules(self) -> list[nn.Module]:
         """The parts after the encoder: what is new, and what is trained where the encoder is frozen."""
@@ -65,7 +107,11 @@ class OwnClassifier(TaskModel):
     def __init__(self, encoder: PreTrainedModel, tokenizer: Any) -> None:
         super().__init__()
         self.encoder = encoder
-        self.pad_id = pad_for(encoder, tokenizer)
+        self.pad_id = padding_id(encoder, tokenizer)
+
+    @property
+    def outputs(self) -> int:
+        return int(self.encoder.config.num_labels or 0)
 
     def head_modules(self) -> list[nn.Module]:
         base = self.encoder.base_model
@@ -79,7 +125,7 @@ class OwnClassifier(TaskModel):
         return self.encoder(**_inputs(self.encoder, self.encoder.config, ids, types, real)).logits
 
     def save(self, folder: Path, tokenizer: Any) -> None:
-        _save_folder(self.encoder, tokenizer, folder)
+        save_folder(self.encoder, tokenizer, folder)
 
 
 def _inputs(part: nn.Module, config: Any, ids: Tensor, types: Tensor, real: Tensor) -> dict[str, Any]:
@@ -94,11 +140,11 @@ def _inputs(part: nn.Module, config: Any, ids: Tensor, types: Tensor, real: Tens
 
 
 class _Outputs:
-    """A session that lets the model compute its attention as ever, dropout included, and keeps the outputs of chosen heads."""
+    """A session that lets the model compute its attention as ever, dropout included, and keeps the head outputs of some layers."""
 
-    def __init__(self, sites: Sites, wanted: dict[int, list[int]]) -> None:
-        self.wanted, self.layer_count = wanted, LayerCount(sites)
-        self.found: dict[tuple[int, int], Tensor] = {}
+    def __init__(self, sites: Sites, layers: set[int]) -> None:
+        self.layers, self.layer_count = layers, LayerCount(sites)
+        self.found: dict[int, Tensor] = {}  # layer -> [example, head, token, d_head]
 
     def by_rows(self, batch_size: int, queries: int, keys: int) -> bool:
         return False
@@ -106,8 +152,8 @@ class _Outputs:
     def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
         output, weights = call.plain()
         layer = self.layer_count.of_call(call.module)
-        if layer is not None:
-            self.found.update({(layer, head): output[:, :, head] for head in self.wanted.get(layer, ())})
+        if layer in self.layers:
+            self.found[layer] = output.transpose(1, 2)
         return output, weights
 
 
@@ -116,12 +162,25 @@ class PooledClassifier(TaskModel):
 
     Parameters
     ----------
-    encoder
+    encoder : PreTrainedModel
         A model of transformers without a head.
-    outputs
+    tokenizer
+        Its tokenizer.
+    outputs : int
         How many numbers are predicted.
-    layer, heads
-        One of them: the layer whose output is taken, or the heads.
+    layer : int, optional
+        The layer whose output is taken; either this or `heads`.
+    heads : sequence of (layer, head) or names like `L7H9`, optional
+        The heads whose outputs are taken.
+    dropout : float, default 0.1
+        Before the first linear map, in training.
+    name : str, optional
+        What the model is called in errors; by default its class.
+
+    Attributes
+    ----------
+    opened : HeadModel
+        The encoder, opened.
     """
 
     def __init__(
@@ -138,64 +197,75 @@ class PooledClassifier(TaskModel):
         super().__init__()
         if (layer is None) == (heads is None):
             raise ParameterError("A pooled classifier takes either `layer` or `heads`, exactly one of them.")
-        self._opened = HeadModel.open(encoder, tokenizer=tokenizer)
-        self._opened.name = name or self._opened.name
+        self.opened = HeadModel.open(encoder, tokenizer=tokenizer)
+        self.opened.name = name or self.opened.name
         self.encoder = encoder
-        self.pad_id = self._opened.pad_id
-        self.token = token_rule(self._opened)
-        if layer is not None and not 0 <= layer < self._opened.layers:
+        self.pad_id = self.opened.pad_id
+        self.token = token_rule(self.opened)
+        if layer is not None and not 0 <= layer < self.opened.layers:
             raise ParameterError(
-                f"There is no layer {layer}: {self._opened.name} has layers 0 to {self._opened.layers - 1}."
+                f"There is no layer {layer}: {self.opened.name} has layers 0 to {self.opened.layers - 1}."
             )
         self.layer = layer
-        self.heads = None if heads is None else chosen_heads(heads, self._opened)
-        size = self._opened.hidden if self.heads is None else len(self.heads) * self._opened.d_head
+        self.heads = None if heads is None else chosen_heads(heads, self.opened)
+        size = self.opened.hidden if self.heads is None else len(self.heads) * self.opened.d_head
         self.dropout = nn.Dropout(dropout)
-        self.dense = nn.Linear(size, self._opened.hidden or size)
-        self.classifier = nn.Linear(self._opened.hidden or size, outputs)
+        self.dense = nn.Linear(size, self.opened.hidden or size)
+        self.classifier = nn.Linear(self.opened.hidden or size, outputs)
         for linear in (self.dense, self.classifier):
             draw(linear, encoder.config)
         self.to(next(encoder.parameters()).device)
+
+    @property
+    def outputs(self) -> int:
+        return self.classifier.out_features
 
     def head_modules(self) -> list[nn.Module]:
         return [self.dropout, self.dense, self.classifier]
 
     def pooled(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
         """The sentence vectors that the head sees."""
-        model = self._opened
+        model = self.opened
         if self.heads is None:
             assert self.layer is not None
             part = model.encoder_part or self.encoder
             found = part(**_inputs(part, self.encoder.config, ids, types, real), output_hidden_states=True)
             return pool_tokens(found.hidden_states[self.layer + 1], real, self.token)
-        wanted: dict[int, list[int]] = {}
-        for layer, head in self.heads:
-            wanted.setdefault(layer, []).append(head)
-        session = _Outputs(model.sites, wanted)
+        session = _Outputs(model.sites, {layer for layer, _ in self.heads})
         token = SESSION.set(session)
         try:
             model.run(ids, real, types)
         finally:
             SESSION.reset(token)
-        return torch.cat([pool_tokens(session.found[place], real, self.token) for place in self.heads], -1)
+        return self.joined(session.found, real)
+
+    def joined(self, outputs: Mapping[int, Tensor], real: Tensor) -> Tensor:
+        """The chosen heads' vectors one after the other, from `outputs[example, head, token, d_head]` of their layers."""
+        heads = self.heads or ()
+        return torch.cat([pool_tokens(outputs[layer][:, head], real, self.token) for layer, head in heads], -1)
+
+    def classify(self, pooled: Tensor) -> Tensor:
+        """What is predicted from sentence vectors."""
+        found: Tensor = self.classifier(torch.tanh(self.dense(self.dropout(pooled))))
+        return found
 
     def forward(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
-        return self.classifier(torch.tanh(self.dense(self.dropout(self.pooled(ids, types, real)))))
+        return self.classify(self.pooled(ids, types, real))
 
     def save(self, folder: Path, tokenizer: Any) -> None:
-        _save_folder(self.encoder, tokenizer, folder)
+        save_folder(self.encoder, tokenizer, folder)
         tensors = {
             f"{name}.{key}": value
             for name in ("dense", "classifier")
             for key, value in getattr(self, name).state_dict().items()
         }
-        names = None if self.heads is None else [f"L{layer}H{head}" for layer, head in self.heads]
+        names = None if self.heads is None else [head_name(*place) for place in self.heads]
         facts = {
             "layer": self.layer,
             "heads": names,
             "token": self.token,
             "dropout": self.dropout.p,
-            "outputs": self.classifier.out_features,
+            "outputs": self.outputs,
         }
         try:
             save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, folder / HEAD_FILE)
@@ -211,45 +281,32 @@ def make_classifier(
     model: str | Path,
     tokenizer: Any,
     task: Task,
-    *,
-    pooling: str = "last_layer",
-    start: str = "pretrained",
-    layer: int | None = None,
-    heads: Sequence[Any] | None = None,
-    dropout: float = 0.1,
-    new_pooler: bool = False,
+    options: ClassifierOptions = ClassifierOptions(),  # noqa: B008  (frozen)
     device: torch.device | str = "cpu",
-    notes: list[str] | None = None,
 ) -> TaskModel:
-    """A model with a head for a task, by pooling and start; new weights come from torch's current random state."""
+    """A model with a head for a task; new weights come from torch's current random state."""
     where = opening.located(model)
-    notes = [] if notes is None else notes
-    with opening.spoken(model, "config.json"):
-        config = AutoConfig.from_pretrained(where, trust_remote_code=False, local_files_only=opening.offline(where))
-    if pooling == "last_layer":
+    config = opening.load_config(model)
+    made: TaskModel
+    if options.pooling == "last_layer":
         config.num_labels = task.outputs
         config.problem_type = "regression" if task.regression else "single_label_classification"
         if task.classes:
             config.id2label = dict(enumerate(task.classes))
             config.label2id = {label: i for i, label in enumerate(task.classes)}
         if getattr(config, "pad_token_id", None) is None:
-            config.pad_token_id = (
-                tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-            )
-        encoder = _load(transformers.AutoModelForSequenceClassification, where, config, model, start)
-        own = OwnClassifier(encoder.to(device), tokenizer)  # type: ignore[arg-type]
-        if new_pooler:
-            for part in own.head_modules():
-                for linear in part.modules():
-                    if isinstance(linear, nn.Linear):
-                        draw(linear, config)
-        made: TaskModel = own
+            own = tokenizer.pad_token_id
+            config.pad_token_id = own if own is not None else tokenizer.eos_token_id
+        encoder = _load(transformers.AutoModelForSequenceClassification, where, config, model, options.start)
+        made = OwnClassifier(encoder.to(device), tokenizer)  # type: ignore[arg-type]
+        linear = [part for module in made.head_modules() for part in module.modules() if isinstance(part, nn.Linear)]
+        for part in linear if options.new_pooler else ():
+            draw(part, config)
     else:
-        encoder = _load(transformers.AutoModel, where, config, model, start).to(device)  # type: ignore[arg-type]
-        made = PooledClassifier(
-            encoder, tokenizer, task.outputs, layer=layer, heads=heads, dropout=dropout, name=Path(where).name
-        )
-    if start == "frozen":
+        encoder = _load(transformers.AutoModel, where, config, model, options.start).to(device)  # type: ignore[arg-type]
+        about = {"layer": options.layer, "heads": options.heads, "dropout": options.dropout}
+        made = PooledClassifier(encoder, tokenizer, task.outputs, **about, name=Path(where).name)  # type: ignore[arg-type]
+    if options.start == "frozen":
         made.freeze()
     return made
 
@@ -287,15 +344,8 @@ def open_classifier(folder: str | Path, device: torch.device | str = "cpu") -> t
             facts = json.loads((where / HEAD_CONFIG).read_text())
             weights = load_file(where / HEAD_FILE)
             encoder = opening.load_model(where, None, torch.device(device), torch.float32, [])
-            made = PooledClassifier(
-                encoder,
-                tokenizer,
-                facts["outputs"],
-                layer=facts["layer"],
-                heads=facts["heads"],
-                dropout=facts["dropout"],
-                name=where.name,
-            )
+            about = {key: facts[key] for key in ("layer", "heads", "dropout")}
+            made = PooledClassifier(encoder, tokenizer, facts["outputs"], **about, name=where.resolve().name)
             made.load_state_dict({**made.state_dict(), **weights})
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
             raise InputError(
@@ -309,12 +359,6 @@ def open_classifier(folder: str | Path, device: torch.device | str = "cpu") -> t
     return OwnClassifier(model, tokenizer).eval(), tokenizer
 
 
-def pad_for(model: PreTrainedModel, tokenizer: Any) -> int:
-    from headwise.models.sizes import padding_id
-
-    return padding_id(model, tokenizer)
-
-
 def draw(linear: nn.Linear, config: Any) -> None:
     """New weights from a normal distribution of the config's width, biases zero."""
     nn.init.normal_(linear.weight, std=getattr(config, "initializer_range", None) or NORMAL)
@@ -322,7 +366,8 @@ def draw(linear: nn.Linear, config: Any) -> None:
         nn.init.zeros_(linear.bias)
 
 
-def _save_folder(model: PreTrainedModel, tokenizer: Any, folder: Path) -> None:
+def save_folder(model: PreTrainedModel, tokenizer: Any, folder: Path) -> None:
+    """Write a model and its tokenizer as an ordinary folder."""
     # While the tap is selected its name stands in the config; the folder must load anywhere.
     config = model.config
     before = getattr(config, "_attn_implementation_internal", None)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from headwise.core.errors import InputError, ParameterError
-from headwise.core.files import write_atomically
+from headwise.core.labels import head_name
+from headwise.experiments.work import Report, silent
 from headwise.models import HeadModel
 from headwise.models.vectors import collect_vectors
 from headwise.probes import ProbeSettings, fit_probes, fit_regressions
@@ -32,18 +30,18 @@ class Ranking:
     layer_scores: list[float]
 
     def top(self, count: int) -> list[str]:
+        """The best heads."""
         if not 1 <= count <= len(self.heads):
             raise ParameterError(f"`top` must be from 1 to {len(self.heads)}, the number of heads; it is {count}.")
         return self.heads[:count]
 
+    def facts(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return asdict(self)
+
 
 def rank_heads(
-    model: HeadModel,
-    task: Task,
-    *,
-    examples: int = EXAMPLES,
-    seed: int = 0,
-    report: Callable[[str, int, int], None] | None = None,
+    model: HeadModel, task: Task, *, examples: int = EXAMPLES, seed: int = 0, report: Report = silent
 ) -> Ranking:
     """Rank all heads and layers of a model by a logistic (or ridge) regression on their vectors at the sentence's token.
 
@@ -64,31 +62,9 @@ def rank_heads(
     settings = ProbeSettings(penalties=PENALTIES, device=str(model.device))
     fit = fit_regressions if task.regression else fit_probes
     targets = task.targets(picked)
-    layers, heads = vectors.heads.shape[:2]
-    found = fit(
-        vectors.heads.reshape(layers * heads, *vectors.heads.shape[2:]), targets, split, settings, task.name
-    ).validation
+    flat = vectors.heads.reshape(-1, *vectors.heads.shape[2:])
+    by_head = fit(flat, targets, split, settings, task.name).validation
     by_layer = fit(vectors.layers, targets, split, settings, task.name).validation
-    order = np.argsort(-found, kind="stable")
-    names = [f"L{i // heads}H{i % heads}" for i in order.tolist()]
-    return Ranking(names, [float(found[i]) for i in order], int(np.argmax(by_layer)), [float(s) for s in by_layer])
-
-
-def kept_ranking(path: Path, key: dict[str, Any], make: Callable[[], Ranking]) -> Ranking:
-    """The ranking in a file where it is there for the same model and data, else a new one, which is written there."""
-    try:
-        stored = json.loads(path.read_text())
-        if stored.pop("key") == key:
-            return Ranking(**stored)
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    ranking = make()
-    content = {
-        "key": key,
-        "heads": ranking.heads,
-        "scores": ranking.scores,
-        "layer": ranking.layer,
-        "layer_scores": ranking.layer_scores,
-    }
-    write_atomically(path, json.dumps(content, indent=1).encode())
-    return ranking
+    order = np.argsort(-by_head, kind="stable")
+    names = [head_name(*divmod(place, model.heads)) for place in order.tolist()]
+    return Ranking(names, by_head[order].tolist(), int(np.argmax(by_layer)), by_layer.tolist())

@@ -101,9 +101,9 @@ def recipe_named(name: str | Recipe) -> Recipe:
     return RECIPES[name]
 
 
-def parse_seeds(given: int | Iterable[int]) -> tuple[int, ...]:
-    """So many seeds from 0, or the seeds themselves."""
-    seeds = tuple(range(given)) if isinstance(given, int) else tuple(given)
+def parse_seeds(given: int | Iterable[int], first: int = 0) -> tuple[int, ...]:
+    """So many seeds from the first on, or the seeds themselves."""
+    seeds = tuple(range(first, first + given)) if isinstance(given, int) else tuple(given)
     if not seeds or len(set(seeds)) < len(seeds):
         raise ParameterError(f"`seeds` must be a number of at least 1, or different seeds; it is {given!r}.")
     return seeds

@@ -6,138 +6,140 @@ import hashlib
 import shutil
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from headwise.analyses.contract import one_of
+from headwise.core.checks import one_of
 from headwise.core.errors import OutputError, ParameterError
-from headwise.experiments.finetuning.classifier import POOLINGS, STARTS, make_classifier
+from headwise.core.files import write_atomically
+from headwise.core.labels import head_name
+from headwise.core.store import Store, forget
+from headwise.experiments.finetuning.classifier import ClassifierOptions, make_classifier
 from headwise.experiments.finetuning.data import Rows, encode_rows
-from headwise.experiments.finetuning.rank import Ranking, kept_ranking, rank_heads
+from headwise.experiments.finetuning.rank import Ranking, rank_heads
 from headwise.experiments.finetuning.recipes import Recipe, parse_seeds, recipe_named
 from headwise.experiments.finetuning.results import Record, Results
-from headwise.experiments.finetuning.train import Checkpoint, Report, Trained, train
+from headwise.experiments.finetuning.train import Checkpoint, Trained, TrainingOptions, train
+from headwise.experiments.work import Report, kept_work, random_state_kept, silent, software
 from headwise.models import HeadModel, opening
-from headwise.text.tasks import Task, read_task
+from headwise.text.tasks import Task
 
 MAX_LENGTH = 128
 SAVED = ("all", "first", "none")
+DROPOUT_SEED = 1_000_003  # added to the seed of the weights: the same dropout whatever was drawn for the head
+
+
+@dataclass(frozen=True, slots=True)
+class FinetuneOptions:
+    """What is trained, how, and how often.
+
+    Parameters
+    ----------
+    pooling : str, default "last_layer"
+        `last_layer` (the model's own classification class), `best_layer` (`layer`, or the best by a probe on the training part) or
+        `top_heads` (`heads`, or the `top` best; as many as a layer has by default).
+    start : str, default "pretrained"
+        `none` (no training: pre-trained encoder, random classifier), `random` (all weights drawn from a normal distribution, then
+        trained), `pretrained`, or `frozen` (only the head is trained).
+    recipe : str or Recipe, default "kovaleva"
+        `kovaleva`, `jo`, `pande`, or a `Recipe`.
+    epochs, batch_size, learning_rate : optional
+        Instead of the recipe's.
+    seeds : int or iterable of int, default 5
+        How many trainings (with seeds `seed`, `seed` + 1, …), or with which seeds.
+    seed : int, default 0
+        The first seed; the sample by which heads and layers are ranked is drawn with it too.
+    layer : int, optional
+        The layer of `best_layer`.
+    heads : sequence of (layer, head) or names like `L7H9`, optional
+        The heads of `top_heads`.
+    top : int, optional
+        How many heads `top_heads` takes.
+    max_length : int, default 128
+        Longer inputs are cut.
+    device : str or torch.device, optional
+        Where to train; a GPU where there is one.
+    half : bool, default False
+        bfloat16 where that is safe.
+    save_models : str, default "all"
+        `all`, `first` (of the first seed) or `none`.
+    checkpoints : bool, default True
+        Keep each finished epoch until the training is done; without them a killed call starts its current training anew.
+    """
+
+    pooling: str = "last_layer"
+    start: str = "pretrained"
+    recipe: str | Recipe = "kovaleva"
+    epochs: int | None = None
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    seeds: int | Iterable[int] = 5
+    seed: int = 0
+    layer: int | None = None
+    heads: Sequence[Any] | None = None
+    top: int | None = None
+    max_length: int = MAX_LENGTH
+    device: str | torch.device | None = None
+    half: bool = False
+    save_models: str = "all"
+    checkpoints: bool = True
+
+    def __post_init__(self) -> None:
+        ClassifierOptions(self.pooling, self.start)
+        one_of("save_models", self.save_models, SAVED)
+        for name, owner in (("layer", "best_layer"), ("heads", "top_heads"), ("top", "top_heads")):
+            if getattr(self, name) is not None and self.pooling != owner:
+                raise ParameterError(f"`{name}` belongs to the pooling {owner}; the pooling is {self.pooling}.")
+        if self.heads is not None and self.top is not None:
+            raise ParameterError("Give either `heads` or `top`, not both.")
+
+    def whole_recipe(self) -> Recipe:
+        """The recipe with what is given in its place."""
+        rate = self.learning_rate
+        sizes = {"epochs": self.epochs, "batch_size": self.batch_size}
+        return recipe_named(self.recipe).changed(**sizes, learning_rate=rate, frozen_rate=rate)
 
 
 def finetune(
     model: str | Path | None,
-    task: str | Task,
+    task: Task,
     out: str | Path,
+    options: FinetuneOptions = FinetuneOptions(),  # noqa: B008  (frozen)
     *,
-    data: str | Path | None = None,
-    train_file: str | Path | None = None,
-    dev_file: str | Path | None = None,
-    pooling: str = "last_layer",
-    start: str = "pretrained",
-    recipe: str | Recipe = "kovaleva",
-    seeds: int | Iterable[int] = 5,
-    layer: int | None = None,
-    heads: Sequence[Any] | None = None,
-    top: int | None = None,
-    epochs: int | None = None,
-    batch_size: int | None = None,
-    learning_rate: float | None = None,
-    max_length: int = MAX_LENGTH,
-    device: str | torch.device | None = None,
-    half: bool = False,
-    limit: int | None = None,
-    save_models: str = "all",
-    checkpoints: bool = True,
     overwrite: bool = False,
-    report: Report | None = None,
+    report: Report = silent,
 ) -> list[Record]:
     """Fine-tune a model on a task, once for each seed.
 
     Parameters
     ----------
-    model
+    model : str or Path, optional
         A folder or hub name; None for the built-in demo model.
-    task, data, train_file, dev_file
-        A `Task`, or what `read_task` takes: a name with a folder or with files.
-    out
-        A folder: `results.json`, and for each training its predictions and its model, an ordinary folder that `headwise atlas` opens. A call that was killed goes on where
-        it stopped; what is finished is not done again.
-    pooling
-        `last_layer` (the model's own classification class), `best_layer` (`layer`, or the best by a probe on the training part) or `top_heads` (`heads`, or the `top` best;
-        as many as a layer has by default).
-    start
-        `none` (no training: pre-trained encoder, random classifier), `random` (all weights drawn from a normal distribution, then trained), `pretrained`, or `frozen`
-        (only the head is trained).
-    recipe
-        `kovaleva`, `jo`, `pande`, or a `Recipe`; `epochs`, `batch_size` and `learning_rate` change it.
-    seeds
-        How many (0, 1, …), or which.
-    half
-        bfloat16 where that is safe; off by default.
-    save_models
-        `all`, `first` (of the first seed) or `none`.
-    checkpoints
-        Keep each finished epoch until the training is done; without them a killed call starts its current training anew.
+    task : Task
+        What `read_task` gives: `read_task("MRPC", data="glue")`.
+    out : str or Path
+        A folder: `results.json`, and for each training its predictions and its model, an ordinary folder that `headwise atlas` opens.
+        A call that was killed goes on where it stopped; what is finished is not done again.
+    options : FinetuneOptions, optional
+        What is trained, how, and how often.
+    overwrite : bool, default False
+        Replace results of other trainings there, instead of refusing.
+    report : callable, optional
+        Told how far it is.
 
     Returns
     -------
     list of Record
         One for each seed, in order.
     """
-    one_of("pooling", pooling, POOLINGS)
-    one_of("start", start, STARTS)
-    one_of("save_models", save_models, SAVED)
-    chosen = recipe_named(recipe).changed(
-        epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, frozen_rate=learning_rate
-    )
-    numbers = parse_seeds(seeds)
-    _check_pooling(pooling, layer, heads, top)
-    source = _model_path(model)
-    found = task if isinstance(task, Task) else read_task(task, data=data, train=train_file, dev=dev_file, limit=limit)
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    job = _Job(
-        source,
-        found,
-        Path(out),
-        pooling,
-        start,
-        chosen,
-        layer,
-        heads,
-        top,
-        max_length,
-        where,
-        half,
-        save_models,
-        overwrite,
-        report,
-    )
-    job.checkpoints = checkpoints
-    return [job.run(seed, first=seed == numbers[0]) for seed in numbers]
-
-
-def _check_pooling(pooling: str, layer: int | None, heads: Sequence[Any] | None, top: int | None) -> None:
-    for name, value, owner in (
-        ("layer", layer, "best_layer"),
-        ("heads", heads, "top_heads"),
-        ("top", top, "top_heads"),
-    ):
-        if value is not None and pooling != owner:
-            raise ParameterError(f"`{name}` belongs to the pooling {owner}; the pooling is {pooling}.")
-    if heads is not None and top is not None:
-        raise ParameterError("Give either `heads` or `top`, not both.")
-
-
-def _model_path(model: str | Path | None) -> str:
-    if model is None:
-        from headwise.models.demo import demo_model_path
-
-        return str(demo_model_path())
-    return opening.located(model)
+    seeds = parse_seeds(options.seeds, options.seed)
+    job = _Job(opening.model_path(model), task, Path(out), options, overwrite, report)
+    return [job.run(seed, first=seed == seeds[0]) for seed in seeds]
 
 
 def model_key(folder: str) -> str:
@@ -157,166 +159,112 @@ class _Job:
     """Trainings that differ in their seed only."""
 
     def __init__(
-        self,
-        source: str,
-        task: Task,
-        out: Path,
-        pooling: str,
-        start: str,
-        recipe: Recipe,
-        layer: int | None,
-        heads: Sequence[Any] | None,
-        top: int | None,
-        max_length: int,
-        device: torch.device,
-        half: bool,
-        save_models: str,
-        overwrite: bool,
-        report: Report | None,
+        self, source: str, task: Task, out: Path, options: FinetuneOptions, overwrite: bool, report: Report
     ) -> None:
-        self.source, self.task, self.out, self.pooling, self.start, self.recipe = (
-            source,
-            task,
-            out,
-            pooling,
-            start,
-            recipe,
-        )
-        self.device, self.half, self.save_models, self.overwrite, self.report = (
-            device,
-            half,
-            save_models,
-            overwrite,
-            report,
-        )
+        self.source, self.task, self.out, self.options = source, task, out, options
+        self.overwrite, self.report = overwrite, report
+        self.recipe = options.whole_recipe()
+        self.device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.results = Results(out)
         self.tokenizer = opening.load_tokenizer(source)
-        limits = [max_length, getattr(self.tokenizer, "model_max_length", max_length)]
-        self.max_length = int(min(limits))
+        longest = getattr(self.tokenizer, "model_max_length", options.max_length)
+        self.max_length = int(min(options.max_length, longest))
         self.key = {"model": model_key(source), "data": task.fingerprint(), "max_length": self.max_length}
-        self.detail = self._choose(layer, heads, top)
-        self.identity = {
-            **self.key,
-            "task": task.name,
-            "pooling": pooling,
-            "start": start,
-            "half": half,
-            "recipe": recipe.settings(),
-            "detail": self.detail,
-        }
-        self.checkpoints = True
-        self._rows: dict[str, Rows] | None = None
+        self.group = (task.name, options.pooling, options.start, self.recipe.name)
+        self.detail = self._choose()
+        about = {"task": task.name, "pooling": options.pooling, "start": options.start, "half": options.half}
+        self.identity = {**self.key, **about, "recipe": self.recipe.settings(), "detail": self.detail}
 
-    def _choose(self, layer: int | None, heads: Sequence[Any] | None, top: int | None) -> dict[str, Any]:
+    def _choose(self) -> dict[str, Any]:
         """The layer or the heads of the pooling."""
-        if self.pooling == "last_layer":
+        options = self.options
+        if options.pooling == "last_layer":
             return {}
-        if layer is not None:
-            return {"layer": layer, "chosen": "given"}
-        if heads is not None:
-            return {"heads": [h if isinstance(h, str) else f"L{h[0]}H{h[1]}" for h in heads], "chosen": "given"}
-        if self.pooling == "top_heads" and top is None:
-            top = int(getattr(self._config(), "num_attention_heads", 12))
-        ranking = self.ranking()
-        if self.pooling == "best_layer":
+        if options.layer is not None:
+            return {"layer": options.layer, "chosen": "given"}
+        if options.heads is not None:
+            return {"heads": [h if isinstance(h, str) else head_name(*h) for h in options.heads], "chosen": "given"}
+        ranking = self._ranking()
+        if options.pooling == "best_layer":
             return {"layer": ranking.layer, "chosen": "best by a probe on the training part"}
-        assert top is not None
+        config = opening.load_config(self.source).get_text_config()
+        top = options.top if options.top is not None else int(getattr(config, "num_attention_heads", 12))
         return {"heads": ranking.top(top), "chosen": "best by a probe on the training part"}
 
-    def _config(self) -> Any:
-        from transformers import AutoConfig
+    def _ranking(self) -> Ranking:
+        """Heads and layers from best to worst: made once for a model, a task and a seed, and kept for other poolings."""
+        seed = self.options.seed
 
-        with opening.spoken(self.source, "config.json"):
-            return AutoConfig.from_pretrained(
-                self.source, trust_remote_code=False, local_files_only=opening.offline(self.source)
-            ).get_text_config()
+        def make() -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+            limited = {"device": self.device, "dtype": torch.float32, "max_length": self.max_length}
+            with HeadModel.open(self.source, **limited) as opened:  # type: ignore[arg-type]
+                return {}, rank_heads(opened, self.task, seed=seed, report=self.report).facts()
 
-    def ranking(self) -> Ranking:
-        def make() -> Ranking:
-            with HeadModel.open(self.source, device=self.device, dtype=torch.float32) as opened:
-                opened.encoder.max_length = min(self.max_length, opened.max_length)
-                return rank_heads(opened, self.task, report=self.report)
+        with Store(self.out / f".ranking-{self.task.name}", {**self.key, "seed": seed}, fresh=True) as store:
+            return Ranking(**store.piece("ranking", make).facts)
 
-        return kept_ranking(self.out / f"ranking-{self.task.name}.json", self.key, make)
-
+    @cached_property
     def rows(self) -> dict[str, Rows]:
-        if self._rows is None:
-            self._rows = {
-                part: encode_rows(examples, self.task.targets(examples), self.tokenizer, self.max_length)
-                for part, examples in (("train", self.task.train), ("dev", self.task.dev))
-            }
-        return self._rows
+        """Both parts of the task, encoded once."""
+        return {
+            part: encode_rows(examples, self.task.targets(examples), self.tokenizer, self.max_length)
+            for part, examples in (("train", self.task.train), ("dev", self.task.dev))
+        }
 
     def run(self, seed: int, first: bool) -> Record:
-        group = (self.task.name, self.pooling, self.start, self.recipe.name)
+        """One training, or the record of it where it was done before."""
         identity = {**self.identity, "seed": seed}
-        before = self.results.find(group, seed)
+        folder = self.out / "-".join(self.group).lower().replace("_", "-") / f"seed-{seed}"
+        work = folder / ".training"
+        before = self.results.find(self.group, seed)
         if before is not None and not self.overwrite:
-            changed = sorted(k for k in identity if before.identity.get(k) != identity[k])
-            if changed:
-                raise OutputError(
-                    f"{self.results.path} holds a result of {' / '.join(group)}, seed {seed}, that differs in {', '.join(changed)}"
-                    f"{' (a checkpoint of another model)' if 'model' in changed else ''}; give --overwrite to replace it, or choose another folder with --out."
-                )
+            self._check_same(before, identity)
+            forget(work)  # a kill may have come between the record and this
             return before
-        folder = self.out / "-".join(group).lower().replace("_", "-") / f"seed-{seed}"
-        checkpoint = Checkpoint(folder, identity)
         if self.overwrite:
-            checkpoint.remove()
-            with suppress(OSError):
-                shutil.rmtree(folder / "model")
+            shutil.rmtree(folder / "model", ignore_errors=True)
         began = time.perf_counter()
-        torch.manual_seed(seed)
-        model = make_classifier(
-            self.source,
-            self.tokenizer,
-            self.task,
-            pooling=self.pooling,
-            start=self.start,
-            layer=self.detail.get("layer"),
-            heads=self.detail.get("heads"),
-            dropout=self.recipe.dropout,
-            new_pooler=self.recipe.new_pooler,
-            device=self.device,
-        )
-        torch.manual_seed(seed + 1_000_003)  # the same dropout whatever was drawn for the head
-        trained = train(
-            model,
-            self.task,
-            self.rows(),
-            self.recipe,
-            seed,
-            frozen=self.start == "frozen",
-            epochs=0 if self.start == "none" else None,
-            checkpoint=checkpoint if self.checkpoints and self.start != "none" else None,
-            half=self.half,
-            report=self.report,
-            what=f"seed {seed}",
-        )
-        self._write_predictions(folder, trained)
-        if self.save_models == "all" or (self.save_models == "first" and first):
-            model.save(folder / "model", self.tokenizer)
-        record = Record(
-            *group,
-            seed,
-            trained.metrics,
-            trained.history,
-            identity,
-            self.detail,
-            str(folder.relative_to(self.out)),
-            round(time.perf_counter() - began, 2),
-        )
+        with kept_work(work, identity, overwrite=self.overwrite) as store, random_state_kept(self.device):
+            trained = self._train(folder, seed, Checkpoint(store), save=self.options.save_models == "all" or first)
+        where, seconds = str(folder.relative_to(self.out)), round(time.perf_counter() - began, 2)
+        about = {**software(), **identity}
+        record = Record(*self.group, seed, trained.metrics, trained.history, about, self.detail, where, seconds)
         self.results.add(record)
-        checkpoint.remove()
+        forget(work)
         return record
+
+    def _check_same(self, before: Record, identity: dict[str, Any]) -> None:
+        changed = sorted(key for key in identity if before.identity.get(key) != identity[key])
+        if changed:
+            kind = " (a checkpoint of another model)" if "model" in changed else ""
+            raise OutputError(
+                f"{self.results.path} holds a result of {' / '.join(self.group)}, seed {identity['seed']}, that differs in "
+                f"{', '.join(changed)}{kind}; give --overwrite to replace it, or choose another folder with --out."
+            )
+
+    def _train(self, folder: Path, seed: int, checkpoint: Checkpoint, save: bool) -> Trained:
+        options, recipe = self.options, self.recipe
+        chosen = {"layer": self.detail.get("layer"), "heads": self.detail.get("heads")}
+        head = ClassifierOptions(
+            options.pooling, options.start, **chosen, dropout=recipe.dropout, new_pooler=recipe.new_pooler
+        )
+        torch.manual_seed(seed)
+        model = make_classifier(self.source, self.tokenizer, self.task, head, self.device)
+        torch.manual_seed(seed + DROPOUT_SEED)
+        untrained = options.start == "none"
+        how = TrainingOptions(recipe, seed, 0 if untrained else None, options.start == "frozen", options.half)
+        kept = checkpoint if options.checkpoints and not untrained else None
+        trained = train(model, self.task, self.rows, how, checkpoint=kept, report=self.report)
+        self._write_predictions(folder, trained)
+        if save and options.save_models != "none":
+            model.save(folder / "model", self.tokenizer)
+        return trained
 
     def _write_predictions(self, folder: Path, trained: Trained) -> None:
         """`predictions.tsv`: the dev examples in their order, with what is so and what the model said (for paired tests between trainings)."""
-        truth, said = self.rows()["dev"].targets, trained.predicted
-        lines = ["index\ttruth\tpredicted"]
         names = self.task.classes
-        for i, (true, predicted) in enumerate(zip(truth.tolist(), np.asarray(said).tolist(), strict=True)):
+        lines = ["index\ttruth\tpredicted"]
+        said = zip(self.rows["dev"].targets.tolist(), trained.predicted.tolist(), strict=True)
+        for i, (true, predicted) in enumerate(said):
             lines.append(f"{i}\t{names[true]}\t{names[predicted]}" if names else f"{i}\t{true:.6g}\t{predicted:.6g}")
-        from headwise.core.files import write_atomically
-
         write_atomically(folder / "predictions.tsv", ("\n".join(lines) + "\n").encode())

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import io
-import json
-import os
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from headwise.core.errors import InputError, OutputError
-from headwise.core.files import write_atomically
+from headwise.core.errors import InputError
+from headwise.core.store import Store
 from headwise.experiments.finetuning.classifier import TaskModel
 from headwise.experiments.finetuning.data import Rows, collate_rows, scoring_order, training_order
 from headwise.experiments.finetuning.recipes import Recipe
+from headwise.experiments.work import Report, silent
 from headwise.text.tasks import Task, score
 
-Report = Callable[[str, int, int], None]
 SCORING_BATCH = 64
 
 
@@ -37,33 +30,47 @@ class Trained:
     predicted: np.ndarray
 
 
+@dataclass(frozen=True, slots=True)
+class TrainingOptions:
+    """How one training goes.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        Optimizer, rate, batches and epochs.
+    seed : int
+        For the order of batches.
+    epochs : int, optional
+        Instead of the recipe's; 0 scores the model as it is.
+    frozen : bool, default False
+        Train the head only.
+    half : bool, default False
+        Compute in bfloat16 where that is safe (autocast); weights and optimizer stay in float32.
+    """
+
+    recipe: Recipe
+    seed: int
+    epochs: int | None = None
+    frozen: bool = False
+    half: bool = False
+
+
 def train(
     model: TaskModel,
     task: Task,
     rows: Mapping[str, Rows],
-    recipe: Recipe,
-    seed: int,
+    options: TrainingOptions,
     *,
-    frozen: bool = False,
-    epochs: int | None = None,
     checkpoint: Checkpoint | None = None,
-    half: bool = False,
-    report: Report | None = None,
-    what: str = "training",
+    report: Report = silent,
 ) -> Trained:
     """Train a model on `rows["train"]` and score it on `rows["dev"]` after each epoch.
 
-    Parameters
-    ----------
-    epochs
-        Instead of the recipe's; 0 scores the model as it is.
-    checkpoint
-        Where each finished epoch is kept; a training found there goes on.
-    half
-        Compute in bfloat16 where that is safe (autocast); weights and optimizer stay in float32.
+    With a `checkpoint` each finished epoch is kept, and a training found there goes on. Dropout comes from torch's current random state.
     """
+    recipe, frozen, half = options.recipe, options.frozen, options.half
     device = next(model.parameters()).device
-    epochs = recipe.epochs if epochs is None else epochs
+    epochs = recipe.epochs if options.epochs is None else options.epochs
     history: list[dict[str, float]] = []
     steps_each = -(-len(rows["train"]) // recipe.batch_size)
     steps = steps_each * epochs
@@ -76,7 +83,7 @@ def train(
         for epoch in range(len(history), epochs):
             model.training_mode(frozen)
             total = torch.zeros((), device=device)
-            for number, index in enumerate(training_order(rows["train"], recipe.batch_size, seed, epoch)):
+            for number, index in enumerate(training_order(rows["train"], recipe.batch_size, options.seed, epoch)):
                 step = epoch * steps_each + number
                 for group, rate in zip(optimizer.param_groups, rates, strict=True):
                     group["lr"] = rate * recipe.factor(step, steps)
@@ -88,20 +95,14 @@ def train(
                 nn.utils.clip_grad_norm_(trained, recipe.clip)
                 optimizer.step()
                 total += loss.detach() * len(index)  # no look at the number itself: that would wait for the device
-                if report is not None:
-                    report(what, step + 1, steps)
+                report(f"seed {options.seed}", step + 1, steps)
             mean = float(total) / len(rows["train"])
             if not np.isfinite(mean):
                 raise InputError(
                     f"{task.name}: the loss became NaN or infinite in epoch {epoch}; take a smaller learning rate."
                 )
-            history.append(
-                {
-                    "epoch": epoch,
-                    "loss": mean,
-                    **score(task.metrics, rows["dev"].targets, predict(model, task, rows["dev"], half)),
-                }
-            )
+            scores = score(task.metrics, rows["dev"].targets, predict(model, task, rows["dev"], half))
+            history.append({"epoch": epoch, "loss": mean, **scores})
             if checkpoint is not None:
                 checkpoint.write(model, optimizer, history)
     predicted = predict(model, task, rows["dev"], half)
@@ -135,85 +136,48 @@ def predict(model: TaskModel, task: Task, rows: Rows, half: bool = False) -> np.
 
 
 class Checkpoint:
-    """The state of a training after its last finished epoch: weights as safetensors, the rest through `torch.load(weights_only=True)`, and what training it is.
+    """The state of a training after its last finished epoch, as one piece of a store: weights, optimizer, random state, history."""
 
-    All of it is one file, replaced in one step. The identity says which training; another one's checkpoint is refused.
-    """
-
-    def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
-        self.folder, self.identity = folder, json.loads(json.dumps(identity))
-        self.weights, self.state, self.note = (
-            folder / name for name in ("checkpoint.safetensors", "checkpoint.pt", "checkpoint.json")
-        )
+    def __init__(self, store: Store) -> None:
+        self.store = store
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> list[dict[str, float]]:
         """Put weights, optimizer and random state back; gives the history so far, empty where there is no checkpoint."""
-        if not self.note.exists():
+        piece = self.store.load("epoch")
+        if piece is None:
             return []
-        try:
-            note = json.loads(self.note.read_text())
-            changed = sorted(
-                key
-                for key in self.identity.keys() | note["identity"].keys()
-                if self.identity.get(key) != note["identity"].get(key)
-            )
-        except (OSError, ValueError, KeyError) as error:
-            raise OutputError(f"{self.note} cannot be read ({error}); give --overwrite to start anew.") from error
-        if changed:
-            kind = " (a checkpoint of another model)" if "model" in changed else ""
-            raise OutputError(
-                f"{self.folder} holds a training that differs in {', '.join(changed)}{kind}; repeat that command to finish it, or give --overwrite to start anew."
-            )
-        epoch = note["epoch"]
-        try:
-            weights = load(self._numbered(self.weights, epoch).read_bytes())
-            state = torch.load(self._numbered(self.state, epoch), map_location="cpu", weights_only=True)
-            unmatched = model.load_state_dict(weights, strict=False)
-            if unmatched.unexpected_keys:
-                raise ValueError(f"unknown weight {unmatched.unexpected_keys[0]}")
-            optimizer.load_state_dict(state["optimizer"])
-            torch.set_rng_state(state["random"])
-            if state["cuda"] is not None and torch.cuda.is_available():
-                torch.cuda.set_rng_state(state["cuda"])
-        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-            raise OutputError(
-                f"The checkpoint in {self.folder} is damaged ({type(error).__name__}: {error}); give --overwrite to start anew."
-            ) from error
-        return list(note["history"])
+        parts: dict[str, dict[str, Tensor]] = {"weight": {}, "optimizer": {}, "random": {}}
+        for key, array in piece.arrays.items():
+            part, _, name = key.partition("/")
+            parts[part][name] = torch.from_numpy(array)
+        model.load_state_dict(parts["weight"], strict=False)  # of tied weights only one is kept: it sets the others
+        state: dict[int, dict[str, Any]] = {int(number): dict(own) for number, own in piece.facts["numbers"].items()}
+        for name, value in parts["optimizer"].items():
+            number, _, key = name.partition("/")
+            state.setdefault(int(number), {})[key] = value
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+        torch.set_rng_state(parts["random"]["cpu"])
+        if "cuda" in parts["random"] and torch.cuda.is_available():
+            torch.cuda.set_rng_state(parts["random"]["cuda"])
+        return [dict(epoch) for epoch in piece.facts["history"]]
 
     def write(self, model: nn.Module, optimizer: torch.optim.Optimizer, history: list[dict[str, float]]) -> None:
-        """Keep this epoch; the one before goes once the new one stands."""
-        epoch = len(history)
+        """Keep this epoch in the place of the one before."""
+        arrays: dict[str, np.ndarray] = {}
         seen: set[int] = set()
-        weights = {}
         for name, value in model.state_dict().items():
-            if value.data_ptr() not in seen or not value.numel():  # tied weights once: loading one sets the other
-                weights[name] = value.detach().cpu().contiguous()
+            if value.data_ptr() not in seen or not value.numel():
+                arrays[f"weight/{name}"] = value.detach().cpu().numpy()
             seen.add(value.data_ptr())
-        write_atomically(self._numbered(self.weights, epoch), save(weights))
-        buffer = io.BytesIO()
-        cuda = torch.cuda.get_rng_state() if next(model.parameters()).is_cuda else None
-        torch.save({"optimizer": optimizer.state_dict(), "random": torch.get_rng_state(), "cuda": cuda}, buffer)
-        write_atomically(self._numbered(self.state, epoch), buffer.getvalue())
-        note = {"identity": self.identity, "epoch": epoch, "history": history}
-        write_atomically(self.note, json.dumps(note, indent=1).encode())  # from here on the new epoch counts
-        self._drop(keep=epoch)
-
-    def remove(self) -> None:
-        """Delete the checkpoint (and nothing else)."""
-        with suppress(OSError):
-            self.note.unlink(missing_ok=True)
-        self._drop()
-
-    def _numbered(self, path: Path, epoch: int) -> Path:
-        return path.with_name(f"{path.stem}-{epoch}{path.suffix}")
-
-    def _drop(self, keep: int | None = None) -> None:
-        kept = set() if keep is None else {self._numbered(self.weights, keep), self._numbered(self.state, keep)}
-        for path in (
-            *self.folder.glob("checkpoint-*.safetensors"),
-            *self.folder.glob("checkpoint-*.pt"),
-            *self.folder.glob(f".checkpoint*.{os.getpid()}.tmp"),
-        ):
-            if path not in kept:
-                path.unlink(missing_ok=True)
+        numbers: dict[int, dict[str, float]] = {}
+        for number, own in optimizer.state_dict()["state"].items():
+            for key, value in own.items():
+                if isinstance(value, Tensor):
+                    arrays[f"optimizer/{number}/{key}"] = value.cpu().numpy()
+                else:
+                    numbers.setdefault(number, {})[key] = value
+        arrays["random/cpu"] = torch.get_rng_state().numpy()
+        if next(model.parameters()).is_cuda:
+            arrays["random/cuda"] = torch.cuda.get_rng_state().numpy()
+        kept = [list(epoch.items()) for epoch in history]  # pairs: the order of the scores is the task's
+        self.store.save("epoch", arrays, {"history": kept, "numbers": numbers})

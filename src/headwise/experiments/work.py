@@ -1,0 +1,57 @@
+"""What the experiments share: a store for finished pieces, the same threads after a kill, and a random state that is given back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from headwise.core.store import Store
+from headwise.core.version import __version__
+from headwise.models.calling import threads
+
+Report = Callable[[str, int, int], None]
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Nobody is told how far the work is."""
+
+
+@contextmanager
+def kept_work(folder: str | Path | None, identity: Mapping[str, Any], *, overwrite: bool = False) -> Iterator[Store]:
+    """The store of an experiment, with the number of threads that its first pieces were made with.
+
+    Parameters
+    ----------
+    folder : str or Path, optional
+        Where pieces lie. They stay there when the work is done, until `headwise.core.store.forget` removes them: the result is safe first.
+        Without a folder they lie in a temporary one that is gone afterwards.
+    identity : Mapping
+        What tells this work from other work.
+    overwrite : bool, default False
+        Start anew where other work lies there, instead of refusing.
+    """
+    with ExitStack() as stack:
+        where = Path(folder or stack.enter_context(TemporaryDirectory(prefix="headwise-")))
+        adopt = {"threads": torch.get_num_threads()}
+        store = stack.enter_context(Store(where, {**software(), **identity}, fresh=overwrite, adopt=adopt))
+        stack.enter_context(threads(store.adopted["threads"]))  # the same number of threads gives the same bytes
+        yield store
+
+
+def software() -> dict[str, str]:
+    """The versions that numbers depend on."""
+    return {"headwise": __version__, "torch": torch.__version__, "transformers": version("transformers")}
+
+
+@contextmanager
+def random_state_kept(device: torch.device) -> Iterator[None]:
+    """Torch's global random state, of the CPU and of every GPU in use, is afterwards what it was before."""
+    used = device.type == "cuda" or torch.cuda.is_initialized()
+    with torch.random.fork_rng(range(torch.cuda.device_count()) if used else []):
+        yield

@@ -15,11 +15,12 @@ from headwise.probes.tree import (
     AttentionWordsProbe,
     DistanceWordsProbe,
     FitSettings,
-    MapFile,
     TreeProbe,
     Trees,
+    WordMaps,
     batches_of,
     fit_tree_probe,
+    flat_maps,
     mean_head_weights,
     part_of,
     right_branching,
@@ -31,7 +32,7 @@ SIZES = (5, 3, 7, 1)
 HEADS, VECTOR = 4, 6
 
 
-def made(tmp_path: Path, sizes: tuple[int, ...] = SIZES, seed: int = 0) -> tuple[Trees, MapFile, list[np.ndarray]]:
+def made(tmp_path: Path, sizes: tuple[int, ...] = SIZES, seed: int = 0) -> tuple[Trees, WordMaps, list[np.ndarray]]:
     rng = np.random.default_rng(seed)
     maps = [rng.dirichlet(np.ones(n), size=(HEADS, n)).astype(np.float16) for n in sizes]
     trees = Trees(
@@ -39,11 +40,11 @@ def made(tmp_path: Path, sizes: tuple[int, ...] = SIZES, seed: int = 0) -> tuple
         [np.array([rng.choice([h for h in range(n + 1) if h != w]) for w in range(n)]) for n in sizes],
         [np.array([w % 4 != 3 for w in range(n)]) for n in sizes],
     )
-    file = MapFile(tmp_path / "maps.f16", sizes, HEADS, write=True)
+    length = WordMaps.length(sizes, HEADS)
+    kept = WordMaps(sizes, HEADS, np.memmap(tmp_path / "maps", np.float16, "w+", shape=(length,)))
     for sentence, own in enumerate(maps):
-        file.write(sentence, own)
-    file.close()
-    return trees, MapFile(tmp_path / "maps.f16", sizes, HEADS), maps
+        kept.flat(sentence)[:] = flat_maps(own)
+    return trees, kept, maps
 
 
 def filled(probe: TreeProbe, seed: int = 1) -> TreeProbe:
@@ -140,15 +141,13 @@ def test_weights_of_heads_are_means_over_true_pairs(tmp_path: Path) -> None:
     )
 
 
-def test_maps_come_back_as_written_and_the_file_goes(tmp_path: Path) -> None:
+def test_maps_come_back_as_written(tmp_path: Path) -> None:
     _, file, maps = made(tmp_path)
     read = file.read([2, 0], 7).numpy()
     np.testing.assert_array_equal(read[0], np.moveaxis(maps[2], 0, -1).astype(np.float32))
     np.testing.assert_array_equal(read[1, :5, :5], np.moveaxis(maps[0], 0, -1).astype(np.float32))
     assert not read[1, 5:].any()
-    assert file.path.stat().st_size == 2 * HEADS * sum(n * n for n in SIZES)
-    file.close(delete=True)
-    assert not file.path.exists()
+    assert file.values.size == WordMaps.length(SIZES, HEADS) == HEADS * sum(n * n for n in SIZES)
 
 
 def test_batches_hold_every_sentence_once(tmp_path: Path) -> None:
@@ -177,12 +176,12 @@ def test_training_finds_the_head_that_parses_and_keeps_the_best_state(tmp_path: 
     trees, file, maps = made(tmp_path, sizes)
     heads = [np.array([n if w == 0 else rng.integers(0, w) for w in range(n)]) for n in sizes]
     trees = Trees(trees.vectors, heads, [np.ones(n, bool) for n in sizes])
-    file = MapFile(tmp_path / "planted.f16", sizes, HEADS, write=True)
+    file = WordMaps(sizes, HEADS)
     for s, n in enumerate(sizes):
         own = maps[s].copy()
         own[2] = 0
         own[2, np.arange(n), np.where(heads[s] == n, np.arange(n), heads[s])] = 1
-        file.write(s, own)
+        file.flat(s)[:] = flat_maps(own)
     probe = AttentionProbe(HEADS)
     seen: list[float] = []
     best = fit_tree_probe(

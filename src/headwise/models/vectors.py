@@ -33,7 +33,8 @@ Report = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vectors:
-    """Vectors at the sentence's token: `heads[layer, head, example, d_head]`, O[l, h], and `layers[layer, example, hidden]`, what leaves l."""
+    """Vectors at the sentence's token: `heads[layer, head, example, d_head]`, O[l, h], and `layers[layer, example,
+    hidden]`, what leaves l."""
 
     heads: np.ndarray
     layers: np.ndarray
@@ -46,7 +47,8 @@ class Vectors:
 
 
 def token_rule(model: HeadModel, token: str = "auto") -> str:
-    """Which token stands for the sentence: the last real one in decoders, in encoders the first, or the mean where none opens it."""
+    """Which token stands for the sentence: the last real one in decoders, in encoders the first, or the mean where none
+    opens it."""
     one_of("token", token, TOKENS)
     if token != "auto":
         return token
@@ -56,7 +58,8 @@ def token_rule(model: HeadModel, token: str = "auto") -> str:
 
 
 def pool_tokens(values: Tensor, real: Tensor, token: str) -> Tensor:
-    """`values[example, ..., token, size]` at the sentence's token, [example, ..., size]; padding is never it and never in the mean."""
+    """`values[example, ..., token, size]` at the sentence's token, [example, ..., size]; padding is never it and never
+    in the mean."""
     if token == "first":
         return values[..., 0, :]
     if token == "last":

@@ -102,8 +102,8 @@ def load(features: Features, start: int, stop: int, rows: np.ndarray, device: st
     if bad.any():
         unit = int(bad.any(1).nonzero()[0, 0])
         raise InputError(
-            f"{task}: the vectors of unit {start + unit} are NaN or infinite in {int(bad[unit].sum())} of {len(rows)} examples; "
-            "collect them in float32 or check the model's weights."
+            f"{task}: the vectors of unit {start + unit} are NaN or infinite in {int(bad[unit].sum())} of {len(rows)} "
+            "examples; collect them in float32 or check the model's weights."
         )
     return values
 
@@ -114,5 +114,6 @@ def with_ones(values: Tensor) -> Tensor:
 
 
 def gram_matrix(values: Tensor) -> Tensor:
-    """`X'X` of each unit in float64 [unit, size, size]: in single precision, nearly dependent features would make it indefinite."""
+    """`X'X` of each unit in float64 [unit, size, size]: in single precision, nearly dependent features would make it
+    indefinite."""
     return torch.stack([one.T @ one for one in (unit.double() for unit in values)])

@@ -1,4 +1,5 @@
-"""Closed forms: ridge regression for every head and every penalty from one decomposition, and greedy forward selection of heads."""
+"""Closed forms: ridge regression for every head and every penalty from one decomposition, and greedy forward selection
+of heads."""
 
 from __future__ import annotations
 
@@ -64,8 +65,9 @@ def greedy_heads(
 ) -> tuple[list[int], list[float]]:
     """Choose heads one after the other: each time the one that, beside those already chosen, scores best on validation.
 
-    Every candidate set is fitted in closed form. After a choice the normal equations of all other heads are reduced by the chosen block (a Schur complement), so
-    that a step costs about as much as one product of the Gram matrix with one head, however many heads are chosen already. Ties go to the lowest index.
+    Every candidate set is fitted in closed form. After a choice the normal equations of all other heads are reduced by
+    the chosen block (a Schur complement), so that a step costs about as much as one product of the Gram matrix with one
+    head, however many heads are chosen already. Ties go to the lowest index.
 
     Parameters
     ----------

@@ -1,65 +1,68 @@
-"""Graph-based parsers of few parameters on top of all heads' word-level maps (Clark et al. 2019, §5), and the file those maps are read from."""
+"""Graph-based parsers of few parameters on top of all heads' word-level maps (Clark et al. 2019, §5), and the word_maps
+those maps are read from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.core.errors import OutputError
-
 NEVER = -1e9
 LEAST_STEPS = 20  # of the optimizer in an epoch
 NEAR = (-2, -1, 0, 1, 2)  # distances with an indicator of their own
 
 
-class MapFile:
-    """Word-level maps of many sentences in one memory-mapped float16 file: `[from word, to word, head]` of each, one behind the other."""
+class WordMaps:
+    """Word-level maps of many sentences in one flat float16 array: `[from word, to word, head]` of each, one behind the
+    other.
 
-    def __init__(self, path: Path, sizes: Sequence[int], heads: int, *, write: bool = False) -> None:
-        self.path, self.sizes, self.heads = path, np.asarray(sizes, dtype=np.int64), heads
-        ends = np.cumsum(self.sizes**2 * heads)
-        self.starts = np.concatenate([[0], ends])[:-1]
-        total = int(ends[-1]) if len(ends) else 0
-        try:
-            self.values: np.ndarray = np.memmap(
-                path, dtype=np.float16, mode="w+" if write else "r", shape=(max(total, 1),)
-            )
-        except OSError as error:
-            raise OutputError(
-                f"{path} cannot hold {total * 2 / 2**20:.0f} MiB of maps ({error.strerror or error}); free some space."
-            ) from error
+    Parameters
+    ----------
+    sizes : sequence of int
+        The words of each sentence.
+    heads : int
+        Of all layers together.
+    values : ndarray, optional
+        The array of `WordMaps.length(sizes, heads)` numbers, where it is not to be in memory.
+    """
 
-    def write(self, sentence: int, maps: np.ndarray) -> None:
-        """Store `maps[head, from word, to word]` of a sentence."""
-        n, start = int(self.sizes[sentence]), int(self.starts[sentence])
-        self.values[start : start + n * n * self.heads] = np.moveaxis(maps, 0, -1).ravel()
+    def __init__(self, sizes: Sequence[int], heads: int, values: np.ndarray | None = None) -> None:
+        self.sizes, self.heads = np.asarray(sizes, dtype=np.int64), heads
+        self.starts = np.concatenate([[0], np.cumsum(self.sizes**2 * heads)])
+        self.values = np.zeros(self.starts[-1], dtype=np.float16) if values is None else values
+
+    @staticmethod
+    def length(sizes: Sequence[int], heads: int) -> int:
+        """How many numbers there are."""
+        return int((np.asarray(sizes, dtype=np.int64) ** 2).sum()) * heads
+
+    def flat(self, sentence: int) -> np.ndarray:
+        """The numbers of a sentence, to be read or written."""
+        return self.values[self.starts[sentence] : self.starts[sentence + 1]]
 
     def read(self, sentences: Sequence[int], width: int) -> Tensor:
         """Maps `[sentence, from word, to word, head]` as float32, padded by zeros to `width` words."""
         out = torch.zeros(len(sentences), width, width, self.heads)
         for place, sentence in enumerate(sentences):
-            n, start = int(self.sizes[sentence]), int(self.starts[sentence])
-            block = np.array(self.values[start : start + n * n * self.heads]).reshape(n, n, self.heads)
+            n = int(self.sizes[sentence])
+            block = np.array(self.flat(sentence)).reshape(n, n, self.heads)
             out[place, :n, :n] = torch.from_numpy(block).float()
         return out
 
-    def close(self, delete: bool = False) -> None:
-        if isinstance(self.values, np.memmap) and self.values.mode != "r":
-            self.values.flush()
-        self.values = np.zeros(0, dtype=np.float16)  # lets go of the mapping
-        if delete:
-            self.path.unlink(missing_ok=True)
+
+def flat_maps(maps: np.ndarray) -> np.ndarray:
+    """`maps[head, from word, to word]` of a sentence in the order that `WordMaps` keeps."""
+    return np.moveaxis(maps, 0, -1).ravel()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trees:
-    """Sentences for the probes: for each its words' vectors, the index of each word's head (the number of words for the root), and which words are scored."""
+    """Sentences for the probes: for each its words' vectors, the index of each word's head (the number of words for the
+    root), and which words are scored."""
 
     vectors: list[np.ndarray]
     heads: list[np.ndarray]
@@ -88,7 +91,7 @@ class Part:
     real: Tensor
 
 
-def part_of(trees: Trees, sentences: Sequence[int], file: MapFile | None, device: torch.device | str) -> Part:
+def part_of(trees: Trees, sentences: Sequence[int], word_maps: WordMaps | None, device: torch.device | str) -> Part:
     """Pad some sentences to the longest of them."""
     width = max(len(trees.heads[s]) for s in sentences)
     vectors = torch.zeros(len(sentences), width, trees.vectors[sentences[0]].shape[1])
@@ -100,7 +103,7 @@ def part_of(trees: Trees, sentences: Sequence[int], file: MapFile | None, device
         gold = np.where(trees.heads[s] == n, width, trees.heads[s])
         head[place, :n] = torch.from_numpy(np.where(trees.scored[s], gold, -100))
         real[place, :n] = True
-    maps = None if file is None else file.read(sentences, width).to(device)
+    maps = None if word_maps is None else word_maps.read(sentences, width).to(device)
     return Part(list(sentences), maps, vectors.to(device), head.to(device), real.to(device))
 
 
@@ -164,7 +167,9 @@ class AttentionWordsProbe(TreeProbe):
 
     def _parts(self, part: Part) -> tuple[Tensor, Tensor]:
         flat = (part.vectors @ weight.flatten(1) for weight in (self.candidate, self.dependent))
-        candidate, dependent = (f.unflatten(-1, self.candidate.shape[1:]) for f in flat)  # sentence, word, head, (w, u)
+        candidate, dependent = (
+            f.view(*f.shape[:-1], *self.candidate.shape[1:]) for f in flat
+        )  # sentence, word, head, (w, u)
         return candidate, dependent
 
     def scores(self, part: Part) -> tuple[Tensor, Tensor]:
@@ -187,7 +192,8 @@ class AttentionWordsProbe(TreeProbe):
 
 
 class DistanceWordsProbe(TreeProbe):
-    """One hidden layer on the vectors of both words and their distance: distance / length ahead and behind apart, indicators of −2..2 and of the root.
+    """One hidden layer on the vectors of both words and their distance: distance / length ahead and behind apart,
+    indicators of −2..2 and of the root.
 
     The root has a learned vector.
     """
@@ -217,7 +223,8 @@ class DistanceWordsProbe(TreeProbe):
 
 
 def distance_features(real: Tensor) -> Tensor:
-    """`[sentence, dependent, candidate, feature]`: (i − j) / n ahead, (j − i) / n behind, and an indicator for each of −2..2 (candidate − dependent)."""
+    """`[sentence, dependent, candidate, feature]`: (i − j) / n ahead, (j − i) / n behind, and an indicator for each of
+    −2..2 (candidate − dependent)."""
     width = real.shape[1]
     places = torch.arange(width, device=real.device)
     distance = (places[None, :] - places[:, None]).float()
@@ -264,7 +271,7 @@ def batches_of(
 def fit_tree_probe(
     probe: TreeProbe,
     trees: Trees,
-    file: MapFile | None,
+    word_maps: WordMaps | None,
     train: np.ndarray,
     validation: np.ndarray,
     settings: FitSettings,
@@ -274,7 +281,7 @@ def fit_tree_probe(
     generator = np.random.default_rng([settings.seed, 7])
     probe.to(settings.device)
     optimizer = torch.optim.Adam(probe.parameters(), lr=settings.learning_rate)
-    maps = file if probe.needs_maps else None
+    maps = word_maps if probe.needs_maps else None
     sizes = trees.sizes
     best, since = -1.0, 0
     kept: dict[str, Any] = {}
@@ -288,12 +295,12 @@ def fit_tree_probe(
                     continue
                 loss = nn.functional.cross_entropy(probe(part).flatten(0, 1), part.head.flatten())
                 optimizer.zero_grad()
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 steps += 1
             if steps == before:
                 break  # nothing to learn from: all words are punctuation
-        correct, total = score_tree_probe(probe, trees, file, validation, settings)
+        correct, total = score_tree_probe(probe, trees, word_maps, validation, settings)
         uas = correct.sum() / max(total.sum(), 1)
         if report is not None:
             report(epoch + 1, float(uas))
@@ -309,12 +316,12 @@ def fit_tree_probe(
 
 
 def score_tree_probe(
-    probe: TreeProbe, trees: Trees, file: MapFile | None, sentences: np.ndarray, settings: FitSettings
+    probe: TreeProbe, trees: Trees, word_maps: WordMaps | None, sentences: np.ndarray, settings: FitSettings
 ) -> tuple[np.ndarray, np.ndarray]:
     """Words whose head is found, and words scored, for each of these sentences."""
     place = {int(s): i for i, s in enumerate(sentences)}
     correct, total = np.zeros(len(sentences)), np.zeros(len(sentences))
-    maps = file if probe.needs_maps else None
+    maps = word_maps if probe.needs_maps else None
     with torch.no_grad():
         for group in batches_of(trees.sizes, sentences, settings.batch_pairs):
             part = part_of(trees, group, maps, settings.device)
@@ -340,15 +347,10 @@ def mean_head_weights(probe: TreeProbe, trees: Trees, sentences: np.ndarray, set
 
 def right_branching(trees: Trees, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Words found and words scored when every word's head is the next one (the last word has none)."""
-    correct = [
-        int(
-            (
-                (trees.heads[s] == np.arange(len(trees.heads[s])) + 1)
-                & (trees.heads[s] < len(trees.heads[s]))
-                & trees.scored[s]
-            ).sum()
-        )
-        for s in sentences
-    ]
+    correct = []
+    for s in sentences:
+        following = np.arange(len(trees.heads[s])) + 1
+        found = (trees.heads[s] == following) & (following < len(following)) & trees.scored[s]
+        correct.append(int(found.sum()))
     total = [int(trees.scored[s].sum()) for s in sentences]
     return np.array(correct, dtype=float), np.array(total, dtype=float)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from headwise.analyses.contract import make_analysis
 from headwise.analyses.tree_probe import analysis as module_under_test
 from headwise.analyses.tree_probe.analysis import PROBES, random_but_embeddings
 from headwise.core.errors import InputError, MissingAnnotationError, ParameterError
-from headwise.probes.tree import MapFile
+from headwise.probes.tree import WordMaps
 from headwise.run import RunOptions, run_analyses
 from headwise.testing import eager_maps, planted_annotations, random_model
 from headwise.testing.corpora import battery_examples
@@ -91,43 +92,72 @@ def _run(model: HeadModel, corpus: Corpus, analysis, folder: Path | None = None)
         return run_analyses(model, corpus, [analysis], folder or temporary, RunOptions())["tree_probe"]
 
 
-def test_maps_are_written_right_and_deleted_and_finished_probes_are_not_trained_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def small() -> tuple[HeadModel, Corpus]:
     module, tokenizer = random_model()
-    model = HeadModel.open(module, tokenizer=tokenizer)
-    corpus = Corpus.from_examples(battery_examples(5))
-    seen: list[MapFile] = []
+    return HeadModel.open(module, tokenizer=tokenizer), Corpus.from_examples(battery_examples(5))
+
+
+def test_maps_are_right_and_gone_in_the_end_and_finished_probes_are_not_trained_again(
+    small: tuple[HeadModel, Corpus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, corpus = small
+    seen: list[WordMaps] = []
     original = module_under_test.fit_tree_probe
 
-    def watch(probe, trees, file, *rest):
+    def watch(probe, trees, maps, *rest):
         if not seen:
             rows = [model.encode(example, i) for i, example in enumerate(corpus)][:6]
             for i, (row, full) in enumerate(zip(rows, eager_maps(model, rows), strict=True)):
-                expected = word_level(full, row).reshape(-1, row.word_count, row.word_count)
-                np.testing.assert_allclose(
-                    file.read([i], row.word_count)[0].numpy(), np.moveaxis(expected, 0, -1), atol=1e-3
-                )
-        seen.append(file)
+                expected = np.moveaxis(word_level(full, row).reshape(-1, row.word_count, row.word_count), 0, -1)
+                np.testing.assert_allclose(maps.read([i], row.word_count)[0].numpy(), expected, atol=1e-3)
+        seen.append(maps)
         if len(seen) == 3:
             raise KeyboardInterrupt  # the third probe is interrupted
-        return original(probe, trees, file, *rest)
+        return original(probe, trees, maps, *rest)
 
     monkeypatch.setattr(module_under_test, "fit_tree_probe", watch)
     analysis = make_analysis("tree_probe", {"epochs": 2})
     with pytest.raises(KeyboardInterrupt):
         _run(model, corpus, analysis, tmp_path)
-    assert len(list(tmp_path.rglob("*.f16"))) == 1
+    assert list(tmp_path.rglob("maps-trained-*.piece"))
     resumed = []
     monkeypatch.setattr(
         module_under_test, "fit_tree_probe", lambda *a: resumed.append(type(a[0]).__name__) or original(*a)
     )
-    first = _run(model, corpus, analysis, tmp_path)
-    assert resumed[-2:] == ["DistanceWordsProbe", "AttentionWordsProbe"]
-    assert len(resumed) == 2  # attention and attention + words were done
-    assert not list(tmp_path.rglob("*.f16"))
-    fresh = _run(model, corpus, analysis)
-    np.testing.assert_array_equal(first["uas"], fresh["uas"])
+    _run(model, corpus, analysis, tmp_path)
+    assert resumed == ["DistanceWordsProbe", "AttentionWordsProbe"]  # attention and attention + words were done
+    assert not list(tmp_path.rglob("maps-*.piece"))
+
+
+@pytest.mark.parametrize("phase", ["_map_piece", "fit_tree_probe", "mean_head_weights", "right_branching"])
+@pytest.mark.parametrize("in_memory", [2**30, 1])
+def test_a_kill_in_any_phase_resumes_to_the_same_bytes(
+    small: tuple[HeadModel, Corpus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, in_memory: int
+) -> None:
+    model, corpus = small
+    monkeypatch.setattr(module_under_test, "COLLECT_TOKENS", 64)
+    monkeypatch.setattr(module_under_test, "IN_MEMORY", in_memory)
+    analysis = make_analysis("tree_probe", {"epochs": 1, "seeds": 2})
+    expected = _run(model, corpus, analysis)
+    calls: list[int] = []
+    real = getattr(module_under_test, phase)
+
+    def killed(*args):
+        calls.append(1)
+        if len(calls) in (1, 3, 6):
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(module_under_test, phase, killed)
+    for _ in range(3):
+        with suppress(KeyboardInterrupt):
+            _run(model, corpus, analysis, tmp_path)
+    assert calls
+    monkeypatch.setattr(module_under_test, phase, real)
+    found = _run(model, corpus, analysis, tmp_path)
+    for name, variable in expected.variables.items():
+        assert np.asarray(found[name].values).tobytes() == np.asarray(variable.values).tobytes(), name
 
 
 def test_random_weights_keep_the_embeddings() -> None:

@@ -1,10 +1,12 @@
-"""How much syntax all heads hold together: probes that parse from attention maps, with and without word vectors (Clark et al. 2019, §5)."""
+"""How much syntax all heads hold together: probes that parse from attention maps, with and without word vectors (Clark
+et al. 2019, §5)."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,6 +19,9 @@ from torch import Tensor, nn
 from headwise.analyses.contract import Bench, Experiment, Paper, at_least, layer_head_coords
 from headwise.analyses.probing.analysis import with_random_weights
 from headwise.core.errors import InputError, MissingAnnotationError, ParameterError
+from headwise.core.store import Piece
+from headwise.models import HeadModel
+from headwise.models.vectors import IN_MEMORY, scratch_array
 from headwise.models.view import Layer, Rows
 from headwise.models.words import word_index, word_maps
 from headwise.probes.tree import (
@@ -24,10 +29,11 @@ from headwise.probes.tree import (
     AttentionWordsProbe,
     DistanceWordsProbe,
     FitSettings,
-    MapFile,
     TreeProbe,
     Trees,
+    WordMaps,
     fit_tree_probe,
+    flat_maps,
     mean_head_weights,
     right_branching,
     score_tree_probe,
@@ -42,7 +48,9 @@ DIRECTIONS = ("head_to_dependent", "dependent_to_head")  # w, then u
 LEARNING_RATES = {"attention": 0.05, "attention_words": 0.005, "random_attention_words": 0.005, "distance_words": 0.005}
 HIDDEN = 100
 NORM = 32.0  # mean squared norm that word vectors are scaled to (GloVe's own is near it), so that one learning rate serves all
+KINDS = {"trained": ("attention", "attention_words", "distance_words"), "random": ("random_attention_words",)}
 COLLECT_TOKENS = 2048
+PIECE = 4  # batches whose maps are kept as one piece
 SHARES = (0.7, 0.1)  # training and validation, where the corpus is cut; the rest is the test part
 
 
@@ -53,39 +61,42 @@ class TreeProbeAnalysis(Experiment):
     The probability that word i is the head of word j, over all other words of the sentence and the root:
 
     - `attention`: `p(i|j) ∝ exp(Σ_k w_k A_k[i, j] + u_k A_k[j, i])`;
-    - `attention_words`: the same with `w_k = W_k · (v_i ⊕ v_j)`, `u_k = U_k · (v_i ⊕ v_j)`, v fixed word vectors (a word without one: zero);
+    - `attention_words`: the same with `w_k = W_k · (v_i ⊕ v_j)`, `u_k = U_k · (v_i ⊕ v_j)`, v fixed word vectors (a
+      word without one: zero);
     - `distance_words`: one hidden layer on v_i, v_j and distance features;
     - `random_attention_words`: `attention_words` on a model with the trained embeddings and all other weights random;
     - `right_branching`: the next word.
 
-    The root is a candidate with zero attention, a learned bias and, for probes with words, a learned vector. Probes are trained on words that are no punctuation; the state
-    with the best validation UAS is kept.
+    The root is a candidate with zero attention, a learned bias and, for probes with words, a learned vector. Probes are
+    trained on words that are no punctuation; the state with the best validation UAS is kept.
 
-    Gives `uas[probe]` on the test part without punctuation, with `uas_n` (sentences) and a 95 % interval `uas_low`, `uas_high` over sentences (a ratio estimator: every word
-    alike); `uas_deviation[probe]`: standard deviation over seeds; `validation_uas[probe]`; `weight[probe, direction, layer, head]`: the learned weight of each head
-    (`head_to_dependent`: w, `dependent_to_head`: u), for `attention_words` its mean over test words and their true heads. Attributes count sentences of each part.
+    Gives `uas[probe]` on the test part without punctuation, with `uas_n` (sentences) and a 95 % interval `uas_low`,
+    `uas_high` over sentences (a ratio estimator: every word alike); `uas_deviation[probe]`: standard deviation over
+    seeds; `validation_uas[probe]`; `weight[probe, direction, layer, head]`: the learned weight of each head
+    (`head_to_dependent`: w, `dependent_to_head`: u), for `attention_words` its mean over test words and their true
+    heads. Attributes count sentences of each part.
 
-    Maps are kept in one memory-mapped float16 file per part, deleted when the probes on it are done.
+    Maps are kept in float16 until the probes on them are done.
 
     Parameters
     ----------
-    train
-        A corpus (file or SPEC) to train on, part of it for validation; the corpus of the run is then the test part. Without it, that corpus is cut by seed: 70 % training, 10 %
-        validation, 20 % test.
-    train_sentences, test_sentences
+    train : str, default ""
+        A corpus (file or SPEC) to train on, part of it for validation; the corpus of the run is then the test part.
+        Without it, that corpus is cut by seed: 70 % training, 10 % validation, 20 % test.
+    train_sentences, test_sentences : int, default 4000 and 0
         At most so many, drawn by seed; 0 for all.
-    validation
+    validation : float, default 0.1
         The share of `train` that is kept for validation.
-    vectors
+    vectors : str, default "model"
         `model` (mean input embedding of a word's pieces) or a file of word vectors (GloVe text or npz).
-    longest
+    longest : int, default 80
         Sentences of more words are left out and counted.
-    epochs, patience, learning_rate
+    epochs, patience, learning_rate : int, int, float, default 20, 2, 0
         At most so many epochs; stop after so many without a better validation UAS; 0 for the rate of each probe.
-    seeds
+    seeds : int, default 1
         How often each trained probe is trained: `uas` is that of the first, `uas_deviation` over all.
-    seed
-        For splits, sampling, order of batches and random weights.
+    seed : int, optional
+        For splits, sampling, order of batches and random weights; by default the run's.
     """
 
     train: str = ""
@@ -98,7 +109,7 @@ class TreeProbeAnalysis(Experiment):
     patience: int = 2
     learning_rate: float = 0.0
     seeds: int = 1
-    seed: int = 0
+    seed: int | None = None
 
     name: ClassVar[str] = "tree_probe"
     title: ClassVar[str] = "Syntax in all heads together: probes that parse"
@@ -114,50 +125,44 @@ class TreeProbeAnalysis(Experiment):
             ("epochs", 1),
             ("patience", 1),
             ("seeds", 1),
-            ("seed", 0),
         ):
             at_least(name, getattr(self, name), low)
+        at_least("seed", self.seed or 0, 0)
         at_least("learning_rate", self.learning_rate, 0)
         if not 0 < self.validation < 1:
             raise ParameterError(f"`validation` must lie between 0 and 1; it is {self.validation!r}.")
 
+    @property
+    def _seed(self) -> int:
+        return self.seed or 0
+
     def perform(self, bench: Bench) -> xr.Dataset:
-        torch.manual_seed(self.seed)
         data = self._collect_rows(bench)
+        if not all(len(part) for part in data.parts.values()):
+            there = ", ".join(f"{len(part)} for {name}" for name, part in data.parts.items())
+            raise InputError(
+                f"The probes need sentences for training, validation and test; there are {there}: give more."
+            )
         vectors = self._vectors(bench.model, data.rows)
         trees = make_trees(data.rows, vectors)
         fitted: dict[str, _Fitted] = {}
-        if data.parts["train"].size == 0 or data.parts["validation"].size == 0 or data.parts["test"].size == 0:
-            raise InputError(
-                f"The probes need sentences for training, validation and test; there are {', '.join(f'{len(p)} for {n}' for n, p in data.parts.items())}: give more."
-            )
-        folder = Path(bench.folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        for kind, wanted in (
-            ("trained", ("attention", "attention_words", "distance_words")),
-            ("random", ("random_attention_words",)),
-        ):
-            missing = [name for name in wanted if not (folder / f"{name}.npz").exists()]
-            if missing:
-                model = bench.model if kind == "trained" else random_but_embeddings(bench.model, self.seed)
-                file = self._maps(model, data.rows, folder / f"maps-{kind}.f16", bench, kind)
-                for name in missing:
-                    bench.progress(f"tree_probe: {name.replace('_', ' ')}", 0, self.epochs)
-                    self._fit(name, trees, file, data.parts, str(bench.model.device), bench).save(
-                        folder / f"{name}.npz"
-                    )
-                file.close(delete=True)
-            fitted |= {name: _Fitted.load(folder / f"{name}.npz") for name in wanted}
+        for kind, wanted in KINDS.items():
+            maps = None
+            if not all(bench.store.has(name) for name in wanted):
+                model = bench.model if kind == "trained" else random_but_embeddings(bench.model, self._seed)
+                maps = self._maps(model, data.rows, bench, kind)
+            for name in wanted:
+                fit = partial(self._fit, name, trees, maps, data.parts, bench)
+                fitted[name] = _Fitted.of(bench.store.piece(name, fit))
+            for name in bench.store.names():
+                if name.startswith(f"maps-{kind}-"):
+                    bench.store.drop(name)
         correct, total = right_branching(trees, data.parts["test"])
-        fitted["right_branching"] = _Fitted(
-            correct, total, np.array([correct.sum() / max(total.sum(), 1)]), float("nan"), np.zeros((0, 2))
-        )
-        dataset = probe_dataset(fitted, bench.shape.layers, bench.shape.heads).assign_coords(
-            layer_head_coords(bench.shape)
-        )
-        vector_name = self.vectors if self.vectors == MODEL else Path(self.vectors).name
-        return dataset.assign_attrs(
-            vectors=vector_name,
+        share = np.array([correct.sum() / max(total.sum(), 1)])
+        fitted["right_branching"] = _Fitted(correct, total, share, float("nan"))
+        dataset = probe_dataset(fitted, bench.shape.layers, bench.shape.heads)
+        return dataset.assign_coords(layer_head_coords(bench.shape)).assign_attrs(
+            vectors=self.vectors if self.vectors == MODEL else Path(self.vectors).name,
             vector_coverage=vectors.coverage,
             sentences_unaligned=data.unaligned,
             sentences_too_long=data.too_long,
@@ -171,151 +176,135 @@ class TreeProbeAnalysis(Experiment):
         """The encoded sentences of all parts, and which are for what."""
         from headwise.text import open_corpus
 
-        generator = np.random.default_rng([self.seed, 1])
-        unaligned = too_long = 0
-
-        def rows_of(examples: Iterable[Example], wanted: int, first: int) -> list[Encoded]:
-            nonlocal unaligned, too_long
-            kept: list[Encoded] = []
-            for example in examples:
-                if example.heads is None or example.relations is None or example.words is None:
-                    continue
-                row = (
-                    bench.model.encoder.encode(example, first + len(kept))
-                    if len(example.all_words) <= self.longest
-                    else None
-                )
-                if row is None or row.truncated:
-                    too_long += 1
-                elif not row.aligned:
-                    unaligned += 1
-                else:
-                    kept.append(row)
-            if wanted and len(kept) > wanted:
-                chosen = np.sort(generator.permutation(len(kept))[:wanted])
-                kept = [kept[i] for i in chosen]
-            return kept
-
-        own = islice(bench.corpus, bench.limit)
-        if self.train:
-            corpus = open_corpus(self.train, tokenizer=bench.model.tokenizer)
-            if "dependencies" not in corpus.annotations:
-                raise MissingAnnotationError(f"`train`: {corpus.name} has no trees; give a treebank (.conllu).")
-            for_training = rows_of(corpus, self.train_sentences, 0)
-            rows = [*for_training, *rows_of(own, self.test_sentences, len(for_training))]
-            order = generator.permutation(len(for_training))
-            held_out = max(1, round(self.validation * len(order)))
-            parts = {
-                "train": order[held_out:],
-                "validation": order[:held_out],
-                "test": np.arange(len(for_training), len(rows)),
-            }
-        else:
-            rows = rows_of(own, 0, 0)
-            order = generator.permutation(len(rows))
-            ends = np.round(np.cumsum(SHARES) * len(rows)).astype(int)
-            train, validation, test = np.split(order, ends)
-            parts = {
+        generator = np.random.default_rng([self._seed, 1])
+        data = _Data()
+        encoded = {row.index: row for row in bench.rows}
+        own = ((example, encoded.get(i)) for i, example in enumerate(islice(bench.corpus, bench.limit)))
+        if not self.train:
+            data.take(own, self.longest)
+            ends = np.round(np.cumsum(SHARES) * len(data.rows)).astype(int)
+            train, validation, test = np.split(generator.permutation(len(data.rows)), ends)
+            data.parts = {
                 "train": train[: self.train_sentences or None],
                 "validation": validation,
                 "test": np.sort(test[: self.test_sentences or None]),
             }
-        return _Data(rows, parts, unaligned, too_long)
+            return data
+        corpus = open_corpus(self.train, tokenizer=bench.model.tokenizer)
+        if "dependencies" not in corpus.annotations:
+            raise MissingAnnotationError(f"`train`: {corpus.name} has no trees; give a treebank (.conllu).")
+        data.take(((example, bench.model.encoder.encode(example)) for example in corpus), self.longest)
+        data.thin(self.train_sentences, generator)
+        count = len(data.rows)
+        data.take(own, self.longest)
+        data.thin(self.test_sentences, generator, count)
+        order = generator.permutation(count)
+        held_out = max(1, round(self.validation * count))
+        tested = np.arange(count, len(data.rows))
+        data.parts = {"train": order[held_out:], "validation": order[:held_out], "test": tested}
+        return data
 
-    def _vectors(self, model: Any, rows: Sequence[Encoded]) -> WordVectors:
+    def _vectors(self, model: HeadModel, rows: Sequence[Encoded]) -> WordVectors:
         if self.vectors == MODEL:
             return InputEmbeddings(model)
         return WordVectors(read_vectors(self.vectors, {word for row in rows for word in row.example.all_words}))
 
-    def _maps(self, model: Any, rows: Sequence[Encoded], path: Path, bench: Bench, kind: str) -> MapFile:
-        """Run a model over all sentences once and write its word-level maps; a file that is complete is used again."""
+    def _maps(self, model: HeadModel, rows: Sequence[Encoded], bench: Bench, kind: str) -> WordMaps:
+        """Run a model over all sentences once; its word-level maps are kept a few batches at a time."""
         sizes, heads = [row.word_count for row in rows], model.layers * model.heads
-        done = path.with_suffix(".done")
-        if not (done.exists() and path.exists()):
-            file = MapFile(path, sizes, heads, write=True)
-            place = {id(row): i for i, row in enumerate(rows)}
-            seen = 0
-            for batch in batches(list(rows), COLLECT_TOKENS, model.pad_id, model.device):
-                watcher = _Maps(batch)
-                model.forward(batch, watcher)
-                maps = watcher.maps()
-                for number, row in enumerate(batch.rows):
-                    n = row.word_count
-                    file.write(place[id(row)], maps[number, :, :n, :n])
-                seen += len(batch)
-                bench.progress(f"tree_probe: maps of the {kind} model", seen, len(rows))
-            file.close()
-            done.touch()
-        return MapFile(path, sizes, heads)
+        length = WordMaps.length(sizes, heads)
+        large = 2 * length > IN_MEMORY
+        values = scratch_array(bench.store, f"maps-{kind}", (length,), "float16") if large else None
+        kept = WordMaps(sizes, heads, values)
+        together = batches(list(rows), COLLECT_TOKENS, model.pad_id, model.device)
+        seen = 0
+        for start in range(0, len(together), PIECE):
+            some = together[start : start + PIECE]
+            piece = bench.store.piece(f"maps-{kind}-{start:06d}", partial(_map_piece, model, some)).arrays["maps"]
+            for sentence in (row.index for batch in some for row in batch.rows):
+                flat = kept.flat(sentence)
+                flat[:], piece = piece[: len(flat)], piece[len(flat) :]
+            seen += sum(map(len, some))
+            bench.progress(f"tree_probe: maps of the {kind} model", seen, len(rows))
+        return kept
 
     # --- fit and score ----------------------------------------------------------------------------------------------
 
     def _fit(
-        self, name: str, trees: Trees, file: MapFile, parts: dict[str, np.ndarray], device: str, bench: Bench
-    ) -> _Fitted:
-        size = trees.vectors[0].shape[1]
-        results = []
-        best = float("nan")
+        self, name: str, trees: Trees, maps: WordMaps | None, parts: Mapping[str, np.ndarray], bench: Bench
+    ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+        """Train a probe with every seed: what `_Fitted` holds, of the first but for its scores."""
+        what = f"tree_probe: {name.replace('_', ' ')}"
+        bench.progress(what, 0, self.epochs)
+        arrays: dict[str, np.ndarray] = {}
+        scores, best = [], float("nan")
         for repeat in range(self.seeds):
-            seed = self.seed + repeat
-            probe = make_probe(name, file.heads, size, seed)
-            settings = FitSettings(
-                self.learning_rate or LEARNING_RATES[name], self.epochs, self.patience, seed=seed, device=device
-            )
-            validation = fit_tree_probe(
-                probe,
-                trees,
-                file,
-                parts["train"],
-                parts["validation"],
-                settings,
-                lambda epoch, _: bench.progress(f"tree_probe: {name.replace('_', ' ')}", epoch, self.epochs),
-            )
-            correct, total = score_tree_probe(probe, trees, file, parts["test"], settings)
-            weights = np.zeros((0, 2))
-            if repeat == 0 and name in ("attention", "attention_words"):
-                weights = mean_head_weights(probe, trees, parts["test"], settings)
-            results.append(_Fitted(correct, total, np.zeros(0), validation, weights))
-            best = validation if repeat == 0 else best
-        first = results[0]
-        scores = np.array([r.correct.sum() / max(r.total.sum(), 1) for r in results])
-        return _Fitted(first.correct, first.total, scores, best, first.weights)
+            seed = self._seed + repeat
+            probe = make_probe(name, bench.shape.layers * bench.shape.heads, trees.vectors[0].shape[1], seed)
+            rate, device = self.learning_rate or LEARNING_RATES[name], str(bench.model.device)
+            settings = FitSettings(rate, self.epochs, self.patience, seed=seed, device=device)
+            report = partial(_report_epoch, bench, what, self.epochs)
+            validation = fit_tree_probe(probe, trees, maps, parts["train"], parts["validation"], settings, report)
+            correct, total = score_tree_probe(probe, trees, maps, parts["test"], settings)
+            scores.append(correct.sum() / max(total.sum(), 1))
+            if repeat == 0:
+                arrays, best = {"correct": correct, "total": total}, validation
+                if name in ("attention", "attention_words"):
+                    arrays["weights"] = mean_head_weights(probe, trees, parts["test"], settings)
+        return arrays | {"by_seed": np.array(scores)}, {"validation": best}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+def _report_epoch(bench: Bench, what: str, epochs: int, epoch: int, uas: float) -> None:
+    bench.progress(what, epoch, epochs)
+
+
+@dataclass(slots=True, eq=False)
 class _Data:
-    rows: list[Encoded]
-    parts: dict[str, np.ndarray]
-    unaligned: int
-    too_long: int
+    """Encoded sentences, which of them are for what, and how many were left out."""
+
+    rows: list[Encoded] = field(default_factory=list)
+    parts: dict[str, np.ndarray] = field(default_factory=dict)
+    unaligned: int = 0
+    too_long: int = 0
+
+    def take(self, examples: Iterable[tuple[Example, Encoded | None]], longest: int) -> None:
+        """Take in the sentences that have trees, are not too long, and whose words have tokens of their own."""
+        for example, row in examples:
+            if example.heads is None or example.relations is None or example.words is None:
+                continue
+            if row is None or row.truncated or len(example.all_words) > longest:
+                self.too_long += 1
+            elif not row.aligned:
+                self.unaligned += 1
+            else:
+                self.rows.append(replace(row, index=len(self.rows)))
+
+    def thin(self, wanted: int, generator: np.random.Generator, first: int = 0) -> None:
+        """Keep so many (0: all) of the sentences from the first on, drawn at random."""
+        count = len(self.rows) - first
+        if wanted and count > wanted:
+            chosen = np.sort(generator.permutation(count)[:wanted])
+            kept = [*self.rows[:first], *(self.rows[first + i] for i in chosen)]
+            self.rows = [replace(row, index=i) for i, row in enumerate(kept)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Fitted:
-    """What is kept of a trained probe: words found and scored of each test sentence, its UAS for each seed, the validation UAS, the weights of heads."""
+    """What is kept of a trained probe: words found and scored of each test sentence, its UAS for each seed, the
+    validation UAS, the weights of heads."""
 
     correct: np.ndarray
     total: np.ndarray
     by_seed: np.ndarray
     validation: float
-    weights: np.ndarray
-
-    def save(self, path: Path) -> None:
-        temporary = path.with_suffix(".tmp.npz")
-        np.savez(
-            temporary,
-            correct=self.correct,
-            total=self.total,
-            by_seed=self.by_seed,
-            validation=self.validation,
-            weights=self.weights,
-        )
-        temporary.replace(path)
+    weights: np.ndarray | None = None
 
     @classmethod
-    def load(cls, path: Path) -> _Fitted:
-        with np.load(path, allow_pickle=False) as file:
-            return cls(file["correct"], file["total"], file["by_seed"], float(file["validation"]), file["weights"])
+    def of(cls, piece: Piece) -> _Fitted:
+        arrays = piece.arrays
+        return cls(
+            arrays["correct"], arrays["total"], arrays["by_seed"], piece.facts["validation"], arrays.get("weights")
+        )
 
 
 class _Maps:
@@ -339,6 +328,19 @@ class _Maps:
         return torch.cat([self.layers[layer] for layer in sorted(self.layers)], dim=1).half().cpu().numpy()
 
 
+def _map_piece(model: HeadModel, some: Sequence[Batch]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The word-level maps of some batches, sentence after sentence."""
+    found = []
+    for batch in some:
+        watcher = _Maps(batch)
+        model.forward(batch, watcher)
+        maps = watcher.maps()
+        found += [
+            flat_maps(own[:, : row.word_count, : row.word_count]) for own, row in zip(maps, batch.rows, strict=True)
+        ]
+    return {"maps": np.concatenate(found)}, {}
+
+
 def make_trees(rows: Sequence[Encoded], vectors: WordVectors) -> Trees:
     """Heads, scored words (all but punctuation) and vectors of sentences; vectors are scaled by one number for all."""
     found = [vectors.of(row) for row in rows]
@@ -359,8 +361,9 @@ def make_probe(name: str, heads: int, size: int, seed: int) -> TreeProbe:
     return AttentionWordsProbe(heads, size)
 
 
-def random_but_embeddings(model: Any, seed: int) -> Any:
-    """The same architecture with its trained embeddings (every embedding table, and all else under a module named so) and random weights elsewhere."""
+def random_but_embeddings(model: HeadModel, seed: int) -> HeadModel:
+    """The same architecture with its trained embeddings (every embedding table, and all else under a module named so)
+    and random weights elsewhere."""
     made = with_random_weights(model, seed)
     trained = dict(model.module.named_modules())
     with torch.no_grad():
@@ -380,7 +383,7 @@ def probe_dataset(fitted: dict[str, _Fitted], layers: int, heads: int) -> xr.Dat
         ratio.add_sums(torch.from_numpy(own.correct)[:, None], torch.from_numpy(own.total)[:, None])
         summary = ratio.summary()
         uas[place], low[place], high[place], count[place] = (summary[key][0] for key in ("mean", "low", "high", "n"))
-        if len(own.weights):
+        if own.weights is not None:
             weight[place] = np.moveaxis(own.weights, -1, 0).reshape(len(DIRECTIONS), layers, heads)
     deviation = [np.std(fitted[name].by_seed, ddof=1) if len(fitted[name].by_seed) > 1 else np.nan for name in PROBES]
     share = {"units": "share of words"}

@@ -25,8 +25,8 @@ _DIRECTIONS = {"head_to_dependent": "head to dependent (w)", "dependent_to_head"
     "tree_probe",
     name="uas",
     title="How well probes parse from attention",
-    caption="Share of words (no punctuation) whose syntactic head a probe finds: a linear combination of all heads' attention, the same with weights that depend on both "
-    "words, and three baselines.",
+    caption="Share of words (no punctuation) whose syntactic head a probe finds: a linear combination of all heads' "
+    "attention, the same with weights that depend on both words, and three baselines.",
     paper="Clark et al. 2019, §5, Table 3",
     needs=("uas",),
 )
@@ -70,13 +70,14 @@ def uas(dataset: xr.Dataset) -> Figure:
     "tree_probe",
     name="weights",
     title="The weight of each head in the probes",
-    caption="What a probe learned to make of each head, in both directions: positive weights raise the score of the word attended to (or attending). For the probe "
-    "with words, the mean over words and their true heads.",
+    caption="What a probe learned to make of each head, in both directions: positive weights raise the score of the "
+    "word attended to (or attending). For the probe with words, the mean over words and their true heads.",
     paper="Clark et al. 2019, §5",
     needs=("weight",),
 )
 def weights(dataset: xr.Dataset) -> Figure:
-    """Heat maps of `weight[layer, head]` for each probe on attention and direction; each probe is scaled by its largest weight."""
+    """Heat maps of `weight[layer, head]` for each probe on attention and direction; each probe is scaled by its largest
+    weight."""
     cube = data.values(dataset, "weight", ("probe", "direction", *_LH))
     coords = {dim: data.numbers(dataset, dim) for dim in _LH}
     panels = {}

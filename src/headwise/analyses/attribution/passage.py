@@ -59,7 +59,6 @@ class Passage:
     def __init__(self, model: HeadModel, rows: int = 1) -> None:
         self.model, self.sites, self.rows = model, model.sites, rows
         self._layers = LayerCount(model.sites)
-        self._entered = 0
 
     def enters(self, layer: int, hidden: Tensor) -> Tensor | None:
         """E[l] as `[example, token, width]`; what is returned takes its place."""
@@ -98,7 +97,7 @@ class Passage:
         with ExitStack() as stack:
             stack.enter_context(self.model.evaluating())
             stack.enter_context(differentiable(self.model.module))
-            for entry in {id(e): e for e in self.sites.entries}.values():
+            for entry in self.sites.entries:
                 stack.callback(entry.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
                 stack.callback(entry.register_forward_hook(self._leave).remove)
             token = SESSION.set(self)
@@ -112,7 +111,7 @@ class Passage:
         if SESSION.get() is not self:
             return None
         hidden = hidden_input(args, kwargs)
-        layer, self._entered = self._entered, self._entered + 1
+        layer = self._layers.seen  # its own attention is still to come
         self.calls(layer, module, args, kwargs)
         given = self.enters(layer, self._turned(hidden))
         return None if given is None else replaced(args, kwargs, hidden, self._turned(given))
@@ -121,7 +120,7 @@ class Passage:
         """The call of a layer as the model makes it, before anything is put in its place."""
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if SESSION.get() is self and self._entered == self.sites.layers:
+        if SESSION.get() is self and self._layers.seen == self.sites.layers:
             self.leaves(self._turned(hidden_output(output)))
 
     def _turned(self, hidden: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
-"""Draws the attention maps that were labelled for the `patterns` classifier: which model, head and text each comes from, chosen by seed.
+"""Draws the maps that were labelled for the `patterns` classifier: model, head and text of each, chosen by seed.
 
-Usage: python collect.py SHARED OUT.npz OUT.csv NAME=FOLDER [NAME=FOLDER ...]; a folder with a .gguf file is opened through it.
+Usage: python collect.py SHARED OUT.npz OUT.csv NAME=FOLDER [NAME=FOLDER ...]; a folder with a .gguf file is opened
+through it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import numpy as np
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-# By design: every head of the small models, a draw of those of the large one, each on texts of all kinds. Beside it, maps picked for the
-# rarer shapes (blocks, diagonals, both) by crude summaries: those only choose which maps to look at, they never label one.
+# By design: every head of the small models, a draw of those of the large one, each on texts of all kinds. Beside it,
+# maps picked for the rarer shapes (blocks, diagonals, both) by crude summaries: those only choose which maps to look
+# at, they never label one.
 PLAN = {
     "wiki-bert": {"design": 288, "picked": 60, "causal": False},
     "stories15M": {"design": 96, "picked": 12, "causal": True},
@@ -87,7 +89,8 @@ def open_model(folder: Path) -> tuple[AutoTokenizer, torch.nn.Module]:
 
 
 def crude_summaries(maps: np.ndarray, boundary: int | None) -> dict[str, np.ndarray]:
-    """Near-diagonal mass, largest column mass and, for pairs, the mass inside the own segment, for `maps[layer, head, n, n]`."""
+    """Near-diagonal mass, largest column mass and, for pairs, the mass inside the own segment, for `maps[layer, head,
+    n, n]`."""
     n = maps.shape[-1]
     offset = np.abs(np.arange(n)[:, None] - np.arange(n)[None, :])
     near = (maps * (offset <= 1)).sum(-1).mean(-1)
@@ -101,7 +104,8 @@ def crude_summaries(maps: np.ndarray, boundary: int | None) -> dict[str, np.ndar
 
 
 def second_summaries(maps: np.ndarray, boundary: int | None) -> dict[str, np.ndarray]:
-    """For the second draw: near-diagonal mass without stripes, mass without either, and own-segment mass beyond what the columns alone explain."""
+    """For the second draw: near-diagonal mass without stripes, mass without either, and own-segment mass beyond what
+    the columns alone explain."""
     n = maps.shape[-1]
     offset = np.abs(np.arange(n)[:, None] - np.arange(n)[None, :])
     near = (maps * (offset <= 1)).sum(-1).mean(-1)

@@ -274,7 +274,9 @@ def test_the_corpus_is_read_and_encoded_once(tmp_path: Path, monkeypatch: pytest
             return xr.Dataset({"tokens": ((), sum(map(len, rows)))})
 
     Asking.name = "asking"  # not in the registry
-    found = run_analyses(opened, Corpus("counted", stream), [*analyses(), Asking()], tmp_path, options())
+    others = [make_analysis(name, SMALL[name]) for name in ("attribution", "tree_probe")]
+    found = run_analyses(opened, Corpus("counted", stream), [*analyses(), Asking(), *others], tmp_path, options())
+    assert len(found) == 5
     assert int(found["asking"]["tokens"]) == found.provenance["corpus"]["tokens"]
     assert set(read.values()) == {1}
     assert set(encoded.values()) == {1}
@@ -370,14 +372,19 @@ def test_two_seeds_give_two_draws_and_are_two_runs(tmp_path: Path) -> None:
     module, tokenizer = random_model()
     opened = HeadModel.open(module, tokenizer=tokenizer)
     corpus = Corpus.from_examples(battery_examples(2), "battery")
+    drawing = [
+        make_analysis("gradient"),
+        make_analysis("attribution", {"length": "all", "patterns": 0, "method": "sketch"}),
+    ]
 
     def drawn(seed: int, folder: str) -> Atlas:
-        return run_analyses(opened, corpus, [make_analysis("gradient")], tmp_path / folder, options(seed=seed))
+        return run_analyses(opened, corpus, drawing, tmp_path / folder, options(seed=seed))
 
     first, again, other = drawn(0, "a"), drawn(0, "b"), drawn(1, "c")
-    assert first.provenance["analyses"]["gradient"]["seed"] == 0
-    xr.testing.assert_identical(first["gradient"], again["gradient"])
-    assert not first["gradient"]["importance"].equals(other["gradient"]["importance"])
+    for group, name in (("gradient", "importance"), ("attribution", "share")):
+        assert first.provenance["analyses"][group]["seed"] == 0
+        xr.testing.assert_identical(first[group], again[group])
+        assert not first[group][name].equals(other[group][name])
     with pytest.raises(OutputError, match="differs in analyses, seed"):
         drawn(1, "a")
     own = make_analysis("gradient", {"seed": 7})

@@ -1,13 +1,12 @@
-"""The contract of an analysis: parameters in, a small mergeable state, labelled arrays out. A subclass is its own registration.
+"""The contract of an analysis: parameters in, a small mergeable state, labelled arrays out.
 
-Whoever writes an analysis imports what it needs from here.
+A subclass is its own registration. Whoever writes an analysis imports what it needs from here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
 import xarray as xr
@@ -50,8 +49,9 @@ Loss = Callable[[Any, Batch], Tensor]  # (the model's output, the batch) -> one 
 class Analysis:
     """What every question has, whichever way it is answered: parameters, needs, words for its result.
 
-    Subclass `Observer` or `Experiment` as a frozen dataclass whose fields are the parameters; set `name`, `title`, `paper`. A field `seed: int | None = None`
-    gets the run's seed.
+    Subclass `Observer` or `Experiment` as a frozen dataclass whose fields are the parameters; set `name`, `title`,
+    `paper`. A field `seed: int | None = None` gets the run's seed. `requires`, annotations without which nothing can be
+    computed, may be a class variable or a property.
     """
 
     name: ClassVar[str] = ""
@@ -81,7 +81,7 @@ class Analysis:
         return frozenset()
 
     def missing(self, shape: Shape) -> dict[str, str]:
-        """Items (sieves, features, sources) that this corpus or model cannot give, with the reason: NaN in the result, and named on screen."""
+        """Items (sieves, features, sources) that this corpus or model cannot give, with the reason: NaN, and named."""
         return {}
 
     def refusal(self, shape: Shape) -> str | None:
@@ -89,7 +89,7 @@ class Analysis:
         return None
 
     def unmatched(self, dataset: xr.Dataset) -> dict[str, str]:
-        """Items of a result that turned out to match nothing, with the reason: known only after the pass, and named like those of `missing`."""
+        """Items of a result that turned out to match nothing, with the reason: known only after the pass, and named."""
         return {}
 
     def headline(self, dataset: xr.Dataset) -> list[str]:
@@ -102,19 +102,20 @@ class Analysis:
 
 
 class Observer(Analysis):
-    """A question answered by watching one pass: for every batch and layer the engine calls `reduce` on each block of query rows, adds the returned
-    tensors up, and hands the sums to `observe` once. Set `taps`; write `start`, `reduce`, `observe`, `result`.
+    """A question answered by watching one pass.
 
-    With scope `example` it gets all layers of a micro-batch at once instead: write `start`, `observe_example`, `result`.
+    For every batch and layer the engine calls `reduce` on each block of query rows, adds the returned tensors up, and
+    hands the sums to `observe` once. Set `taps`; write `start`, `reduce`, `observe`, `result`. With scope `example` it
+    gets all layers of a micro-batch at once instead: write `start`, `observe_example`, `result`.
     """
 
     taps: ClassVar[frozenset[str]] = frozenset({"attention"})
     scope: ClassVar[str] = "layer"  # or "example"
 
     def view(self, corpus: Corpus, encoder: Encoder, longest: int, truncated: int) -> Corpus | None:
-        """The corpus as this analysis wants it, where that is not as it stands (documents cut into windows): it then gets a pass of its own.
+        """The corpus as this analysis wants it, where that is not as it stands: it then gets a pass of its own.
 
-        `longest` is the longest row of the corpus in tokens, as encoded, `truncated` the number of examples that had to be cut.
+        `longest` is the longest row of the corpus in tokens, `truncated` the number of examples that had to be cut.
         """
         return None
 
@@ -131,7 +132,8 @@ class Observer(Analysis):
         raise NotImplementedError
 
     def observe_example(self, state: State, maps: Tensor, visible: Tensor, batch: Batch) -> None:
-        """For scope `example`: all maps `[example, layer, head, query, key]` of one micro-batch, and V(i) as `visible[example, layer, 1, query, key]`."""
+        """For scope `example`: all maps `[example, layer, head, query, key]` of one micro-batch, and V(i), the same for
+        all heads, as `visible[example, layer, 1, query, key]`."""
         raise NotImplementedError
 
     def prepare(self, batch: Batch, model: HeadModel) -> tuple[Batch, Loss]:
@@ -144,9 +146,10 @@ class Observer(Analysis):
 
 
 class Bench(Protocol):
-    """What an experiment works with: the model, the corpus and its rows, a store of its own that survives a kill, and a way to say how far it is.
+    """What an experiment works with.
 
-    Do not encode the corpus again: `rows` has every example that is not too long, in order.
+    `rows` are the examples of `corpus` that are not too long, in order, encoded once for the whole run (`row.example`,
+    `row.index`); `store` is its own part of the run's store and survives a kill.
     """
 
     @property
@@ -154,15 +157,11 @@ class Bench(Protocol):
     @property
     def corpus(self) -> Corpus: ...
     @property
-    def rows(
-        self,
-    ) -> Iterable[Encoded]: ...  # the corpus as tokens, encoded once for the whole run; `row.example`, `row.index`
+    def rows(self) -> Iterable[Encoded]: ...
     @property
     def shape(self) -> Shape: ...
     @property
     def store(self) -> Store: ...
-    @property
-    def folder(self) -> Path: ...  # until every experiment keeps its phases in the store
     @property
     def limit(self) -> int | None: ...  # examples it may use; None for all
 
@@ -170,7 +169,8 @@ class Bench(Protocol):
 
 
 class Experiment(Analysis):
-    """A question answered in phases (collect, fit, score) instead of one stream. What `perform` puts into `bench.store` it need not make again."""
+    """A question answered in phases (collect, fit, score) instead of one stream: what is in `bench.store` is not made
+    again."""
 
     def perform(self, bench: Bench) -> xr.Dataset:
         raise NotImplementedError

@@ -20,11 +20,12 @@ REGISTRY: dict[str, type[Analysis]] = {}
 
 
 def register(cls: type[Analysis]) -> None:
-    """Take an analysis into the list. Its name must be free; the same class made again (a cell run twice) replaces itself."""
+    """Take an analysis into the list. Its name must be free; the same class made again (a cell run twice) replaces it."""
     before = REGISTRY.get(cls.name)
     if before is not None and (before.__module__, before.__qualname__) != (cls.__module__, cls.__qualname__):
         raise ParameterError(
-            f"Two analyses are called '{cls.name}' ({before.__module__} and {cls.__module__}): give one of them another name."
+            f"Two analyses are called '{cls.name}' ({before.__module__} and {cls.__module__}): "
+            "give one of them another name."
         )
     REGISTRY[cls.name] = cls
 
@@ -40,8 +41,8 @@ def _load_all() -> None:
             entry.load()
         except Exception as error:  # a package of somebody else's may fail in any way
             raise ParameterError(
-                f"The analysis '{entry.name}' of an installed package cannot be loaded ({type(error).__name__}: {error}); "
-                f"repair or remove the package that declares {entry.value}."
+                f"The analysis '{entry.name}' of an installed package cannot be loaded "
+                f"({type(error).__name__}: {error}); repair or remove the package that declares {entry.value}."
             ) from error
 
 
@@ -67,7 +68,7 @@ def make_analysis(name: str, parameters: Mapping[str, Any] | None = None) -> Ana
 def choose_analyses(
     names: Sequence[str | Analysis] | None = None, parameters: Mapping[str, Mapping[str, Any]] | None = None
 ) -> list[Analysis]:
-    """Analyses by name with their parameters; None for all that are automatic. An analysis that is made already stays as it is."""
+    """Analyses by name with their parameters; None for all that are automatic. One that is made already stays as it is."""
     wanted: Sequence[str | Analysis] = (
         names if names is not None else [name for name, cls in known_analyses().items() if cls.automatic]
     )

@@ -19,11 +19,11 @@ BROAD = 0.1  # no weight above this on average: "at most 10 % on any single word
 
 
 def behaviour_scores(datasets: Mapping[str, xr.Dataset]) -> xr.DataArray:
-    """How much of each behaviour a head shows, `[behaviour, layer, head]`, from what there is of `surface`, `dependency` and `roles`.
+    """How much of each behaviour a head shows, `[behaviour, layer, head]`, from what groups there are.
 
-    From `surface`: mean attention to the previous, same and next token, to `[CLS]`, `[SEP]` and punctuation, and `broad`, one minus the mean largest weight. From
-    `dependency`: for each relation, by how much the head beats the best fixed offset in its better direction, where it does so significantly (else 0).
-    From `roles`: 1 where the head has the role.
+    From `surface`: mean attention to the previous, same and next token, to `[CLS]`, `[SEP]` and punctuation, and
+    `broad`, one minus the mean largest weight. From `dependency`: for each relation, by how much the head beats the best
+    fixed offset in its better direction, where it does so significantly (else 0). From `roles`: 1 where it has the role.
     """
     found: dict[str, xr.DataArray] = {}
     surface = datasets.get("surface")
@@ -62,9 +62,13 @@ def behaviour_scores(datasets: Mapping[str, xr.Dataset]) -> xr.DataArray:
 
 
 def head_labels(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> np.ndarray:
-    """One word for what each head does, `[layer, head]`: the relation it is the best head of (by a margin of 0.1, significantly), else the position or token
-    type that gets more than half of its attention, else `delimiters` or `neighbours` where `[CLS]`, `[SEP]` and punctuation, or the previous, same and next
-    token, do so together (the larger of the two), else `broad` where no token gets more than a tenth, else `other`."""
+    """One word for what each head does, `[layer, head]`.
+
+    The relation it is the best head of (by a margin of 0.1, significantly), else the position or token type that gets
+    more than half of its attention, else `delimiters` or `neighbours` where `[CLS]`, `[SEP]` and punctuation, or the
+    previous, same and next token, do so together (the larger of the two), else `broad` where no token gets more than a
+    tenth, else `other`.
+    """
     labels = np.full((layers, heads), OTHER, dtype=object)
     surface = datasets.get("surface")
     if surface is not None:

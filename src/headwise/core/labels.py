@@ -1,4 +1,4 @@
-"""The vocabulary of results: the shape of a run, the coordinates of heads and their names, means with count and interval."""
+"""The vocabulary of results: the shape of a run, heads and their names, means with count and interval."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def parse_head(name: str) -> tuple[int, int]:
 
 
 def existing_heads(given: Iterable[str | Sequence[int]], layers: int, heads: int) -> list[tuple[int, int]]:
-    """Heads, as names (`L7H9`) or pairs, as pairs (layer, head) in the order given; refuses those that a model of this size does not have."""
+    """Heads, as names (`L7H9`) or pairs, as pairs (layer, head) in the order given; those the model has not are refused."""
     found = []
     for item in given:
         layer, head = parse_head(item) if isinstance(item, str) else (int(item[0]), int(item[1]))
@@ -90,8 +90,10 @@ def labels_of(data: xr.Dataset | xr.DataArray, dim: str) -> list[str]:
 
 
 def labelled(group: str, dataset: xr.Dataset) -> xr.Dataset:
-    """A dataset in which every dim can be selected by label: one without labels gets 0, 1, 2 … A variable named like a dim, which xarray
-    would take for that dim's labels, is refused."""
+    """A dataset in which every dim can be selected by label: one without labels gets 0, 1, 2 …
+
+    A variable named like a dim, which xarray would take for that dim's labels, is refused.
+    """
     named = [str(name) for name, array in dataset.variables.items() if name in dataset.dims and array.dims != (name,)]
     if named:
         raise ParameterError(f"'{group}' has a variable and a dim called '{named[0]}': give the variable another name.")

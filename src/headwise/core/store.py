@@ -242,7 +242,7 @@ def _as_json(facts: Facts) -> dict[str, Any]:
 
 
 def forget(folder: Path) -> None:
-    """Delete the pieces of whatever run lies in a folder, and nothing else there: its result is safe elsewhere. A folder in use is refused."""
+    """Delete the pieces of whatever run lies in a folder, and nothing else there. A folder in use is refused."""
     if folder.is_dir():
         lock = Lock(folder / "lock")
         lock.take()

@@ -25,7 +25,7 @@ HOW_TO_GET = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What will be done: the analyses that apply, and what is left out with the reason; what turns up later is not in it."""
+    """What will be done: the analyses that apply, and what is left out with the reason."""
 
     analyses: tuple[Analysis, ...]
     shape: Shape

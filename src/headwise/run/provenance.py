@@ -62,7 +62,7 @@ def identity(model: HeadModel, corpus: Corpus, plan: Plan, options: RunOptions) 
 
 
 def _named_files(analyses: Sequence[Analysis]) -> dict[str, str]:
-    """Digests of the files that parameters name (sieves, word vectors), since a run whose files changed is another run."""
+    """Digests of the files that parameters name (sieves, word vectors): a run whose files changed is another run."""
     digests = {
         f"{analysis.name}.{name}": _digest(Path(value))
         for analysis in analyses

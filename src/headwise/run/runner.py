@@ -56,11 +56,6 @@ class LocalBench:
     limit: int | None
     progress: Report
 
-    @property
-    def folder(self) -> Path:
-        self.store.folder.mkdir(parents=True, exist_ok=True)
-        return self.store.folder
-
 
 class Run:
     """One run, open from before the work until its result is safe; as long no other run can have its folder.
@@ -261,7 +256,7 @@ def run_analyses(
 
 @contextmanager
 def _guarded(threads: int, device: torch.device) -> Iterator[None]:
-    """So many threads for torch, for a while; they and torch's generator (new modules draw from it) come back as found."""
+    """So many threads for torch; they and torch's generator, from which new modules draw, come back as found."""
     before = torch.get_num_threads()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.set_num_threads(threads)

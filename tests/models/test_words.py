@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -77,3 +79,12 @@ def test_examples_that_do_not_align_have_no_words(rows: tuple[list[Encoded], lis
     index = word_index(batch)
     assert index.present[0].any()
     assert not index.present[1].any()
+
+
+def test_the_index_is_made_once_and_goes_with_its_batch(rows: tuple[list[Encoded], list[np.ndarray]]) -> None:
+    batch = collate(rows[0])
+    assert word_index(batch) is word_index(batch)
+    member = weakref.ref(word_index(batch).member)
+    del batch
+    gc.collect()
+    assert member() is None

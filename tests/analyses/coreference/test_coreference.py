@@ -79,6 +79,7 @@ def slow(
 
 
 def assert_equal_to_slow(found: xr.Dataset, right: np.ndarray, tried: np.ndarray, nearest: np.ndarray) -> None:
+    assert set(found.dims) <= set(found.coords)  # every dim can be selected by label
     np.testing.assert_array_equal(found["accuracy_n"], tried)
     with np.errstate(invalid="ignore"):
         np.testing.assert_allclose(found["accuracy"], right / tried, atol=1e-6)

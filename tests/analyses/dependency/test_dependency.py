@@ -33,7 +33,9 @@ def measured(model: HeadModel, examples: list[Example], analysis: Dependency, ma
     states = observe_batches(
         model, batches(rows, max_tokens, model.pad_id), [analysis], {"dependency": analysis.start(shape)}
     )
-    return analysis.result(states["dependency"], shape)
+    found = analysis.result(states["dependency"], shape)
+    assert set(found.dims) <= set(found.coords)  # every dim can be selected by label
+    return found
 
 
 def with_odd_ones(examples: list[Example]) -> list[Example]:

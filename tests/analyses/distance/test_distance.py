@@ -32,7 +32,9 @@ def measured(model: HeadModel, examples: list[Example], analysis: Distance, max_
     states = observe_batches(
         model, batches(rows, max_tokens, model.pad_id), [analysis], {"distance": analysis.start(shape)}
     )
-    return analysis.result(states["distance"], shape)
+    found = analysis.result(states["distance"], shape)
+    assert set(found.dims) <= set(found.coords)  # every dim can be selected by label
+    return found
 
 
 def slow_js(maps: list[np.ndarray], smoothing: float = 0.0, causal: bool = False) -> np.ndarray:

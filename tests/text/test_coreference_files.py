@@ -123,10 +123,11 @@ def test_conll2012(tmp_path, name):
 
 
 def test_heads_of_phrases():
-    from headwise.text.readers.ptb import phrase_head, phrases
+    from headwise.text.readers.ptb import PhraseHeads, phrases
 
     def head(words, tags, bits):
-        return words.split()[phrase_head(0, len(tags.split()), phrases(bits.split(), ["x"] * 9, [0] * 9), tags.split())]
+        head_of = PhraseHeads(phrases(bits.split(), ["x"] * 9, [0] * 9), tags.split())
+        return words.split()[head_of(0, len(tags.split()))]
 
     assert head("the old dog", "DT JJ NN", "(NP* * *)") == "dog"
     assert head("the dog 's tail", "DT NN POS NN", "(NP(NP* * *) *)") == "tail"

@@ -81,7 +81,7 @@ def test_owner_and_dataset_look_like_dataset_and_config(monkeypatch):
 
 def test_rows_without_text(monkeypatch):
     stub(monkeypatch, lambda name, config=None, **_: Dataset([{"image": 3}]))
-    with pytest.raises(InputError, match="row 1: no column names a text; there are image"):
+    with pytest.raises(InputError, match="row 1: the row needs `text` or `words`; it has `image`; name the field"):
         open_corpus("hf:mnist:train")
     stub(monkeypatch, lambda name, config=None, **_: Dataset([{"tokens": ["a", "b"], "ner_tags": [0, 0]}]))
     assert next(iter(open_corpus("hf:ner:train"))).words == ("a", "b")

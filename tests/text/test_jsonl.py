@@ -75,7 +75,7 @@ def test_texts_with_places_of_words(tmp_path):
     [
         ("{broken", "not JSON"),
         ("[1]", "must be a JSON object, not a list"),
-        ({"sentence": "x"}, "needs `text` or `words`; it has `sentence`"),
+        ({"body": "x"}, "needs `text` or `words`; it has `body`; name the field"),
         ({"text": 3}, "`text` must be a text, not a number"),
         ({"text": "  "}, "text is empty"),
         ({"words": []}, "text is empty"),

@@ -19,7 +19,8 @@ from headwise.core.cache import cache_dir
 from headwise.core.errors import InputError, MissingExtraError, ParameterError
 from headwise.text.corpus import Corpus, Notes
 from headwise.text.example import ROOT, Example
-from headwise.text.readers.files import on_disk, reading
+from headwise.text.readers.files import on_disk
+from headwise.text.readers.limits import Limits, Walk, reading
 from headwise.text.readers.rows import example_of_row, json_rows, row_of_example
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ def _head(token: Token, place: dict[int, int]) -> int:
 
 
 def _from_cache(path: Path, corpus: Corpus, notes: Notes) -> Iterator[Example]:
-    for (where, row), given in zip(json_rows(on_disk(path)), corpus.walk(notes), strict=True):
+    for (where, row), given in zip(json_rows(on_disk(path, Walk(Limits.none()))), corpus.walk(notes), strict=True):
         if given.heads is not None:
             notes[ALREADY] += 1
             yield given

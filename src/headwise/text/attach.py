@@ -8,7 +8,7 @@ from dataclasses import replace
 from headwise.core.errors import InputError
 from headwise.text.corpus import Corpus, Notes
 from headwise.text.example import Example
-from headwise.text.readers.entities import tree_head
+from headwise.text.readers.entities import TreeHeads
 
 MARK = ", document "
 LOST = "_"  # a token that a file lost
@@ -63,5 +63,6 @@ def _same_words(ours: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
 def _joined(example: Example, tree: Example) -> Example:
     mentions = example.mentions
     if mentions is not None and tree.heads is not None:
-        mentions = tuple(replace(m, head=tree_head(m.start, m.end, tree.heads)) for m in mentions)
+        head_of = TreeHeads(tree.heads)
+        mentions = tuple(replace(m, head=head_of(m.start, m.end)) for m in mentions)
     return replace(tree, mentions=mentions, **{name: getattr(example, name) for name in KEPT})

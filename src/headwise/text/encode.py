@@ -15,7 +15,7 @@ from torch import Tensor
 from headwise.core.checks import one_of
 from headwise.core.errors import InputError, ModelError
 from headwise.text.example import Example
-from headwise.text.readers.files import reading
+from headwise.text.readers.limits import reading
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase

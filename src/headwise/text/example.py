@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import chain
 
 from headwise.core.errors import InputError
 
 ROOT = -1  # the head of a word that has none
+UNFIT = re.compile("[\ud800-\udfff\0]")  # what cannot be encoded as UTF-8, or ends a text in other languages
 CYCLE = "the tree has a cycle through word {}; mend the HEAD column there."
 
 
@@ -84,6 +87,12 @@ class Example:
             if value is not None and len(value) != count:
                 known = "no" if count is None else count
                 raise InputError(f"{self.where}: `{name}` has {len(value)} entries for {known} words.")
+        written = self._written()
+        if "\0" in written or not (written.isascii() or UNFIT.search(written) is None):
+            raise InputError(
+                f"{self.where}: it holds half of a surrogate pair, or NUL, which is no text; remove it or put U+FFFD "
+                "in its place."
+            )
         if self.heads is not None:
             check_tree(self.heads, self.where)
         stretches = [("mention", m.start, m.end) for m in self.mentions or ()]
@@ -91,6 +100,15 @@ class Example:
         for what, start, end in stretches:
             if not 0 <= start < end <= (count or 0):
                 raise InputError(f"{self.where}: {what} {start}..{end} lies outside the {count or 0} words.")
+
+    def _written(self) -> str:
+        """Everything in it that is text, in one."""
+        single = (part for part in (self.text, self.pair, self.label, self.scheme) if isinstance(part, str))
+        columns = (self.words, self.words_pair, self.relations, self.upos, self.lemmas)
+        marks = [m.entity for m in self.mentions or ()]
+        marks += [name for link in self.frames or () for name in (link.frame, link.element)]
+        features = [text for item in self.features or () if item for pair in item.items() for text in pair]
+        return "".join(chain(single, *(column or () for column in columns), marks, features))
 
     @property
     def where(self) -> str:

@@ -58,6 +58,8 @@ TASKS = (
     KnownTask("text and pair", "text", "pair", "label"),
     KnownTask("text", "text", None, "label"),
     KnownTask("scored text", "text", None, "score", NUMBERS),
+    KnownTask("content", "content", None, "label"),
+    KnownTask("prompt and completion", "prompt", "completion", "label"),
 )
 NAMED = {task.name.lower().replace("-", ""): task for task in TASKS[:10]}
 GLUE = {task.name: task for task in TASKS if task.files}

@@ -10,9 +10,10 @@ from headwise.core.errors import InputError, ParameterError, unknown
 from headwise.text.corpus import Corpus, Notes
 from headwise.text.demo import demo_corpus
 from headwise.text.example import Example
-from headwise.text.readers import BY_ENDING, FORMATS, Format
+from headwise.text.readers import BY_ENDING, FORMATS, Format, checked_options, options_of
 from headwise.text.readers.files import Files, TextFile, endings, plain_name
 from headwise.text.readers.hub import open_hub
+from headwise.text.readers.limits import Limits, Walk, guarded, reading, shown
 from headwise.text.readers.plain import read_txt
 from headwise.text.readers.senteval import is_senteval, read_senteval
 from headwise.text.readers.tsv import is_glue_header, read_tsv
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 HOW = (
-    f"The ending tells the format ({', '.join(BY_ENDING)}, each also .gz, .xz, .bz2 or in a .tar of them), or give "
-    f"format:path with one of {', '.join(FORMATS)}."
+    f"The ending tells the format ({', '.join(BY_ENDING)}, each also .gz, .xz, .bz2, .zst or in a .tar of them), or "
+    f"give format:path with one of {', '.join(FORMATS)}."
 )
 
 
@@ -41,9 +42,9 @@ def open_corpus(
     Parameters
     ----------
     spec : str, Path or Corpus, optional
-        A file whose ending tells its format (`.txt`, `.jsonl`, `.conllu`, `.conll`, `.tsv`, each also compressed or in
-        a tar), `format:path`, `glue:TASK:path`, `hf:dataset/config:split`, a corpus; by default the built-in demo
-        corpus.
+        A file whose ending tells its format (`.txt`, `.jsonl`, `.conllu`, `.conll`, `.tsv`, `.csv`, each also
+        compressed or in a tar), `format:path`, `glue:TASK:path`, `hf:dataset/config:split`, a corpus; by default the
+        built-in demo corpus.
     limit : int, optional
         Only so many examples.
     tokenizer : PreTrainedTokenizerBase, optional
@@ -55,8 +56,9 @@ def open_corpus(
     licence : str, optional
         For provenance.
     options
-        Options of the format's reader, for instance `documents=True` (conllu), `part="tr"` (senteval), `task="MRPC"`
-        (tsv).
+        Options of the format's reader, for instance `text_field="body"` (jsonl, csv, tsv, hf), `split="lines"` (txt),
+        `documents=True` (conllu), `part="tr"` (senteval), `task="MRPC"` (tsv); and, for every format, the limits of
+        `headwise.text.readers.limits.Limits` by their names, for instance `max_line=10_000_000`.
 
     The first example is read at once, so that a file that cannot be read fails here.
 
@@ -72,7 +74,12 @@ def open_corpus(
         return (demo_corpus() if spec is None else spec).limit(limit)
     from_hub = isinstance(spec, str) and spec.startswith("hf:")
     common = {"tokenizer": tokenizer, "max_tokens": max_tokens}
-    corpus = open_hub(str(spec), **options) if from_hub else _open_path(spec, common, options)
+    limits, options = Limits.among(options)
+    if from_hub:
+        corpus = open_hub(str(spec), limits, **checked_options("hf", options_of(open_hub), options))
+    else:
+        with reading(shown(spec), "the corpus cannot be opened"):  # paths that the system refuses
+            corpus = _open_path(spec, common, options, limits)
     corpus.name = name or corpus.name
     corpus.licence = licence or corpus.licence
     corpus = corpus.limit(limit)
@@ -80,7 +87,7 @@ def open_corpus(
     return corpus
 
 
-def _open_path(spec: str | Path, common: dict[str, Any], options: dict[str, Any]) -> Corpus:
+def _open_path(spec: str | Path, common: dict[str, Any], options: dict[str, Any], limits: Limits) -> Corpus:
     format_name, path = parse_spec(spec, options)
     if not path.exists():
         raise InputError(f"There is no file '{path}'; check the path.")
@@ -90,12 +97,11 @@ def _open_path(spec: str | Path, common: dict[str, Any], options: dict[str, Any]
             raise InputError(f"'{path}' is a folder; name a file, or give format:folder with one of {known}.")
         format_name = format_by_ending(path)
     chosen = SNIFFED_TXT if format_name == "txt" else FORMATS[format_name]
-    chosen.check_options(options)
-    options = {**{key: value for key, value in common.items() if key in chosen.options}, **options}
-    files = Files(path, chosen.members)
+    options = {**{key: value for key, value in common.items() if key in chosen.options}, **chosen.checked(options)}
 
     def stream(notes: Notes) -> Iterator[Example]:
-        return chosen.read(files, notes, **options)
+        walk = Walk(limits, notes)
+        return guarded(chosen.read(Files(path, chosen.members, walk), notes, **options), walk, chosen.about)
 
     return Corpus(plain_name(path.name), stream, description=chosen.about)
 
@@ -146,12 +152,19 @@ def _by_name(name: str) -> str | None:
 
 
 def _read_by_first_line(
-    files: Iterable[TextFile], notes: Notes, *, part: str | None = None, task: str | None = None
+    files: Iterable[TextFile],
+    notes: Notes,
+    *,
+    part: str | None = None,
+    task: str | None = None,
+    split: str | None = None,
 ) -> Iterator[Example]:
     """A `.txt` file: SentEval's and MRPC's are known by their first line, all else is prose."""
     for file in files:
         first, file = file.first_line(lambda line: bool(line.strip()))
-        if is_senteval(first):
+        if split is not None:
+            yield from read_txt([file], notes, split=split)
+        elif is_senteval(first):
             yield from read_senteval([file], notes, part=part)
         elif is_glue_header(first) or task is not None:
             yield from read_tsv([file], notes, task=task)

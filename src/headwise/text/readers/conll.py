@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 
 from headwise.core.errors import InputError
@@ -11,10 +10,10 @@ from headwise.text.corpus import Notes
 from headwise.text.example import Example, Mention
 from headwise.text.readers.entities import bracketed, in_order
 from headwise.text.readers.files import TextFile
-from headwise.text.readers.ptb import number_of, phrase_head, phrases, upos_of
+from headwise.text.readers.limits import Limits
+from headwise.text.readers.ptb import PhraseHeads, number_of, phrases, upos_of
 
-BEGIN = re.compile(r"#\s*begin document\s*(?:\((?P<id>.*)\))?(?P<bare>[^;()]*)(?:;\s*part\s+(?P<part>\S+))?\s*$")
-END = re.compile(r"#\s*end document\b.*")
+BEGIN, END = "begin document", "end document"
 EMPTY = "_"
 TOO_FEW = 12  # columns of a CoNLL-2012 row: eleven fixed ones and the coreference column
 
@@ -22,15 +21,19 @@ TOO_FEW = 12  # columns of a CoNLL-2012 row: eleven fixed ones and the coreferen
 class _Document:
     """The rows of one document while it is read."""
 
-    def __init__(self, name: str, where: str) -> None:
-        self.name, self.where = name, where
+    def __init__(self, name: str, where: str, limits: Limits) -> None:
+        self.name, self.where, self.limits = name, where, limits
+        self.held = 0
         self.rows: list[list[str]] = []
         self.places: list[str] = []
         self.sentences: list[int] = []
         self.sentence = 0
 
-    def add(self, row: list[str], where: str) -> None:
+    def add(self, row: list[str], where: str, length: int) -> None:
         self.rows.append(row)
+        self.held += length
+        self.limits.check_words(len(self.rows), where)
+        self.limits.check_whole(self.held, where)
         self.places.append(where)
         self.sentences.append(self.sentence)
 
@@ -49,15 +52,17 @@ class _Document:
 
 def _documents(file: TextFile, split_tabs: bool) -> Iterator[_Document]:
     current: _Document | None = None
+    limits = file.walk.limits
     for number, line in file.lines():
-        begin = BEGIN.match(line)
-        if begin or END.match(line):
+        order = line[1:].lstrip() if line.startswith("#") else ""
+        begins = order.startswith(BEGIN)
+        if begins or order.startswith(END):
             if current is not None and current.rows:
                 yield current
             current = None
-            if begin:
-                name = begin["id"] or begin["bare"].strip() or file.stem
-                current = _Document(f"{name} part {begin['part']}" if begin["part"] else name, file.where(number))
+            if begins:
+                name = _document_name(order.removeprefix(BEGIN)) or file.stem
+                current = _Document(name, file.where(number), limits)
         elif not line.strip():
             if current is not None:
                 current.end_sentence()
@@ -65,10 +70,25 @@ def _documents(file: TextFile, split_tabs: bool) -> Iterator[_Document]:
             continue
         else:
             if current is None:
-                current = _Document(file.stem, file.where(number))
-            current.add(line.split("\t") if split_tabs else line.split(), file.where(number))
+                current = _Document(file.stem, file.where(number), limits)
+            current.add(line.split("\t") if split_tabs else line.split(), file.where(number), len(line))
     if current is not None and current.rows:
         yield current
+
+
+def _document_name(rest: str) -> str:
+    """What stands behind `# begin document`: `(name); part 000`, `(name)` or `name`.
+
+    >>> _document_name(" (bc/cctv/00/cctv_0000); part 001"), _document_name(" GUM_bio ")
+    ('bc/cctv/00/cctv_0000 part 001', 'GUM_bio')
+    """
+    rest = rest.strip()
+    before, mark, part = rest.rpartition(";")
+    number = part.split()[1:] if mark and part.split()[:1] == ["part"] else []
+    if len(number) == 1:
+        rest = before.strip()
+    name = rest[1:-1] if rest.startswith("(") and rest.endswith(")") else rest
+    return f"{name} part {number[0]}" if len(number) == 1 else name
 
 
 def read_ontogum(files: Iterable[TextFile], notes: Notes) -> Iterator[Example]:
@@ -83,7 +103,7 @@ def read_ontogum(files: Iterable[TextFile], notes: Notes) -> Iterator[Example]:
                 if not row[1]:  # OntoGUM's own files lost the token `|`
                     row[1] = EMPTY
                     notes["empty tokens, read as _"] += 1
-            mentions = [Mention(m.start, m.end, m.entity) for m in bracketed(document.marks(2))]
+            mentions = [Mention(m.start, m.end, m.entity) for m in bracketed(document.marks(2), document.limits)]
             yield Example(
                 words=tuple(row[1] for row in document.rows),
                 sentences=tuple(document.sentences) if document.sentences[-1] > 0 else None,
@@ -101,10 +121,11 @@ def read_conll2012(files: Iterable[TextFile], notes: Notes) -> Iterator[Example]
                 if len(row) < TOO_FEW:
                     raise InputError(f"{where}: the row has {len(row)} columns; CoNLL-2012 has at least {TOO_FEW}.")
             tags = [row[4] for row in document.rows]
-            nested = phrases([row[5] for row in document.rows], document.places, document.sentences)
+            bits = [row[5] for row in document.rows]
+            head_of = PhraseHeads(phrases(bits, document.places, document.sentences, document.limits), tags)
             mentions = [
-                Mention(m.start, m.end, m.entity, phrase_head(m.start, m.end, nested, tags))
-                for m in bracketed(document.marks(-1))
+                Mention(m.start, m.end, m.entity, head_of(m.start, m.end))
+                for m in bracketed(document.marks(-1), document.limits)
             ]
             known_tags = any(tag not in ("-", "_", "*", "XX") for tag in tags)
             yield Example(

@@ -13,6 +13,7 @@ from headwise.text.corpus import Notes
 from headwise.text.example import CYCLE, ROOT, Example, word_in_cycle
 from headwise.text.readers.entities import EntityMarks
 from headwise.text.readers.files import TextFile
+from headwise.text.readers.limits import shown, whole_number
 from headwise.text.readers.rows import features_of
 
 Value = TypeVar("Value")
@@ -25,6 +26,7 @@ class Sentence:
     """The words of one sentence as they stand in the file; multiword tokens and empty nodes are no words."""
 
     line: int = 0
+    size: int = 0  # characters
     comments: list[str] = field(default_factory=list)
     rows: list[list[str]] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)  # of each row
@@ -46,11 +48,12 @@ class Sentence:
             return None
         heads = []
         for head, line in zip(given, map(file.where, self.lines), strict=True):
-            if not head.isdecimal():
-                raise InputError(f"{line}: HEAD is '{head}' where a number from 0 to {len(given)} is needed.")
-            if int(head) > len(given):
-                raise InputError(f"{line}: HEAD is {head}, but the sentence has {len(given)} words.")
-            heads.append(int(head) - 1)
+            above = whole_number(head)
+            if above is None:
+                raise InputError(f"{line}: HEAD is '{shown(head)}' where a number from 0 to {len(given)} is needed.")
+            if above > len(given):
+                raise InputError(f"{line}: HEAD is {above}, but the sentence has {len(given)} words.")
+            heads.append(above - 1)
         looped = word_in_cycle(heads)
         if looped is not None:
             raise InputError(f"{file.where(self.lines[looped])}: {CYCLE.format(looped + 1)}")
@@ -67,12 +70,13 @@ class Sentence:
     def surface(self) -> tuple[str, tuple[tuple[int, int], ...]]:
         """The text, put together by SpaceAfter, and each word's place in it. Words fused into one token whose form is
         not just theirs all get its whole place."""
-        text, spans = "", list[tuple[int, int]]()
+        text, spans = list[str](), list[tuple[int, int]]()
+        start = 0
         fused = {first: (last, form, space) for first, last, form, space in self.fused}
         word = 0
         while word < len(self.rows):
             last, form, space = fused.get(word, (word, self.rows[word][FORM], spaced(self.rows[word][MISC])))
-            start, end = len(text), len(text) + len(form)
+            end = start + len(form)
             parts = [row[FORM] for row in self.rows[word : last + 1]]
             if "".join(parts) == form:
                 for part in parts:
@@ -80,9 +84,10 @@ class Sentence:
                     start += len(part)
             else:
                 spans.extend((start, end) for _ in parts)
-            text += form + (" " if space else "")
+            text.append(form + " " * space)
+            start = end + space
             word = last + 1
-        return text.rstrip(" "), tuple(spans)
+        return "".join(text).rstrip(" "), tuple(spans)
 
 
 def spaced(misc: str) -> bool:
@@ -90,23 +95,28 @@ def spaced(misc: str) -> bool:
     return "SpaceAfter=No" not in misc.split("|")
 
 
-_ID = re.compile(r"(\d+)(?:([-.])(\d+))?")
+_ID = re.compile(r"(\d{1,9})(?:([-.])(\d{1,9}))?")
 
 
 def sentences_of(file: TextFile) -> Iterator[Sentence]:
     """The sentences of a CoNLL-U file, each row checked for its ten columns and its number."""
     current = Sentence()
+    limits = file.walk.limits
     for number, line in file.lines():
         if not line.strip():
             if current.rows:
                 yield current
                 current = Sentence()
             continue
+        current.size += len(line)
+        limits.check_whole(current.size, file.where(number))
         current.line = current.line or number
         if line.startswith("#"):
             current.comments.append(line[1:].strip())
+            limits.check_words(len(current.comments), file.where(number))
         else:
             _add_row(current, line.split("\t"), number, file.where(number))
+            limits.check_words(len(current.rows) + len(current.fused), file.where(number))
     if current.rows:
         yield current
 
@@ -116,7 +126,7 @@ def _add_row(sentence: Sentence, row: list[str], number: int, where: str) -> Non
         raise InputError(f"{where}: the row has {len(row)} columns separated by tabs; CoNLL-U has {COLUMNS}.")
     match = _ID.fullmatch(row[0])
     if match is None:
-        raise InputError(f"{where}: ID is '{row[0]}', which is no word number.")
+        raise InputError(f"{where}: ID is '{shown(row[0])}', which is no word number.")
     first, kind, second = match.groups()
     if not row[FORM]:
         raise InputError(f"{where}: FORM is empty.")
@@ -164,14 +174,18 @@ def read_conllu(
             continue
         held: list[Sentence] = []
         marks: EntityMarks | None = None
+        words, size = 0, 0
         for sentence in sentences_of(file):
             if held and (sentence.comment("newdoc") is not None or sentence.comment("newdoc id") is not None):
                 yield _document(held, file, marks, notes, text=text, skip_links=skip_links)
-                held = []
+                held, words, size = [], 0, 0
             declared = sentence.comment("global.Entity")
             if declared is not None and entities:
                 marks = EntityMarks(declared)
             held.append(sentence)
+            words, size = words + len(sentence.rows), size + sentence.size
+            file.walk.limits.check_words(words, file.where(sentence.line))
+            file.walk.limits.check_whole(size, file.where(sentence.line))
         if held:
             yield _document(held, file, marks, notes, text=text, skip_links=skip_links)
 
@@ -197,7 +211,7 @@ def _document(
     if marks is None:
         return example
     rows = ((row[MISC], file.where(line)) for part in held for row, line in zip(part.rows, part.lines, strict=True))
-    return replace(example, mentions=marks.mentions(rows, example.heads, notes, skip_links))
+    return replace(example, mentions=marks.mentions(rows, example.heads, notes, skip_links, file.walk.limits))
 
 
 def _example(parts: list[Sentence], file: TextFile, *, text: bool, document: str = "") -> Example:
@@ -208,14 +222,15 @@ def _example(parts: list[Sentence], file: TextFile, *, text: bool, document: str
     pairs = zip(trees, starts, strict=False)  # the last start is the end
     shifted = [tree and tuple(h if h == ROOT else h + start for h in tree) for tree, start in pairs]
     features = [part.features() for part in parts]
-    written, spans = "", list[tuple[int, int]]()
+    written, spans = list[str](), list[tuple[int, int]]()
+    start = 0
     for surface, places in (part.surface() for part in parts if text):
-        start = len(written) + 1 if written else 0
-        written = f"{written} {surface}" if written else surface
+        written.append(surface)
         spans.extend((a + start, b + start) for a, b in places)
+        start += len(surface) + 1
     where = file.where(parts[0].line)
     return Example(
-        text=written if text else None,
+        text=" ".join(written) if text else None,
         spans=tuple(spans) if text else None,
         words=tuple(row[FORM] for part in parts for row in part.rows),
         heads=_joined(shifted),

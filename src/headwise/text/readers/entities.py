@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from headwise.core.errors import InputError
 from headwise.text.corpus import Notes
 from headwise.text.example import Mention
+from headwise.text.readers.limits import Limits, shown, whole_number
 
-_MARK = re.compile(r"\((?P<single>[^()|]+)\)|\((?P<open>[^()|]+)|(?P<close>[^()|]+)\)")
+DEFAULT = Limits()
+_PIECE = re.compile(r"[()|]|[^()|]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,37 +26,56 @@ class Bracketed:
     opening: str
 
 
-def bracketed(marks: Iterable[tuple[str, str]]) -> Iterator[Bracketed]:
+def bracketed(marks: Iterable[tuple[str, str]], limits: Limits = DEFAULT) -> Iterator[Bracketed]:
     """The stretches that brackets mark, in the order in which they close.
 
     Parameters
     ----------
     marks : iterable of (str, str)
         For each word, its marks (`""` for none) and where it stands, for messages.
+    limits : Limits, optional
+        The most marks.
 
     An entity may be open several times; the latest opened closes first. A bracket without its partner is refused with
     its line.
     """
     standing: dict[str, list[tuple[int, str, str]]] = defaultdict(list)
-    where = ""
+    count = 0
     for word, (text, where) in enumerate(marks):
-        rest = _MARK.sub("", text).strip("|")
-        if rest:
-            raise InputError(f"{where}: '{text}' is not a list of brackets like (1, 1) or (1).")
-        for match in _MARK.finditer(text):
-            if match["single"] is not None:
-                yield Bracketed(word, word + 1, entity_id(match["single"]), match["single"])
-            elif match["open"] is not None:
-                standing[entity_id(match["open"])].append((word, match["open"], where))
+        for body, opens, closes in _marks_in(text, where):
+            count += 1
+            limits.check_marks(count // 2, where)
+            entity = entity_id(body)
+            if opens and closes:
+                count += 1
+                yield Bracketed(word, word + 1, entity, body)
+            elif opens:
+                standing[entity].append((word, body, where))
+            elif not standing[entity]:
+                raise InputError(f"{where}: the mention of entity {shown(entity)} ends here but begins nowhere.")
             else:
-                entity = entity_id(match["close"])
-                if not standing[entity]:
-                    raise InputError(f"{where}: the mention of entity {entity} ends here but begins nowhere.")
                 start, opening, _ = standing[entity].pop()
                 yield Bracketed(start, word + 1, entity, opening)
     for entity, left in standing.items():
         if left:
-            raise InputError(f"{left[-1][2]}: the mention of entity {entity} begins here but ends nowhere.")
+            raise InputError(f"{left[-1][2]}: the mention of entity {shown(entity)} begins here but ends nowhere.")
+
+
+def _marks_in(text: str, where: str) -> Iterator[tuple[str, bool, bool]]:
+    """The brackets of one word, from left to right: what stands in each, whether it opens, whether it closes."""
+    pieces = _PIECE.findall(text)
+    place = 0
+    while place < len(pieces):
+        if pieces[place] == "|":
+            place += 1
+            continue
+        opens = pieces[place] == "("
+        body, after = (*pieces[place + opens : place + opens + 2], "", "")[:2]
+        closes = after == ")"
+        if body in ("", "(", ")", "|") or not (opens or closes):
+            raise InputError(f"{where}: '{shown(text)}' is not a list of brackets like (1, 1) or (1).")
+        yield body, opens, closes
+        place += opens + 1 + closes
 
 
 def entity_id(body: str) -> str:
@@ -65,8 +86,50 @@ def entity_id(body: str) -> str:
 def tree_head(start: int, end: int, heads: Sequence[int], among: Collection[int] = ()) -> int:
     """The word of a stretch whose own head lies outside it: the first such word, of those preferred where one is
     `among` them."""
-    tops = [word for word in range(start, end) if not start <= heads[word] < end]
-    return next((word for word in tops if word in among), tops[0])
+    return TreeHeads(heads[start:end], start)(start, end, among)
+
+
+class TreeHeads:
+    """The head words of many stretches of one text: a stretch costs the logarithm of the words, not its length.
+
+    Parameters
+    ----------
+    heads : sequence of int
+        The head of each word.
+    first : int, default 0
+        The number of the first word in `heads`.
+    """
+
+    def __init__(self, heads: Sequence[int], first: int = 0) -> None:
+        self.heads, self.first = heads, first
+        self.size = 1 << max(len(heads) - 1, 0).bit_length()
+        inside = len(heads) + first
+        # A tree over the words: node n holds the smallest and the largest head below it, words are the last nodes.
+        self.low = [0] * self.size + [*heads] + [inside] * (self.size - len(heads))
+        self.high = [0] * self.size + [*heads] + [-1] * (self.size - len(heads))
+        for node in range(self.size - 1, 0, -1):
+            self.low[node] = min(self.low[2 * node], self.low[2 * node + 1])
+            self.high[node] = max(self.high[2 * node], self.high[2 * node + 1])
+
+    def __call__(self, start: int, end: int, among: Collection[int] = ()) -> int:
+        """The first word of `start..end` whose head lies outside, of those preferred where one is `among` them."""
+        preferred = (word for word in sorted(among) if start <= word < end)
+        found = next((word for word in preferred if not start <= self.heads[word - self.first] < end), None)
+        return self._top(start, end) if found is None else found
+
+    def _top(self, start: int, end: int) -> int:
+        """Up from the first word until a node to the right holds a head outside, then down to its first such word."""
+        node = self.size + start - self.first
+        while not (self.low[node] < start or self.high[node] >= end):
+            while node & 1:  # a right child: what follows lies beside an ancestor
+                node //= 2
+            if not node:
+                raise ValueError(f"the tree has a cycle within the words {start + 1} to {end}")
+            node += 1
+        while node < self.size:
+            node *= 2
+            node += not (self.low[node] < start or self.high[node] >= end)
+        return node - self.size + self.first
 
 
 class EntityMarks:
@@ -81,6 +144,7 @@ class EntityMarks:
         heads: Sequence[int] | None,
         notes: Notes,
         skip_links: Collection[str] = (),
+        limits: Limits = DEFAULT,
     ) -> tuple[Mention, ...]:
         """The mentions of a document, by their place.
 
@@ -89,16 +153,17 @@ class EntityMarks:
         smallest span.
         """
         marks = ((_entity_of(column), where) for column, where in misc)
+        tops = None if heads is None else TreeHeads(heads)
         found = []
-        for item in bracketed(marks):
+        for item in bracketed(marks, limits):
             if "[" in item.entity:
                 notes["mentions left out: in several parts"] += 1
                 continue
             values = dict(zip(self.fields[1:], item.opening.split("-")[1:], strict=False))
             if values.get("link") in skip_links:
-                notes[f"mentions left out: linked as {values['link']}"] += 1
+                notes[f"mentions left out: linked as {shown(values['link'])}"] += 1
                 continue
-            found.append(Mention(item.start, item.end, item.entity, _head(item, values, heads)))
+            found.append(Mention(item.start, item.end, item.entity, _head(item, values, tops)))
         return in_order(found)
 
 
@@ -111,15 +176,15 @@ def _entity_of(misc: str) -> str:
     return next((part.removeprefix("Entity=") for part in misc.split("|") if part.startswith("Entity=")), "")
 
 
-def _head(item: Bracketed, values: dict[str, str], heads: Sequence[int] | None) -> int | None:
+def _head(item: Bracketed, values: dict[str, str], tops: TreeHeads | None) -> int | None:
     def places(name: str) -> list[int]:
-        numbers = [int(n) for n in values.get(name, "").split(",") if n.isdecimal()]
-        return [item.start + n - 1 for n in numbers if 1 <= n <= item.end - item.start]
+        numbers = map(whole_number, values.get(name, "").split(","))
+        return [item.start + n - 1 for n in numbers if n is not None and 1 <= n <= item.end - item.start]
 
     named = places("head")
     if named:
         return named[0]
     smallest = places("minspan")
-    if heads is not None:
-        return tree_head(item.start, item.end, heads, smallest)
+    if tops is not None:
+        return tops(item.start, item.end, smallest)
     return smallest[0] if smallest else None

@@ -3,69 +3,26 @@ error."""
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import io
-import lzma
+import os
+import stat
 import tarfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO
 
-from headwise.core.errors import HeadwiseError, InputError
+from headwise.core.errors import InputError
+from headwise.text.readers.archive import members
+from headwise.text.readers.limits import Walk, reading, shown
+from headwise.text.readers.packed import ARCHIVE_SHORT, endings, unpacked
 
-COMPRESSIONS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
-ARCHIVE_SHORT = {".tgz": ".tar.gz", ".txz": ".tar.xz", ".tbz2": ".tar.bz2"}
-BROKEN = (EOFError, lzma.LZMAError, zlib.error, OSError, tarfile.TarError)  # gzip.BadGzipFile is an OSError
 DAMAGED = "; it may be cut off, damaged or not what its ending says"
-
-
-@contextmanager
-def reading(
-    where: str | Callable[[], str], problem: str, kinds: tuple[type[Exception], ...] = (Exception,), advice: str = ""
-) -> Iterator[None]:
-    """What parsers and decoders raise, as one sentence of headwise's own: where, what is wrong, what was said, what to
-    do.
-
-    Parameters
-    ----------
-    where : str or callable
-        File and line; a function where the line moves on meanwhile.
-    problem : str
-        What is wrong with what stands there.
-    kinds : tuple of exception types, default all
-        Errors that mean it. Errors of headwise pass as they are.
-    advice : str, optional
-        What ends the sentence, from its semicolon on.
-    """
-    try:
-        yield
-    except HeadwiseError:
-        raise
-    except kinds as error:
-        said = " ".join(str(error).split())[:200]
-        place = where if isinstance(where, str) else where()
-        raise InputError(f"{place}: {problem} ({type(error).__name__}: {said}){advice}.") from error
-
-
-def endings(name: str) -> tuple[str, str]:
-    """The ending of a file name that tells its format, and the one that tells its compression.
-
-    >>> endings("x.tsv.gz")
-    ('.tsv', '.gz')
-    """
-    path = PurePosixPath(name)
-    last = path.suffix.lower()
-    if last in ARCHIVE_SHORT:
-        last = ARCHIVE_SHORT[last]
-        return ".tar", last.removeprefix(".tar")
-    if last in COMPRESSIONS:
-        return PurePosixPath(path.stem).suffix.lower(), last
-    return last, ""
+LOOKED_AT = 100_000  # lines that may come before the first that tells the format
+WAITS: int | None = getattr(os, "O_NONBLOCK", None)  # opening a pipe would wait for its writer
+NUL = "lines with NUL characters, read as U+FFFD"
 
 
 def plain_name(name: str) -> str:
@@ -73,23 +30,24 @@ def plain_name(name: str) -> str:
     base = PurePosixPath(name.replace("\\", "/")).name
     ending, compression = endings(base)
     if PurePosixPath(base).suffix.lower() in ARCHIVE_SHORT:
-        return PurePosixPath(base).stem
+        return shown(PurePosixPath(base).stem, 255)
     for part in (compression, ending):
         if part and base.lower().endswith(part):
             base = base[: -len(part)]
-    return base
+    return shown(base, 255)  # a name may hold bytes that are no text
 
 
 @dataclass(frozen=True)
 class TextFile:
     """One file of lines, and the one place where lines are read.
 
-    `label` is what messages call it. `begun` is set where reading has begun already: all lines from the first on, to be
-    read once.
+    `label` is what messages call it; `walk` holds the limits. `begun` is set where reading has begun already: all lines
+    from the first on, to be read once.
     """
 
     label: str
     open: Callable[[], IO[bytes]]
+    walk: Walk = field(default_factory=Walk)
     begun: Iterator[tuple[int, str]] | None = None
 
     @property
@@ -110,40 +68,70 @@ class TextFile:
         """Lines that are not blank, each with its place for messages."""
         return ((self.where(number), line) for number, line in self.lines() if line.strip())
 
+    def look(self, wanted: Callable[[str], bool], most: int = LOOKED_AT) -> tuple[str | None, TextFile]:
+        """The first line that is wanted (None where none of the first `most` is), and the file from its start: a member
+        of an archive cannot be opened twice."""
+        line, file, _ = self._look(wanted, most)
+        return line, file
+
     def first_line(self, wanted: Callable[[str], bool]) -> tuple[str, TextFile]:
-        """The first line that is wanted ("" for none), and the file from its start: a member of an archive cannot be
-        opened twice."""
+        """The first line that is wanted ("" for none in the whole file), and the file from its start."""
+        line, file, more = self._look(wanted, LOOKED_AT)
+        if line is None and more:
+            raise InputError(f"{self.where(self.walk.line)}: no line so far is a row; check the format of the file.")
+        return line or "", file
+
+    def _look(self, wanted: Callable[[str], bool], most: int) -> tuple[str | None, TextFile, bool]:
         lines = self.lines()
         seen: list[tuple[int, str]] = []
+        found, held = None, 0
         for number, line in lines:
             seen.append((number, line))
+            held += len(line)
             if wanted(line):
-                return line, replace(self, begun=chain(seen, lines))
-        return "", replace(self, begun=iter(seen))
+                found = line
+                break
+            if len(seen) >= most or held > self.walk.limits.max_whole:
+                return None, replace(self, begun=chain(seen, lines)), True
+        return found, replace(self, begun=chain(seen, lines)), False
 
     def read(self) -> bytes:
         """The whole content, for formats that cannot be read by lines."""
-        with reading(self.label, "the file cannot be read", BROKEN, DAMAGED), self.open() as handle:
-            return handle.read()
+        limits = self.walk.limits
+        self.walk.label, self.walk.line = self.label, 0
+        with reading(self.label, "the file cannot be read", advice=DAMAGED), self.open() as handle:
+            content = handle.read(limits.max_whole + 1)
+        if len(content) > limits.max_whole:
+            limits.refuse(self.label, "a file of more than {} bytes that must be held whole", "max_whole")
+        return content
 
     def _lines(self) -> Iterator[tuple[int, str]]:
-        number = 0
+        walk, longest = self.walk, self.walk.limits.max_line
+        walk.label, walk.line = self.label, 0
 
         def place() -> str:
-            return self.where(number + 1) if number else self.label
+            return self.where(walk.line + 1) if walk.line else self.label
 
-        with reading(place, "the file cannot be read", BROKEN, DAMAGED), self.open() as handle:
-            for number, raw in enumerate(handle, 1):
+        with reading(place, "the file cannot be read", advice=DAMAGED), self.open() as handle:
+            # At most two bytes more than a line may have, for its end.
+            for number, raw in enumerate(iter(partial(handle.readline, longest + 2), b""), 1):
                 if number == 1:
                     raw = raw.removeprefix(b"\xef\xbb\xbf")
+                raw = raw.removesuffix(b"\n").removesuffix(b"\r")
+                walk.line = number
+                if len(raw) > longest:
+                    walk.limits.refuse(self.where(number), "a line of more than {} bytes", "max_line")
+                if b"\0" in raw:
+                    walk.notes[NUL] += 1
+                    raw = raw.replace(b"\0", "\ufffd".encode())
                 try:
                     line = raw.decode("utf-8")
                 except UnicodeDecodeError as error:
                     raise InputError(
                         f"{self.where(number)}: byte {error.start + 1} of the line is not UTF-8 "
                         f"(0x{raw[error.start]:02x}); save the file as UTF-8."
-                    ) from None
-                yield number, line.rstrip("\n").removesuffix("\r")
+                    ) from error
+                yield number, line
 
 
 class Files:
@@ -156,11 +144,15 @@ class Files:
         A file, an archive (`.tar`, `.tar.gz`, `.tar.xz`, ...), or a folder.
     wanted : sequence of str
         Name endings of the members of an archive or folder that are read, each also compressed.
+    walk : Walk, optional
+        The limits, and where notes are counted.
     """
 
-    def __init__(self, path: Path, wanted: Sequence[str]) -> None:
+    def __init__(self, path: Path, wanted: Sequence[str], walk: Walk | None = None) -> None:
         self.path = path
         self.wanted = tuple(wanted)
+        self.walk = walk if walk is not None else Walk()
+        self.label = self.walk.label = shown(path, 1000)
 
     def __iter__(self) -> Iterator[TextFile]:
         if self.path.is_dir():
@@ -168,18 +160,17 @@ class Files:
             if not found:
                 raise InputError(f"The folder '{self.path}' holds no file that ends in {', '.join(self.wanted)}.")
             for path in found:
-                yield on_disk(path)
+                yield on_disk(path, self.walk)
         elif endings(self.path.name)[0] == ".tar":
             yield from self._members()
         else:
-            yield on_disk(self.path)
+            yield on_disk(self.path, self.walk)
 
     def member_names(self) -> Iterator[str]:
         """The names of an archive's members, in its order."""
         with self._archive() as archive:
-            for member in archive:
-                if member.isfile():
-                    yield member.name
+            for _, member in archive:
+                yield member.name
 
     def _fits(self, name: str) -> bool:
         if PurePosixPath(name).name.startswith("."):
@@ -189,49 +180,45 @@ class Files:
 
     def _members(self) -> Iterator[TextFile]:
         found = False
+        packed_already = bool(endings(self.path.name)[1])
         with self._archive() as archive:
-            for member in archive:
-                if not member.isfile() or not self._fits(member.name):
+            for tar, member in archive:
+                if not self._fits(member.name):
                     continue
                 found = True
-                yield TextFile(f"{self.path}!{member.name}", _member_opener(archive, member))
+                label = f"{self.label}!{shown(member.name, 1000)}"
+                yield TextFile(label, partial(_open_member, tar, member, self.walk, label, packed_already), self.walk)
         if not found:
             raise InputError(f"The archive '{self.path}' holds no file that ends in {', '.join(self.wanted)}.")
 
     @contextmanager
-    def _archive(self) -> Iterator[tarfile.TarFile]:
-        # Stream mode: members come in order and the archive is decompressed once, whatever its size.
-        broken = reading(str(self.path), "the archive cannot be read", BROKEN, "; it may be cut off or damaged")
-        with broken, on_disk(self.path).open() as raw, tarfile.open(fileobj=raw, mode="r|") as archive:
-            yield archive
+    def _archive(self) -> Iterator[Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]]:
+        # Front to back: members come in order and the archive is decompressed once, whatever its size.
+        advice = "; it may be cut off or damaged"
+        broken = reading(self.label, "the archive cannot be read to its end", advice=advice)
+        with broken, on_disk(self.path, self.walk).open() as raw:
+            yield members(raw)
 
 
-def on_disk(path: Path) -> TextFile:
+def on_disk(path: Path, walk: Walk | None = None) -> TextFile:
     """A file of the file system, decompressed as its ending says."""
-    return TextFile(str(path), lambda: _decompressed(path.name, path.open("rb")))
+    walk = walk if walk is not None else Walk()
+    label = shown(path, 1000)
+    return TextFile(label, lambda: unpacked(path.name, _open_file(path), walk, label), walk)
 
 
-def _member_opener(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Callable[[], IO[bytes]]:
-    def open_member() -> IO[bytes]:
-        handle = archive.extractfile(member)
-        assert handle is not None  # only plain files are asked for
-        return _decompressed(member.name, handle)
-
-    return open_member
-
-
-def _decompressed(name: str, handle: IO[bytes]) -> IO[bytes]:
-    compression = endings(name)[1]
-    return _Both(COMPRESSIONS[compression](handle, "rb"), handle) if compression else handle
+def _open_file(path: Path) -> IO[bytes]:
+    """A plain file; a pipe or a device, which may never end and cannot be read twice, is refused without waiting."""
+    handle = path.open("rb") if WAITS is None else os.fdopen(os.open(path, os.O_RDONLY | WAITS), "rb")
+    if not stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
+        handle.close()
+        raise InputError(f"'{shown(path, 1000)}' is no file but a pipe or device; save its content to a file first.")
+    return handle
 
 
-class _Both(io.BufferedReader):
-    """A decompressed stream that closes the file below it too."""
-
-    def __init__(self, unpacked: Any, below: IO[bytes]) -> None:
-        super().__init__(unpacked, buffer_size=1 << 16)
-        self._below = below
-
-    def close(self) -> None:
-        super().close()
-        self._below.close()
+def _open_member(
+    archive: tarfile.TarFile, member: tarfile.TarInfo, walk: Walk, label: str, packed_already: bool
+) -> IO[bytes]:
+    handle = archive.extractfile(member)
+    assert handle is not None  # only plain files are asked for
+    return unpacked(member.name, handle, walk, label, packed_already)

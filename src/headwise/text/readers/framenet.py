@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from headwise.core.checks import one_of
 from headwise.core.errors import InputError
 from headwise.text.corpus import Notes
 from headwise.text.example import Example, FrameLink
-from headwise.text.readers.files import Files, on_disk, reading
+from headwise.text.readers.files import Files, on_disk
+from headwise.text.readers.limits import Walk, reading, shown, whole_number
 from headwise.text.readers.rows import json_rows
 
 SPACE = "{http://framenet.icsi.berkeley.edu}"
@@ -22,7 +24,6 @@ BESIDE = ("frames.json.gz", "frames.json.xz", "frames.json")
 UNKNOWN_CORE = "frame elements of unknown core type, taken as core"
 
 CharSpan = tuple[int, int]
-MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError)  # what unpacking rows of another shape raises
 
 
 class CoreTypes:
@@ -32,27 +33,27 @@ class CoreTypes:
         self.by_frame = by_frame
 
     @classmethod
-    def beside(cls, path: Path) -> CoreTypes:
+    def beside(cls, path: Path, walk: Walk) -> CoreTypes:
         """From `frames.json` (or `.gz`, `.xz`) in the folder of the exemplars; empty where there is none."""
         folder = path if path.is_dir() else path.parent
         found = next((folder / name for name in BESIDE if (folder / name).is_file()), None)
-        return cls({}) if found is None else cls.from_json(found)
+        return cls({}) if found is None else cls.from_json(found, walk)
 
     @classmethod
-    def from_json(cls, path: Path) -> CoreTypes:
+    def from_json(cls, path: Path, walk: Walk) -> CoreTypes:
         """From `{frame: {"fe": {element: core type}}}`."""
         if not path.is_file():
             raise InputError(f"There is no file '{path}' with the frames' core types; check `frames`.")
-        with reading(str(path), "not a table of frames with their elements' core types", MALFORMED):
-            frames = json.loads(on_disk(path).read())
+        with reading(str(path), "not a table of frames with their elements' core types"):
+            frames = json.loads(on_disk(path, walk).read())
             return cls({frame: dict(entry["fe"]) for frame, entry in frames.items()})
 
     @classmethod
-    def from_xml(cls, folder: Path) -> CoreTypes:
+    def from_xml(cls, folder: Path, walk: Walk) -> CoreTypes:
         """From FrameNet's `frame/*.xml`."""
         by_frame = {}
         for path in sorted(folder.glob("*.xml")):
-            root = _parse(path)
+            root = _parse(path, walk)
             by_frame[root.get("name", path.stem)] = {
                 fe.get("name", ""): fe.get("coreType", "") for fe in root.iter(f"{SPACE}FE")
             }
@@ -87,43 +88,46 @@ def read_framenet(
     """
     one_of("bad_spans", bad_spans, ("error", "skip"))
     folder = _xml_folder(files.path)
-    rows = _xml_rows(folder) if folder is not None else (row for file in files for row in json_rows(file))
+    rows = _xml_rows(folder, files.walk) if folder is not None else (row for file in files for row in json_rows(file))
     if frames is not None:
-        core = CoreTypes.from_json(Path(frames))
+        core = CoreTypes.from_json(Path(frames), files.walk)
     elif folder is not None:
-        core = CoreTypes.from_xml(folder / "frame")
+        core = CoreTypes.from_xml(folder / "frame", files.walk)
     else:
-        core = CoreTypes.beside(files.path)
+        core = CoreTypes.beside(files.path, files.walk)
     for where, row in rows:
         try:
-            yield exemplar(row, where, core, notes)
+            yield exemplar(row, where, core, files.walk)
         except InputError:
             if bad_spans == "error":
                 raise
             notes["exemplars left out: a span lies outside the text"] += 1
 
 
-def exemplar(row: Mapping[str, Any], where: str, core: CoreTypes, notes: Notes) -> Example:
+def exemplar(row: Mapping[str, Any], where: str, core: CoreTypes, walk: Walk) -> Example:
     """One exemplar `{frame, text, target: [[start, end]], fe: [[element, start, end], [element, null, null, kind]]}`,
     in characters, end exclusive."""
-    with reading(where, "not a FrameNet exemplar", MALFORMED, "; it needs `frame`, `text`, `target` and `fe`"):
+    with reading(where, "not a FrameNet exemplar", advice="; it needs `frame`, `text`, `target` and `fe`"):
         frame, text = str(row["frame"]), row["text"]
         targets = [(_whole(start), _whole(end)) for start, end in row["target"]]
         elements = [(str(fe[0]), (_whole(fe[1]), _whole(fe[2]))) for fe in row["fe"] if fe[1] is not None]
         places = [match.span() for match in re.finditer(r"\S+", text)]
+    notes = walk.notes
     if not places:
         raise InputError(f"{where}: the sentence is empty.")
     outside = f"lies outside the text of {len(text)} characters"
     inside = [words for words in (_words_at(span, places, len(text)) for span in targets) if words is not None]
     if not inside:
-        raise InputError(f"{where}: the target of {frame} at characters {targets} {outside}.")
+        raise InputError(f"{where}: the target of {shown(frame)} at characters {shown(targets)} {outside}.")
     if len(inside) < len(targets):
         notes["parts of targets left out: outside the text"] += len(targets) - len(inside)
+    walk.limits.check_marks(len(inside) * len(elements), where)
     links = []
     for element, span in elements:
         words = _words_at(span, places, len(text))
         if words is None:
-            raise InputError(f"{where}: the element {element} of {frame} at characters {span[0]}..{span[1]} {outside}.")
+            at = shown(f"{span[0]}..{span[1]}")
+            raise InputError(f"{where}: the element {shown(element)} of {shown(frame)} at characters {at} {outside}.")
         is_core = core.is_core(frame, element, notes)
         links += [FrameLink(frame, element, target, words, is_core) for target in inside]
     return Example(words=tuple(text[a:b] for a, b in places), frames=tuple(links), origin=where)
@@ -134,13 +138,14 @@ def _words_at(span: CharSpan, places: list[CharSpan], length: int) -> tuple[int,
     start, end = span
     if not 0 <= start < end <= length:
         return None
-    touched = [index for index, (a, b) in enumerate(places) if a < end and b > start]
-    return (touched[0], touched[-1] + 1) if touched else None
+    first = bisect_right(places, start, key=lambda place: place[1])  # words come one after another
+    last = bisect_left(places, end, key=lambda place: place[0])
+    return (first, last) if first < last else None
 
 
 def _whole(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{value!r} is no character position")
+        raise TypeError(f"{shown(repr(value))} is no character position")
     return value
 
 
@@ -154,16 +159,16 @@ def _xml_folder(path: Path) -> Path | None:
     return None
 
 
-def _xml_rows(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _xml_rows(folder: Path, walk: Walk) -> Iterator[tuple[str, dict[str, Any]]]:
     """The annotated sentences of `lu/*.xml`; FrameNet counts the end of a span inclusively."""
     found = False
     for path in sorted((folder / "lu").glob("*.xml"), key=_natural):
-        root = _parse(path)
+        root = _parse(path, walk)
         found = True
         for sentence in root.iter(f"{SPACE}sentence"):
             text = sentence.findtext(f"{SPACE}text") or ""
-            where = f"{path}, sentence {sentence.get('ID', '?')}"
-            for annotation in sentence.iter(f"{SPACE}annotationSet"):
+            where = f"{shown(path, 1000)}, sentence {shown(sentence.get('ID', '?'))}"
+            for annotation in sentence.findall(f"{SPACE}annotationSet"):  # not `iter`: they are not within each other
                 targets, elements = _layers(annotation, where)
                 if targets:
                     yield where, {"frame": root.get("frame", ""), "text": text, "target": targets, "fe": elements}
@@ -176,29 +181,50 @@ def _xml_rows(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def _layers(annotation: ElementTree.Element, where: str) -> tuple[list[CharSpan], list[tuple[str, int, int]]]:
     targets: list[CharSpan] = []
     elements: list[tuple[str, int, int]] = []
-    for layer in annotation.iter(f"{SPACE}layer"):
+    for layer in annotation.findall(f"{SPACE}layer"):
         name = layer.get("name")
         if name not in ("Target", "FE") or layer.get("rank", "1") != "1":
             continue
-        for label in layer.iter(f"{SPACE}label"):
+        for label in layer.findall(f"{SPACE}label"):
             if label.get("start") is None:  # a null instantiation
                 continue
-            try:
-                span = int(label.get("start", "")), int(label.get("end", "")) + 1
-            except ValueError:
-                raise InputError(f"{where}: a label of the layer {name} has no whole number as start or end.") from None
+            start, end = whole_number(label.get("start", "")), whole_number(label.get("end", ""))
+            if start is None or end is None:
+                raise InputError(f"{where}: a label of the layer {name} has no whole number as start or end.")
             if name == "Target":
-                targets.append(span)
+                targets.append((start, end + 1))
             else:
-                elements.append((label.get("name", ""), *span))
+                elements.append((label.get("name", ""), start, end + 1))
     return targets, elements
 
 
-def _parse(path: Path) -> ElementTree.Element:
-    try:
-        return ElementTree.fromstring(on_disk(path).read())
-    except ElementTree.ParseError as error:
-        raise InputError(f"{path}:{error.position[0]}: the file is not well-formed XML ({error}).") from None
+class _Builder(ElementTree.TreeBuilder):
+    """Builds a tree that is not too deep."""
+
+    def __init__(self, walk: Walk) -> None:
+        super().__init__()
+        self._walk, self._depth = walk, 0
+
+    def start(self, tag: str, attrs: dict[str, str], /) -> ElementTree.Element:
+        self._depth += 1
+        self._walk.limits.check_depth(self._depth, self._walk.where())
+        return super().start(tag, attrs)
+
+    def end(self, tag: str, /) -> ElementTree.Element:
+        self._depth -= 1
+        return super().end(tag)
+
+
+def _parse(path: Path, walk: Walk) -> ElementTree.Element:
+    """The tree of a file. What the parser raises is of many kinds: for an encoding it does not know a LookupError or
+    ValueError."""
+    content = on_disk(path, walk).read()
+    problem = "the file is not well-formed XML"
+    with reading(walk.where, problem):
+        try:
+            return ElementTree.fromstring(content, ElementTree.XMLParser(target=_Builder(walk)))
+        except ElementTree.ParseError as error:
+            raise InputError(f"{walk.where()}:{error.position[0]}: {problem} ({error}).") from error
 
 
 def _natural(path: Path) -> tuple[int, str]:

@@ -9,14 +9,16 @@ from typing import Any
 from headwise.core.errors import InputError, MissingExtraError, ParameterError
 from headwise.text.corpus import Corpus, Notes
 from headwise.text.example import Example
-from headwise.text.readers.files import reading
+from headwise.text.readers.columns import with_text
+from headwise.text.readers.limits import Limits, Walk, guarded, reading
 from headwise.text.readers.rows import example_of_row
-from headwise.text.readers.tsv import task_of_header
 
 HOW = "give hf:dataset/config:split, for instance hf:glue/mrpc:train."
 
 
-def open_hub(spec: str, *, streaming: bool = True) -> Corpus:
+def open_hub(
+    spec: str, limits: Limits | None = None, *, streaming: bool = True, text_field: str | None = None
+) -> Corpus:
     """A dataset of the hub, or a folder that holds one.
 
     Its columns are those of the JSONL rows, or those of GLUE (`sentence1`, `sentence2`, `label`, ...). Labels that are
@@ -26,8 +28,12 @@ def open_hub(spec: str, *, streaming: bool = True) -> Corpus:
     ----------
     spec : str
         `hf:dataset/config:split`, `hf:owner/dataset/config:split`, `hf:owner/dataset:split` or `hf:folder:split`.
+    limits : Limits, optional
+        The most that is taken of anything.
     streaming : bool, default True
         Fetch rows as they are read, instead of the whole dataset first.
+    text_field : str, optional
+        The column of the text, or `text,pair`; by default known by its name.
     """
     dataset, config, split = parse_hub(spec)
     try:
@@ -38,9 +44,8 @@ def open_hub(spec: str, *, streaming: bool = True) -> Corpus:
     names = _class_names(loaded)
 
     def stream(notes: Notes) -> Iterator[Example]:
-        with reading(spec, "the dataset cannot be read further"):  # the package fetches and decodes as it goes
-            for number, row in enumerate(loaded):
-                yield row_example(row, f"{spec}, row {number + 1}", names)
+        walk = Walk(limits or Limits(), notes, spec)
+        return guarded(_examples(loaded, spec, names, text_field, walk), walk, "a dataset of the hub")
 
     info = getattr(loaded, "info", None)
     described = " ".join((getattr(info, "description", "") or "").split())
@@ -48,6 +53,14 @@ def open_hub(spec: str, *, streaming: bool = True) -> Corpus:
     name = f"{Path(dataset).name}:{split}" if Path(dataset).is_dir() else spec.removeprefix("hf:")
     licence = getattr(info, "license", "") or ""
     return Corpus(name, stream, licence=licence, description=described[:300] or "a dataset of the hub")
+
+
+def _examples(
+    loaded: Any, spec: str, names: Mapping[str, list[str]], text_field: str | None, walk: Walk
+) -> Iterator[Example]:
+    for number, row in enumerate(loaded, 1):  # the package fetches and decodes as it goes
+        walk.label = f"{spec}, row {number}"
+        yield row_example(row, walk.label, names, text_field)
 
 
 def parse_hub(spec: str) -> tuple[str, str | None, str]:
@@ -93,19 +106,13 @@ def _class_names(loaded: Any) -> Mapping[str, list[str]]:
     return {column: list(feature.names) for column, feature in features.items() if getattr(feature, "names", None)}
 
 
-def row_example(row: Mapping[str, Any], where: str, names: Mapping[str, list[str]]) -> Example:
-    """One row as an example: by the JSONL columns, or by GLUE's."""
+def row_example(
+    row: Mapping[str, Any], where: str, names: Mapping[str, list[str]], text_field: str | None = None
+) -> Example:
+    """One row as an example: by the JSONL columns, by GLUE's, or by the one named."""
     values = dict(row)
     for column, labels in names.items():
         number = values.get(column)
         if isinstance(number, int):  # -1 stands for an unknown label in test splits
             values[column] = labels[number] if 0 <= number < len(labels) else None
-    if "text" not in values and "words" not in values and "tokens" in values:
-        values["words"] = values["tokens"]
-    elif "text" not in values and "words" not in values:
-        task = task_of_header(list(values))
-        if task is None:
-            raise InputError(f"{where}: no column names a text; there are {', '.join(values)}.")
-        pair = values.get(task.pair) if task.pair else None
-        values = {"text": values[task.text], "pair": pair, "label": values.get(task.label)}
-    return example_of_row(values, where)
+    return example_of_row(with_text(values, where, text_field), where)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from headwise.text.corpus import Notes
 from headwise.text.example import Example
+from headwise.text.readers.columns import with_text
 from headwise.text.readers.files import Files
 from headwise.text.readers.framenet import CoreTypes, exemplar
 from headwise.text.readers.paragraphs import article_pairs
@@ -23,15 +24,25 @@ def read_jsonl(
     tokenizer: PreTrainedTokenizerBase | None = None,
     max_tokens: int = 128,
     overlapping: bool = False,
+    text_field: str | None = None,
 ) -> Iterator[Example]:
     """One example per row (see `example_of_row`); the pairs of a row with `paragraphs`; a FrameNet exemplar of a row
-    with `frame`, `target` and `fe`. The options are those of `paragraph_pairs`."""
-    core = CoreTypes.beside(files.path)
+    with `frame`, `target` and `fe`. The options are those of `paragraph_pairs`, and:
+
+    Parameters
+    ----------
+    text_field : str, optional
+        The field of the text (or of the words, if it is a list), or `text,pair`; by default `text` or `words`, and else
+        those that `with_text` knows (`content`, `prompt` and `completion`, GLUE's).
+    """
+    core = CoreTypes.beside(files.path, files.walk)
     for file in files:
         for where, row in json_rows(file):
-            if "text" not in row and "words" not in row and "paragraphs" in row:
+            if text_field is not None:
+                yield example_of_row(with_text(row, where, text_field), where)
+            elif "text" not in row and "words" not in row and "paragraphs" in row:
                 yield from article_pairs(row, where, tokenizer, max_tokens, overlapping=overlapping, notes=notes)
             elif {"frame", "target", "fe"} <= row.keys():
-                yield exemplar(row, where, core, notes)
+                yield exemplar(row, where, core, files.walk)
             else:
-                yield example_of_row(row, where)
+                yield example_of_row(with_text(row, where), where)

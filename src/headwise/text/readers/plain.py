@@ -1,10 +1,12 @@
-"""Plain text: paragraphs separated by blank lines, one example each, or two consecutive ones as a pair."""
+"""Plain text: lines, or paragraphs separated by blank lines, one example each; or two consecutive paragraphs as a
+pair."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from headwise.core.checks import one_of
 from headwise.text.corpus import Notes
 from headwise.text.example import Example
 from headwise.text.readers.files import TextFile
@@ -14,25 +16,63 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+SPLITS = ("lines", "paragraphs")
+AS_LINES = "text files read line by line, no blank line between (whole paragraphs: --reader split=paragraphs)"
+AS_PARAGRAPHS = "text files read by paragraphs, blank lines between (single lines: --reader split=lines)"
+LOOKED_AT = 1000  # lines in which a blank one tells paragraphs
+
+
 def paragraphs_of(file: TextFile) -> Iterator[tuple[int, str]]:
     """Paragraphs with the number of their first line; the lines of a paragraph are joined by spaces."""
-    start, held = 0, list[str]()
+    start, held, length = 0, list[str](), 0
     for number, line in file.lines():
         if line.strip():
             start = start if held else number
             held.append(line.strip())
+            length += len(held[-1]) + 1
+            file.walk.limits.check_text(length, file.where(start))
         elif held:
             yield start, " ".join(held)
-            held = []
+            held, length = [], 0
     if held:
         yield start, " ".join(held)
 
 
-def read_txt(files: Iterable[TextFile], notes: Notes) -> Iterator[Example]:
-    """One example per paragraph."""
+def read_txt(files: Iterable[TextFile], notes: Notes, *, split: str | None = None) -> Iterator[Example]:
+    """One example per line or per paragraph; which it was is noted.
+
+    Parameters
+    ----------
+    split : {"lines", "paragraphs"}, optional
+        By default a file with a blank line between others in its first thousand lines has paragraphs, any other has
+        lines.
+    """
+    if split is not None:
+        one_of("split", split, SPLITS)
     for file in files:
-        for line, text in paragraphs_of(file):
-            yield Example(text=text, origin=file.where(line))
+        chosen, file = (split, file) if split is not None else _split_of(file)
+        notes[AS_LINES if chosen == "lines" else AS_PARAGRAPHS] += split is None
+        if chosen == "lines":
+            found: Iterator[tuple[int, str]] = ((number, line.strip()) for number, line in file.lines() if line.strip())
+        else:
+            found = paragraphs_of(file)
+        for number, text in found:
+            yield Example(text=text, origin=file.where(number))
+
+
+def _split_of(file: TextFile) -> tuple[str, TextFile]:
+    """Whether a file has lines or paragraphs, and the file from its start."""
+    begun = blank = False
+
+    def follows_blank(line: str) -> bool:
+        nonlocal begun, blank
+        filled = bool(line.strip())
+        after = filled and begun and blank
+        begun, blank = begun or filled, not filled
+        return after
+
+    found, file = file.look(follows_blank, LOOKED_AT)
+    return "lines" if found is None else "paragraphs", file
 
 
 def read_txt_pairs(

@@ -4,10 +4,12 @@ tree."""
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from headwise.core.errors import InputError
+from headwise.text.readers.limits import Limits, shown
 
 # The Penn tags of each universal part of speech.
 _TAGS = {
@@ -51,12 +53,16 @@ class Phrase:
     start: int
     end: int = 0
     parts: list[Phrase | int] = field(default_factory=list)
+    head: int = -1  # its head word, once known
 
 
+DEFAULT = Limits()
 _BIT = re.compile(r"\([^()*\s]*|\*|\)")
 
 
-def phrases(bits: Sequence[str], places: Sequence[str], sentences: Sequence[int]) -> list[Phrase]:
+def phrases(
+    bits: Sequence[str], places: Sequence[str], sentences: Sequence[int], limits: Limits = DEFAULT
+) -> list[Phrase]:
     """All constituents, from the parse column of CoNLL-2012 (`(NP*`, `*)`, ...), the outer ones first. No parse (`-`)
     gives none; a tree ends with its sentence."""
     found: list[Phrase] = []
@@ -66,9 +72,11 @@ def phrases(bits: Sequence[str], places: Sequence[str], sentences: Sequence[int]
             break
         if bit in ("-", "_"):
             continue
-        if "".join(_BIT.findall(bit)) != bit or bit.count("*") != 1:
-            raise InputError(f"{places[word]}: the parse column holds '{bit}', which is no piece of a bracketed tree.")
-        for piece in _BIT.findall(bit):
+        pieces = _BIT.findall(bit)
+        if "".join(pieces) != bit or bit.count("*") != 1:
+            problem = f"the parse column holds '{shown(bit)}', which is no piece of a bracketed tree"
+            raise InputError(f"{places[word]}: {problem}.")
+        for piece in pieces:
             if piece == "*":
                 if standing:
                     standing[-1].parts.append(word)
@@ -82,19 +90,10 @@ def phrases(bits: Sequence[str], places: Sequence[str], sentences: Sequence[int]
                     standing[-1].parts.append(phrase)
                 standing.append(phrase)
                 found.append(phrase)
+                limits.check_depth(len(standing), places[word])
     if standing:
         raise InputError(f"{places[standing[-1].start]}: the parse column opens a bracket here that nothing closes.")
     return found
-
-
-def phrase_head(start: int, end: int, nested: Sequence[Phrase], tags: Sequence[str]) -> int:
-    """The head word of a stretch of words by Collins' rules for noun phrases (1999, app. A).
-
-    The constituent that is just this stretch gives its head; a stretch that is no constituent is treated as a flat noun
-    phrase of its words.
-    """
-    exact = next((phrase for phrase in nested if phrase.start == start and phrase.end == end), None)
-    return _head(exact if exact is not None else Phrase("NP", start, end, list(range(start, end))), tags)
 
 
 # Which part gives a phrase its head: one group of labels after another, each searched from the left or (-1) the right.
@@ -118,11 +117,13 @@ _RULES = {
 
 
 def _head(phrase: Phrase, tags: Sequence[str]) -> int:
+    """The head of a phrase, those of its parts being known."""
+
     def label(part: Phrase | int) -> str:
         return tags[part] if isinstance(part, int) else part.label
 
     def word(part: Phrase | int) -> int:
-        return part if isinstance(part, int) else _head(part, tags)
+        return part if isinstance(part, int) else part.head
 
     parts = _before_conjunction(phrase.parts or [phrase.start], label)
     rules = _RULES.get(phrase.label, ())
@@ -143,3 +144,32 @@ def _before_conjunction(parts: list[Phrase | int], label: Callable[[Phrase | int
         if joins and (len(parts) == 3 or not all(isinstance(p, int) for p in parts)):
             return parts[:place]
     return parts
+
+
+class PhraseHeads:
+    """The head words of stretches of words by Collins' rules for noun phrases (1999, app. A).
+
+    The constituent that is just this stretch gives its head; a stretch that is no constituent is treated as a flat noun
+    phrase of its words. The heads of all constituents are found once, the inner ones first; a flat stretch is looked up
+    in the places of each tag: the cost does not grow with its length.
+    """
+
+    def __init__(self, nested: Sequence[Phrase], tags: Sequence[str]) -> None:
+        self.tags = tags
+        for phrase in reversed(nested):
+            phrase.head = _head(phrase, tags)
+        self.exact = {(phrase.start, phrase.end): phrase.head for phrase in reversed(nested)}  # the outermost stays
+        self.places = [[word for word, tag in enumerate(tags) if tag in wanted] for wanted, _ in _NOUN_RULES]
+
+    def __call__(self, start: int, end: int) -> int:
+        """The head word of `start..end` (end exclusive)."""
+        if (start, end) in self.exact:
+            return self.exact[start, end]
+        if end - start <= 3:  # two words and a conjunction are a rule of their own
+            return _head(Phrase("NP", start, end, list(range(start, end))), self.tags)
+        end -= self.tags[end - 1] == "POS"
+        for places, (_, step) in zip(self.places, _NOUN_RULES, strict=True):
+            low, high = bisect_left(places, start), bisect_left(places, end)
+            if low < high:
+                return places[low] if step == 1 else places[high - 1]
+        return end - 1

@@ -8,18 +8,40 @@ from dataclasses import fields
 from typing import Any
 
 from headwise.core.errors import InputError
-from headwise.text.example import ROOT, Example, FrameLink, Mention
-from headwise.text.readers.files import TextFile, reading
+from headwise.text.corpus import Notes
+from headwise.text.example import ROOT, UNFIT, Example, FrameLink, Mention
+from headwise.text.readers.files import TextFile
+from headwise.text.readers.limits import reading, shown
+
+HALVES = "texts with half a surrogate pair or NUL in an escape, read as U+FFFD"
+FARTHEST = 1 << 31  # no index is larger, in either direction
 
 
 def json_rows(file: TextFile) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of a JSON lines file, each with its place; blank lines are passed over."""
     for where, line in file.filled():
-        with reading(where, "the line is not JSON", (json.JSONDecodeError, RecursionError)):
+        with reading(where, "the line is not JSON that can be read"):  # ill-formed, too deep, too long a number
             row = json.loads(line)
+        if "\\u" in line:
+            row = _without_halves(row, file.walk.notes)
         if not isinstance(row, dict):
             raise InputError(f"{where}: the line must be a JSON object, not {_kind(row)}.")
         yield where, row
+
+
+def _without_halves(value: Any, notes: Notes) -> Any:
+    """The same with U+FFFD for halves of UTF-16 pairs and for NUL, which no tokenizer, page or file takes; JSON can
+    write both, as escapes."""
+    if isinstance(value, str):
+        mended, count = UNFIT.subn("\ufffd", value)
+        if count:
+            notes[HALVES] += 1
+        return mended
+    if isinstance(value, list):
+        return [_without_halves(item, notes) for item in value]
+    if isinstance(value, dict):
+        return {_without_halves(key, notes): _without_halves(item, notes) for key, item in value.items()}
+    return value
 
 
 def example_of_row(row: Mapping[str, Any], where: str) -> Example:
@@ -47,8 +69,10 @@ def example_of_row(row: Mapping[str, Any], where: str) -> Example:
             )
     if row.get("label") is not None:
         values["label"] = _typed(row["label"], (str, int, float), "label", where, "a text or a number")
+        if isinstance(row["label"], int) and not abs(row["label"]) <= 1 << 63:
+            raise InputError(f"{where}: `label` is a number of more than 18 digits; give it as a text.")
     if "text" not in values and "words" not in values:
-        has = ", ".join(f"`{name}`" for name in row) or "nothing"
+        has = shown(", ".join(f"`{name}`" for name in row), 200) or "nothing"
         raise InputError(f"{where}: the row needs `text` or `words`; it has {has}.")
     if not values.get("words", values.get("text")) or not str(values.get("text", "x")).strip():
         raise InputError(f"{where}: the row's text is empty.")
@@ -142,7 +166,7 @@ def features_of(column: str) -> dict[str, str]:
 
 def _span(item: Any, name: str, where: str) -> tuple[int, int]:
     if not isinstance(item, list | tuple) or len(item) != 2:
-        raise InputError(f"{where}: `{name}` holds {item!r} where [start, end] is needed.")
+        raise InputError(f"{where}: `{name}` holds {shown(repr(item))} where [start, end] is needed.")
     return whole(item[0], name, where), whole(item[1], name, where)
 
 
@@ -153,7 +177,9 @@ def _word(item: Any, name: str, where: str) -> str:
 def whole(value: Any, name: str, where: str) -> int:
     """A whole number, which true and false are not."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{where}: `{name}` holds {value!r} where a whole number is needed.")
+        raise InputError(f"{where}: `{name}` holds {shown(repr(value))} where a whole number is needed.")
+    if not -FARTHEST <= value <= FARTHEST:
+        raise InputError(f"{where}: `{name}` holds a number of {value.bit_length()} bits, which is no index.")
     return value
 
 

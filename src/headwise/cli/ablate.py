@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headwise.cli import common
+
+if TYPE_CHECKING:
+    from headwise.text import Spec
 
 
 def open_subject(
@@ -15,7 +18,7 @@ def open_subject(
     task: str | None,
     data: Path | None,
     dev: str | None,
-    corpus: str | None,
+    corpus: str | Spec | None,
     limit: int | None,
     max_length: int,
     device: str | None,
@@ -62,6 +65,8 @@ def ablate_command(
     data: common.Data = None,
     dev: common.Dev = None,
     corpus: common.CorpusSpec = None,
+    reader: common.Reader = None,
+    text_field: common.TextField = None,
     how: Annotated[str, typer.Option("--how", help="uniform (the paper's), zero or mean.")] = "uniform",
     heads: Annotated[
         str, typer.Option("--heads", help="Single heads to disable: all, none, a list (L7H9,L8H1) or a rule.")
@@ -104,7 +109,9 @@ def ablate_command(
     from headwise.experiments.ablation import AblationOptions, ablate, provenance
 
     common.refuse_existing(out_file, overwrite)
-    subject = open_subject(model, task, data, dev, corpus, limit, max_length, device, seed)
+    subject = open_subject(
+        model, task, data, dev, common.corpus_of(corpus, reader, text_field), limit, max_length, device, seed
+    )
     folder = out_file.with_name(f".{out_file.name}.run")
     chosen = AblationOptions(
         how=how,

@@ -19,6 +19,8 @@ SCREEN = 80  # rows of a table that are still read on a screen; of a longer one 
 def atlas(
     model: common.Model = None,
     corpus: common.CorpusSpec = None,
+    reader: common.Reader = None,
+    text_field: common.TextField = None,
     analyses: Annotated[
         str | None, typer.Option("--analyses", help="Names with commas between; nothing for all that apply.")
     ] = None,
@@ -43,6 +45,8 @@ def atlas(
       headwise atlas bert-base-uncased --corpus en_ewt-ud-dev.conllu --out ewt
 
       headwise atlas ./my-model --corpus pairs.tsv --analyses surface,offsets --limit 500
+
+      headwise atlas --corpus crawl.jsonl.zst --text-field body --reader max_line=10000000
     """
     from headwise.analyses.contract import choose_analyses, known_analyses
     from headwise.page.report import write_report
@@ -52,7 +56,9 @@ def atlas(
     names = common.names_in(analyses) or [name for name, cls in known_analyses().items() if cls.automatic]
     chosen = choose_analyses(names, common.parse_settings(settings, names))
     target = out_folder / "atlas.nc"
-    source = Source(model, corpus, device, stack, None, max_length, overlong, parser)
+    source = Source(
+        model, common.corpus_of(corpus, reader, text_field), device, stack, None, max_length, overlong, parser
+    )
     options = RunOptions(limit=limit, full=full, seed=seed, overwrite=overwrite)
     with common.running(target, out_folder / ".run", chosen, source, options) as (made, run), common.Watch() as watch:
         page = write_report(made, out_folder, choose_sample(run.model, run.corpus), watch)
@@ -63,6 +69,8 @@ def run(
     analysis: Annotated[str, typer.Argument(metavar="ANALYSIS", help="See `headwise list`.")],
     model: common.ModelOption = None,
     corpus: common.CorpusSpec = None,
+    reader: common.Reader = None,
+    text_field: common.TextField = None,
     out_file: Annotated[Path | None, typer.Option("--out", help="A NetCDF file; nothing for ANALYSIS.nc.")] = None,
     limit: common.Limit = None,
     settings: common.Settings = None,
@@ -80,14 +88,16 @@ def run(
 
       headwise run surface --set weighting=tokens
 
-      headwise run offsets --model gpt2 --corpus stories.txt --out gpt2-offsets.nc
+      headwise run offsets --model gpt2 --corpus stories.txt --reader split=lines --out gpt2-offsets.nc
     """
     from headwise.analyses.contract import choose_analyses
     from headwise.run import RunOptions, Source
 
     chosen = choose_analyses([analysis], common.parse_settings(settings, [analysis]))
     target = out_file or Path(f"{analysis}.nc")
-    source = Source(model, corpus, device, stack, None, max_length, overlong, parser)
+    source = Source(
+        model, common.corpus_of(corpus, reader, text_field), device, stack, None, max_length, overlong, parser
+    )
     options = RunOptions(limit=limit, seed=seed, overwrite=overwrite)
     with common.running(target, target.with_name(f".{target.name}.run"), chosen, source, options) as (made, _):
         pass

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headwise.analyses.contract import Analysis
     from headwise.atlas import Atlas
     from headwise.run import Plan, Run, RunOptions, Source
+    from headwise.text import Spec
 
 out = Console(width=None if sys.stdout.isatty() else 160)  # a pipe has no width to fit: names must not be cut
 err = Console(stderr=True)
@@ -30,6 +31,21 @@ ModelOption = Annotated[str | None, typer.Option("--model", help=_MODEL)]
 CorpusSpec = Annotated[
     str | None,
     typer.Option("--corpus", help="A file, `format:path` or `hf:dataset/config:split`; nothing for the demo corpus."),
+]
+Reader = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--reader",
+        metavar="NAME=VALUE",
+        help="An option of the corpus's reader, for instance split=lines (.txt), documents=true (.conllu), "
+        "max_line=10000000; may be given again.",
+    ),
+]
+TextField = Annotated[
+    str | None,
+    typer.Option(
+        "--text-field", help="The field or column of a .jsonl, .csv or .tsv that holds the text, or TEXT,PAIR."
+    ),
 ]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Use at most this many examples.")]
 Settings = Annotated[
@@ -99,17 +115,9 @@ def names_in(text: str | None) -> list[str]:
 
 def parse_settings(given: Sequence[str] | None, analyses: Sequence[str]) -> dict[str, dict[str, Any]]:
     """`--set` values for each analysis. A value is read as JSON where it is JSON, else as a string."""
-    import json
-
     settings: dict[str, dict[str, Any]] = {name: {} for name in analyses}
     for item in given or []:
-        key, equals, text = item.partition("=")
-        if not equals:
-            raise ParameterError(f"--set takes name=value; it is '{item}'.")
-        try:
-            value = json.loads(text)
-        except ValueError:
-            value = text
+        key, value = _named_value(item, "--set")
         owner, dot, name = key.partition(".")
         if dot and owner not in analyses:
             raise ParameterError(
@@ -118,6 +126,31 @@ def parse_settings(given: Sequence[str] | None, analyses: Sequence[str]) -> dict
         for analysis in [owner] if dot else analyses:
             settings[analysis][name if dot else key] = tuple(value) if isinstance(value, list) else value
     return settings
+
+
+def corpus_of(name: str | None, reader: Sequence[str] | None, text_field: str | None) -> str | Spec | None:
+    """The corpus as `open_corpus` takes it, with the options of its reader."""
+    from headwise.text import Spec
+
+    options = dict(_named_value(item, "--reader") for item in reader or [])
+    if text_field is not None:
+        options["text_field"] = text_field
+    if options and name is None:
+        raise ParameterError("--reader and --text-field are for a corpus of your own; name it with --corpus.")
+    return Spec(name, options) if options and name is not None else name
+
+
+def _named_value(item: str, option: str) -> tuple[str, Any]:
+    """`name=value`; the value is read as JSON where it is JSON, else as a text."""
+    import json
+
+    key, equals, text = item.partition("=")
+    if not equals:
+        raise ParameterError(f"{option} takes name=value; it is '{item}'.")
+    try:
+        return key, json.loads(text)
+    except (ValueError, RecursionError):
+        return key, text
 
 
 def refuse_existing(path: Path, overwrite: bool) -> None:

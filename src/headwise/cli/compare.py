@@ -18,6 +18,8 @@ def compare_command(
         ),
     ],
     corpus: common.CorpusSpec = None,
+    reader: common.Reader = None,
+    text_field: common.TextField = None,
     analyses: Annotated[
         str,
         typer.Option("--analyses", help="What is compared beside the maps, with commas between; `none` for nothing."),
@@ -63,7 +65,7 @@ def compare_command(
 
     common.refuse_existing(out_file, overwrite)
     opened = [HeadModel.open(None if name == "demo" else name, device=device) for name in models]
-    text = open_corpus(corpus, tokenizer=opened[0].tokenizer, limit=limit)
+    text = open_corpus(common.corpus_of(corpus, reader, text_field), tokenizer=opened[0].tokenizer, limit=limit)
     chosen = [] if analyses.strip() == "none" else common.names_in(analyses)
     wanted = ComparisonOptions(
         analyses=chosen,

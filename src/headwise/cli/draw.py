@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headwise.cli import common
 from headwise.core.errors import ParameterError
+
+if TYPE_CHECKING:
+    from headwise.text import Spec
 
 
 def draw(
@@ -28,6 +31,8 @@ def draw(
         ),
     ] = None,
     corpus: common.CorpusSpec = None,
+    reader: common.Reader = None,
+    text_field: common.TextField = None,
     atlas: common.AtlasFile = None,
     count: Annotated[int, typer.Option("--count", min=1, help="With --relation: how many sentences.")] = 2,
     model: common.ModelOption = None,
@@ -77,7 +82,9 @@ def draw(
         common.refuse_existing(target, overwrite)
     opened = HeadModel.open(model, device=device, stack=stack)
     if relation:
-        figures = _relation_figures(opened, corpus, relation, chosen, count, atlas)
+        figures = _relation_figures(
+            opened, common.corpus_of(corpus, reader, text_field), relation, chosen, count, atlas
+        )
     else:
         sample = sample_of(opened, Example(text=text, pair=pair))
         figures = [draw_heads(sample, chosen) if chosen else draw_all_maps(sample)]
@@ -88,7 +95,7 @@ def draw(
 
 def _relation_figures(
     model: Any,
-    corpus: str | None,
+    corpus: str | Spec | None,
     relation: str,
     chosen: list[tuple[int, int]],
     count: int,

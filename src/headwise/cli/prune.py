@@ -31,6 +31,8 @@ def prune_command(
     data: common.Data = None,
     dev: common.Dev = None,
     corpus: common.CorpusSpec = None,
+    reader: common.Reader = None,
+    text_field: common.TextField = None,
     limit: common.Limit = None,
     max_length: common.MaxLength = 128,
     device: common.Device = None,
@@ -57,8 +59,9 @@ def prune_command(
     if not heads:
         raise ParameterError("No heads are named; give --heads with a list (L7H9,L8H1) or a rule (with --atlas).")
     source = model_path(model)
-    scored = bool(task or data or dev or corpus)
-    subject = open_subject(source, task, data, dev, corpus, limit, max_length, device, seed) if scored else None
+    text = common.corpus_of(corpus, reader, text_field)
+    scored = bool(task or data or dev or text)
+    subject = open_subject(source, task, data, dev, text, limit, max_length, device, seed) if scored else None
     if subject is not None:
         layers, count = subject.model.layers, subject.model.heads
     else:
@@ -69,7 +72,7 @@ def prune_command(
     chosen = pick_heads(heads, layers, count, common.load_atlas(atlas))
 
     def score(folder: Path) -> dict[str, float]:
-        again = open_subject(str(folder), task, data, dev, corpus, limit, max_length, device, seed)
+        again = open_subject(str(folder), task, data, dev, text, limit, max_length, device, seed)
         return again.score(evaluate(again, []).baseline)
 
     wanted = PruneOptions(

@@ -12,7 +12,7 @@ from headwise.core.checks import at_least, one_of
 from headwise.core.errors import ParameterError
 from headwise.models import HeadModel
 from headwise.run.plan import SHARD_SIZE
-from headwise.text import Corpus, annotate, open_corpus
+from headwise.text import Corpus, Spec, annotate, open_corpus
 from headwise.text.encode import OVERLONG
 
 BATCH_TOKENS = 4096
@@ -26,8 +26,8 @@ class Source:
     ----------
     model : HeadModel, module of transformers, str, Path or None, default None
         Open, or a hub name or folder; None for the built-in demo model.
-    corpus : Corpus, str, Path or None, default None
-        Open, or a SPEC as on the command line; None for the demo corpus.
+    corpus : Corpus, str, Path, Spec or None, default None
+        Open, or a SPEC as on the command line (a `Spec` with options of its reader); None for the demo corpus.
     device : str, optional
         Where the model runs; the best there is by default.
     stack : str, optional
@@ -43,7 +43,7 @@ class Source:
     """
 
     model: HeadModel | nn.Module | str | Path | None = None
-    corpus: Corpus | str | Path | None = None
+    corpus: Corpus | Spec | str | Path | None = None
     device: str | torch.device | None = None
     stack: str | None = None
     dtype: torch.dtype | None = None

@@ -17,7 +17,7 @@ from headwise.core.errors import ParameterError, unknown
 from headwise.models import HeadModel
 from headwise.run.options import RunOptions, Source
 from headwise.run.runner import Run
-from headwise.text import Corpus
+from headwise.text import Corpus, Spec
 
 
 class AtlasOptions(TypedDict, total=False):
@@ -39,7 +39,7 @@ class AtlasOptions(TypedDict, total=False):
 
 def make_atlas(
     model: HeadModel | nn.Module | str | Path | None = None,
-    corpus: Corpus | str | Path | None = None,
+    corpus: Corpus | Spec | str | Path | None = None,
     analyses: Sequence[str | Analysis] | None = None,
     *,
     parameters: Mapping[str, Mapping[str, Any]] | None = None,
@@ -52,7 +52,7 @@ def make_atlas(
     ----------
     model : HeadModel, module of transformers, str, Path or None, default None
         Open, or a hub name or folder; None for the built-in demo model.
-    corpus : Corpus, str, Path or None, default None
+    corpus : Corpus, str, Path, Spec or None, default None
         Open, or a SPEC as on the command line; None for the demo corpus.
     analyses : sequence of str or Analysis, optional
         Names or analyses; None for all that apply.

@@ -4,7 +4,7 @@ from headwise.text.annotate import annotate
 from headwise.text.corpus import Corpus, Survey
 from headwise.text.encode import Batch, Encoded, Encoder, batches, collate
 from headwise.text.example import Example, FrameLink, Mention
-from headwise.text.open import open_corpus
+from headwise.text.open import Spec, open_corpus
 
 __all__ = [
     "Batch",
@@ -14,6 +14,7 @@ __all__ = [
     "Example",
     "FrameLink",
     "Mention",
+    "Spec",
     "Survey",
     "annotate",
     "batches",

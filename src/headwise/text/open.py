@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,20 @@ HOW = (
 )
 
 
+@dataclass(frozen=True)
+class Spec:
+    """The name of a corpus together with options of its reader: wherever a corpus may be named, it may be named so.
+
+    >>> Spec("stories.txt", {"split": "lines"}).name
+    'stories.txt'
+    """
+
+    name: str | Path
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
 def open_corpus(
-    spec: str | Path | Corpus | None = None,
+    spec: str | Path | Corpus | Spec | None = None,
     *,
     limit: int | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
@@ -41,10 +54,10 @@ def open_corpus(
 
     Parameters
     ----------
-    spec : str, Path or Corpus, optional
+    spec : str, Path, Spec or Corpus, optional
         A file whose ending tells its format (`.txt`, `.jsonl`, `.conllu`, `.conll`, `.tsv`, `.csv`, each also
-        compressed or in a tar), `format:path`, `glue:TASK:path`, `hf:dataset/config:split`, a corpus; by default the
-        built-in demo corpus.
+        compressed or in a tar), `format:path`, `glue:TASK:path`, `hf:dataset/config:split`, one of them with options
+        (`Spec`), a corpus; by default the built-in demo corpus.
     limit : int, optional
         Only so many examples.
     tokenizer : PreTrainedTokenizerBase, optional
@@ -67,6 +80,9 @@ def open_corpus(
     >>> open_corpus(limit=2).survey().count
     2
     """
+    if isinstance(spec, Spec):
+        options = {**spec.options, **options}
+        spec = spec.name
     if spec is None or isinstance(spec, Corpus):
         if options:
             what = "The demo corpus" if spec is None else "A corpus that is open already"

@@ -50,8 +50,10 @@ def read_txt(files: Iterable[TextFile], notes: Notes, *, split: str | None = Non
     if split is not None:
         one_of("split", split, SPLITS)
     for file in files:
-        chosen, file = (split, file) if split is not None else _split_of(file)
-        notes[AS_LINES if chosen == "lines" else AS_PARAGRAPHS] += split is None
+        chosen = split
+        if chosen is None:
+            chosen, file = _split_of(file)
+            notes[AS_LINES if chosen == "lines" else AS_PARAGRAPHS] += 1
         if chosen == "lines":
             found: Iterator[tuple[int, str]] = ((number, line.strip()) for number, line in file.lines() if line.strip())
         else:

@@ -50,7 +50,7 @@ WORDS = [
     "ca",
 ]
 COUNT = 50
-IMPORT = "from headwise.analyses.roles.sieves import sieve\n"
+IMPORT = "from headwise import sieve\n"
 
 
 def rows_of(*examples: Example) -> list[Encoded]:

@@ -9,11 +9,11 @@ import numpy as np
 import xarray as xr
 
 from headwise.stats.accumulators import Moments
-from headwise.stats.bootstrap import bootstrap_family_test
+from headwise.stats.bootstrap import FEW, bootstrap_family_test
 from headwise.stats.corrections import benjamini_hochberg, correct, holm
 from headwise.stats.correlation import correlation
 from headwise.stats.overlap import jaccard, overlap_counts, overlap_test, stratified_overlap_test
-from headwise.stats.tests import FEW, z_test
+from headwise.stats.tests import z_test
 
 if TYPE_CHECKING:
     from headwise.analyses.roles.analysis import Roles

@@ -20,13 +20,8 @@ from headwise.plots.registry import figure
 
 COLOURS = {"local": style.PINK, "syntactic": style.BLUE, "block": "#6A3D9A", "delimiter": style.VERMILION}
 # Fig 5's nine, in the order of its 3 × 3 squares, each with a colour of its own; the place in the cell says the same.
-FINE_COLOURS = dict(
-    zip(
-        FINE,
-        ("#0072B2", "#56B4E9", "#009E73", "#7CB518", "#D55E00", "#E69F00", "#6A3D9A", "#CC79A7", "#1A1A1A"),
-        strict=True,
-    )
-)
+_NINE = ("#0072B2", "#56B4E9", "#009E73", "#7CB518", "#D55E00", "#E69F00", "#6A3D9A", "#CC79A7", "#1A1A1A")
+FINE_COLOURS = dict(zip(FINE, _NINE, strict=True))
 CENTRED: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": style.SMALL}
 _LHR = ("layer", "head", "role")
 

@@ -19,7 +19,8 @@ from headwise.core.labels import labelled, parse_head
 
 
 class Atlas(Mapping[str, xr.Dataset]):
-    """What is known of every head of a model: one `xarray.Dataset` for each analysis, by name, with labels on every dim.
+    """What is known of every head of a model: one `xarray.Dataset` for each analysis, by name, with labels on every
+    dim.
 
     Parameters
     ----------
@@ -125,8 +126,8 @@ class Atlas(Mapping[str, xr.Dataset]):
         return describe_heads(self._datasets, self.layers, self.heads)
 
     def to_dataframe(self, analysis: str | None = None) -> pd.DataFrame:
-        """A long table: one row for each value, with columns `analysis`, `variable`, `layer`, `head`, the other labels as
-        `item`, `value`, `n`, `low`, `high`.
+        """A long table: one row for each value, with columns `analysis`, `variable`, `layer`, `head`, the other labels
+        as `item`, `value`, `n`, `low`, `high`.
 
         Parameters
         ----------
@@ -136,8 +137,8 @@ class Atlas(Mapping[str, xr.Dataset]):
         return long_table(self._datasets if analysis is None else {analysis: self[analysis]})
 
     def summary(self, analysis: str | None = None) -> pd.DataFrame:
-        """For each per-head measure and label: mean over heads, lowest and highest head with their values. Curves (over 40
-        labels) are left out.
+        """For each per-head measure and label: mean over heads, lowest and highest head with their values. Curves (over
+        40 labels) are left out.
 
         Parameters
         ----------

@@ -17,9 +17,11 @@ _SHOWN: dict[str, Any] = {"float_format": "{:.3f}".format, "formatters": dict.fr
 
 
 class HeadCard:
-    """One head: every measure of every analysis at its place, with count and interval, and its rank among all heads (1 is the highest).
+    """One head: every measure of every analysis at its place, with count and interval, and its rank among all heads (1
+    is the highest).
 
-    `does` says what it does in a word, with what was found; `table` has the measures; `datasets` everything, curves too, as labelled arrays.
+    `does` says what it does in a word, with what was found; `table` has the measures; `datasets` everything, curves
+    too, as labelled arrays.
     """
 
     def __init__(self, datasets: Mapping[str, xr.Dataset], size: tuple[int, int], layer: int, head: int) -> None:
@@ -52,4 +54,4 @@ class HeadCard:
         return "\n".join([f"<headwise head {self.name}>", *told, self.table.to_string(index=False, **_SHOWN)])
 
     def _repr_html_(self) -> str:
-        return html_card(f"Head {self.name}", list(self.does.items())) + self.table.to_html(index=False, **_SHOWN)
+        return html_card(f"Head {self.name}", self.does.items()) + str(self.table.to_html(index=False, **_SHOWN))

@@ -1,4 +1,5 @@
-"""The file of an atlas: one NetCDF file with a group for each analysis, written whole or not at all, refused where it is damaged."""
+"""The file of an atlas: one NetCDF file with a group for each analysis, written whole or not at all, refused where it
+is damaged."""
 
 from __future__ import annotations
 
@@ -83,7 +84,8 @@ def read_tree(path: Path) -> tuple[dict[str, xr.Dataset], dict[str, Any]]:
 
 
 def _from_format_1(dataset: xr.Dataset) -> xr.Dataset:
-    """Format 1 called the mass on each token type `token_type`, like its dim, and kept the labels of that dim in `token_type_name`."""
+    """Format 1 called the mass on each token type `token_type`, like its dim, and kept the labels of that dim in
+    `token_type_name`."""
     renamed = {
         name: str(name).replace("token_type", "mass", 1)
         for name, array in dataset.variables.items()

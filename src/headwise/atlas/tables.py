@@ -24,7 +24,8 @@ def measures(dataset: xr.Dataset) -> list[str]:
 
 
 def long_table(datasets: Mapping[str, xr.Dataset]) -> pd.DataFrame:
-    """One row for each value: `analysis`, `variable`, `layer`, `head`, the other labels as `item`, `value`, `n`, `low`, `high`."""
+    """One row for each value: `analysis`, `variable`, `layer`, `head`, the other labels as `item`, `value`, `n`, `low`,
+    `high`."""
     tables = [
         _values(analysis, dataset, name)
         for analysis, dataset in datasets.items()

@@ -94,13 +94,14 @@ def ablate_command(
     seed: common.Seed = 0,
     overwrite: common.Overwrite = False,
 ) -> None:
-    """Disable every head, every layer, or sets of heads, and score what is left: a task's dev set, or the language-model loss.
+    """Disable every head, every layer, or sets of heads, and score what is left: a task's dev set, or the
+    language-model loss.
 
     [dim]Examples:[/dim]
 
-      headwise ablate mrpc/mrpc-last-layer-pretrained-kovaleva/seed-0/model --task MRPC --data glue --out mrpc-ablation.nc
+      headwise ablate mrpc/seed-0/model --task MRPC --data glue --out mrpc-ablation.nc
 
-      headwise ablate ./model --task RTE --dev dev.tsv --how zero --atlas atlas --set delimiter=roles:delimiter --set frames:top5
+      headwise ablate ./model --task RTE --dev dev.tsv --how zero --atlas atlas --set rest=roles:delimiter --set frames:top5
 
       headwise ablate --corpus stories.txt --limit 200
     """
@@ -178,12 +179,15 @@ def summary_lines(dataset: Any) -> list[str]:
         count, total = facts["heads_disabled"], dataset.sizes["layer"] * dataset.sizes["head"]
         which = f"A random head (mean over all {total})" if count == total else f"Mean over the {count} heads disabled"
         lines.append(
-            f"{which}: {facts['mean_difference']:+.4f} {facts['metric']} ({facts['mean_difference_low']:+.4f} … {facts['mean_difference_high']:+.4f} over heads). "
-            f"Better without {facts['improving']} heads ({facts['improving_significant']} surely), worse without {facts['harming']} ({facts['harming_significant']} surely)."
+            f"{which}: {facts['mean_difference']:+.4f} {facts['metric']} ({facts['mean_difference_low']:+.4f} … "
+            f"{facts['mean_difference_high']:+.4f} over heads). Better without {facts['improving']} heads "
+            f"({facts['improving_significant']} surely), worse without {facts['harming']} "
+            f"({facts['harming_significant']} surely)."
         )
     if "importance_spearman" in facts:
         lines.append(
-            f"Harm of disabling and first-order importance: Spearman {facts['importance_spearman']:.2f} (p = {facts['importance_spearman_p']:.2g})."
+            "Harm of disabling and first-order importance: Spearman "
+            f"{facts['importance_spearman']:.2f} (p = {facts['importance_spearman_p']:.2g})."
         )
     if "role_correlation" in dataset:
         known = dataset[["role_correlation", "role_correlation_p_adjusted"]].dropna("role")

@@ -188,7 +188,8 @@ def stoppable(kept: str) -> Iterator[None]:
 def running(
     target: Path, folder: Path, analyses: Sequence[Analysis], source: Source, options: RunOptions
 ) -> Iterator[tuple[Atlas, Run]]:
-    """A run whose atlas is in its file; its folder is held until what is done with the atlas is done too, and then removed."""
+    """A run whose atlas is in its file; its folder is held until what is done with the atlas is done too, and then
+    removed."""
     from headwise.run import Listener, Run
 
     refuse_existing(target, options.overwrite)

@@ -48,13 +48,14 @@ def compare_command(
     seed: common.Seed = 0,
     overwrite: common.Overwrite = False,
 ) -> None:
-    """Compare two or more models, each with the first: cosine similarity of maps, roles, features, surface, probing accuracy.
+    """Compare two or more models, each with the first: cosine similarity of maps, roles, features, surface, probing
+    accuracy.
 
     [dim]Examples:[/dim]
 
       headwise compare bert-base-uncased ./mrpc-model --corpus dev.tsv
 
-      headwise compare demo last-layer/model top-heads/model --names pre-trained,last,top --probing glue/MRPC --corpus dev.tsv --figures figures
+      headwise compare demo last/model top/model --names pre-trained,last,top --probing glue/MRPC --figures figures
     """
     from rich.table import Table
 
@@ -120,7 +121,8 @@ def _largest(dataset: Any, group: str) -> list[str]:
     ]:
         p = dataset[name].values
         lines.append(
-            f"{group.removeprefix('change_')}: {name.removesuffix('_change_p_adjusted')} changed in {int((p < 0.05).sum())} of {int((p == p).sum())} values (corrected p < 0.05)"
+            f"{group.removeprefix('change_')}: {name.removesuffix('_change_p_adjusted')} changed in "
+            f"{int((p < 0.05).sum())} of {int((p == p).sum())} values (corrected p < 0.05)"
         )
     return lines
 

@@ -27,7 +27,8 @@ def draw(
         str | None,
         typer.Option(
             "--relation",
-            help="Draw sentences of a corpus on which the head finds this dependency relation, `coreference` or `frames`.",
+            help="Draw sentences of a corpus on which the head finds this dependency relation, `coreference` or "
+            "`frames`.",
         ),
     ] = None,
     corpus: common.CorpusSpec = None,
@@ -43,8 +44,9 @@ def draw(
 ) -> None:
     """Draw heads on a sentence: tokens left and right, a line as dark as its weight.
 
-    With --relation, sentences are picked on which the head is right, and the words of the relation are coloured; they go to FILE-1, FILE-2 and so on. Unless a
-    head is named, it is the relation's best one: by --atlas, or by a run over the first 400 examples.
+    With --relation, sentences are picked on which the head is right, and the words of the relation are coloured; they
+    go to FILE-1, FILE-2 and so on. Unless a head is named, it is the relation's best one: by --atlas, or by a run over
+    the first 400 examples.
 
     [dim]Examples:[/dim]
 

@@ -18,7 +18,8 @@ def label(
     port: Annotated[int, typer.Option("--port", min=0, help="Port on this machine; 0 for any free one.")] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page at once.")] = True,
 ) -> None:
-    """A local page that shows one map at a time and takes one key: vertical, diagonal, vertical+diagonal, block, heterogeneous.
+    """A local page that shows one map at a time and takes one key: vertical, diagonal, vertical+diagonal, block,
+    heterogeneous.
 
     [dim]Example:[/dim] headwise label maps.npz labels.csv --labeller anna
     """

@@ -25,7 +25,8 @@ FIRST = ("atlas", "draw", "info")
 
 
 def register_all(app: typer.Typer) -> None:
-    """Add every command, those a newcomer needs first; modules import what they need only when called, so that `headwise --help` is quick."""
+    """Add every command, those a newcomer needs first; modules import what they need only when called, so that
+    `headwise --help` is quick."""
     modules = (
         module.name for module in iter_modules([str(Path(__file__).parent)]) if module.name not in ("main", "__main__")
     )
@@ -52,7 +53,8 @@ def _options(
 ) -> None:
     """What each attention head of a transformer language model does.
 
-    Start with `headwise atlas`: everything that applies to the built-in model on the built-in corpus, in minutes, as a page to open.
+    Start with `headwise atlas`: everything that applies to the built-in model on the built-in corpus, in minutes, as a
+    page to open.
     """
 
 

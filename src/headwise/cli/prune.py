@@ -16,7 +16,8 @@ def prune_command(
         str,
         typer.Option(
             "--heads",
-            help="A list (L7H9,L8H1), a layer (L3), or a rule on --atlas: ablation.harm:bottom10, ablation.importance:bottom2/layer …",
+            help="A list (L7H9,L8H1), a layer (L3), or a rule on --atlas: ablation.harm:bottom10, "
+            "ablation.importance:bottom2/layer …",
         ),
     ] = "",
     atlas: common.AtlasFile = None,
@@ -41,13 +42,14 @@ def prune_command(
 ) -> None:
     """Remove heads from a model's weights and write a smaller ordinary model folder; score and speed before and after.
 
-    `ablation.harm:bottomN` are the heads whose loss harms least, be it a fall of a task's score or a rise of the language-model loss.
+    `ablation.harm:bottomN` are the heads whose loss harms least, be it a fall of a task's score or a rise of the
+    language-model loss.
 
     [dim]Examples:[/dim]
 
       headwise prune ./llama --heads L0H1,L1H3,L2H0 --corpus stories.txt --out smaller
 
-      headwise prune ./mrpc-model --atlas mrpc-ablation.nc --heads ablation.importance:bottom20 --zero --task MRPC --data glue
+      headwise prune ./model --atlas mrpc-ablation.nc --heads ablation.importance:bottom20 --zero --task MRPC --data glue
     """
     from rich.table import Table
 
@@ -92,7 +94,8 @@ def prune_command(
         shown.add_row(name, form(before), form(after))
     common.out.print(shown)
     common.out.print(
-        f"Outputs differ from those with the heads disabled by {result.absolute:.1e} at most ({result.difference:.1e} of the largest output, where that is above 1)."
+        f"Outputs differ from those with the heads disabled by {result.absolute:.1e} at most "
+        f"({result.difference:.1e} of the largest output, where that is above 1)."
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from headwise.atlas import Atlas, measures
-from headwise.atlas.describe import KINDS, OTHER, SHORT
+from headwise.atlas.describe import KINDS, SHORT
+from headwise.core.behaviours import OTHER
 from headwise.core.errors import OutputError
 from headwise.core.labels import head_name
 from headwise.page.sample import Sample, draw_all_maps, draw_heads, telling_heads
@@ -27,61 +28,56 @@ READING_ORDER = (
 # The columns of `describe_heads` that the page shows, and how it names them.
 TOLD = {"attention": "attention goes to", "finds": "finds (baseline)", "roles": "roles", "maps": "its maps are"}
 TABLE_ROWS = 400  # longer tables are on the page as a link to their CSV
+# The measures a reader asks for first, by analysis, variable and label, and what the head that goes furthest does.
+ASKED = {
+    ("surface", "position", "-1"): "most on the previous token",
+    ("surface", "position", "1"): "most on the next token",
+    ("surface", "position", "0"): "most on the token itself",
+    ("surface", "mass", "cls"): "most on the opening token",
+    ("surface", "mass", "sep"): "most on the closing token",
+    ("surface", "mass", "punct"): "most on full stops and commas",
+    ("surface", "max_weight", ""): "sharpest: largest mean weight",
+    ("surface", "entropy", ""): "broadest: highest entropy (nats)",
+    ("offsets", "mean_distance", "attention"): "looks furthest (tokens)",
+}
+COUNTED = {
+    "truncated": "were cut to the longest input allowed",
+    "skipped": "were left out as too long",
+    "unaligned": "have words that the tokenizer cannot align",
+}
 
 
 def write_report(
     atlas: Atlas, folder: Path, sample: Sample | None = None, report: Callable[[str, int, int], None] | None = None
 ) -> Path:
-    """Write `figures/`, `tables/` and `index.html` beside the atlas; returns the page's path. With a sample, one input is drawn whole too."""
+    """Write `figures/`, `tables/` and `index.html` beside the atlas; returns the page's path.
+
+    Parameters
+    ----------
+    atlas : Atlas
+        What to show. A group that nobody has heard of gets a section too, with the figures registered for it.
+    folder : Path
+        Where to write.
+    sample : Sample, optional
+        The maps of one input, which is then drawn whole too.
+    report : callable, optional
+        Told how far it is: what, done, total.
+    """
     model, corpus = atlas.provenance.get("model", {}), atlas.provenance.get("corpus", {})
     sections = []
-    for done, name in enumerate(
-        sorted(atlas, key=lambda name: READING_ORDER.index(name) if name in READING_ORDER else len(READING_ORDER))
-    ):
-        dataset = atlas[name].assign_attrs(model=model.get("name", ""), corpus=corpus.get("name", ""))
-        figures = []
-        for spec in figures_for(name):
-            for drawn in spec.draw(dataset):
-                figures.append(
-                    _saved(drawn.figure, folder, f"{name}-{drawn.name}", drawn.title, drawn.caption, drawn.paper)
-                )
-        table = atlas.to_dataframe(name)
-        csv = _write_csv(table, folder / "tables" / f"{name}.csv")
-        tables = []
-        for made in tables_for(name):
-            frame = made.function(dataset)
-            if len(frame):
-                own = _write_csv(frame, folder / "tables" / f"{name}-{made.name}.csv").relative_to(folder).as_posix()
-                tables.append(PageTable(made.title, list(frame.columns), _shown(frame), own, made.note))
-        best = _summary_table(atlas, name)
-        if len(best):
-            tables.append(
-                PageTable(
-                    "Extremes over heads", list(best.columns), best.values.tolist(), csv.relative_to(folder).as_posix()
-                )
-            )
-        attrs = dataset.attrs
-        sections.append(
-            Section(
-                name,
-                str(attrs.get("title", name)),
-                f"{attrs.get('paper', '')}, {attrs.get('section', '')}",
-                figures=figures,
-                tables=tables,
-                definition=_what(dataset.attrs, measures(dataset)),
-                notes=_section_notes(atlas, name),
-            )
-        )
+    for name in sorted(atlas, key=_place):
+        sections.append(_section(atlas, name, folder))
         if report:
-            report("figures", done + 1, len(atlas))
+            report("figures", len(sections), len(atlas))
     if sample is not None:
         sections.append(_sample_section(atlas, folder, sample))
+    watched = str(corpus.get("name", "?"))
     page = folder / "index.html"
-    watched = _corpus_name(corpus)
     write_page(
         page,
         title=f"What the heads of {model.get('name', '?')} do",
-        subtitle=f"{atlas.layers} layers × {atlas.heads} heads, watched on {watched}",
+        subtitle=f"{atlas.layers} layers × {atlas.heads} heads, watched on "
+        + ("the built-in demo corpus" if watched == "demo" else watched),
         facts=[
             ("Architecture", str(model.get("architecture", "?"))),
             *((name.capitalize(), f"{corpus[name]:,}") for name in ("examples", "tokens") if name in corpus),
@@ -93,25 +89,52 @@ def write_report(
         highlights=highlights(atlas),
         sections=sections,
         provenance={"digest": atlas.digest, **atlas.provenance},
-        citations=list(
-            dict.fromkeys(str(atlas[name].attrs["citation"]) for name in atlas if atlas[name].attrs.get("citation"))
-        ),
+        citations=list(dict.fromkeys(str(d.attrs["citation"]) for d in atlas.values() if d.attrs.get("citation"))),
     )
     return page
+
+
+def _place(name: str) -> int:
+    return READING_ORDER.index(name) if name in READING_ORDER else len(READING_ORDER)
+
+
+def _section(atlas: Atlas, name: str, folder: Path) -> Section:
+    """What one analysis has to show: its figures and tables, written to their files."""
+    model, corpus = atlas.provenance.get("model", {}), atlas.provenance.get("corpus", {})
+    dataset = atlas[name].assign_attrs(model=model.get("name", ""), corpus=corpus.get("name", ""))
+    figures = [
+        _saved(drawn.figure, folder, f"{name}-{drawn.name}", drawn.title, drawn.caption, drawn.paper)
+        for spec in figures_for(name)
+        for drawn in spec.draw(dataset)
+    ]
+    everything = _write_csv(atlas.to_dataframe(name), folder, name)
+    tables = []
+    for spec in tables_for(name):
+        frame = spec.function(dataset)
+        if len(frame):
+            csv = _write_csv(frame, folder, f"{name}-{spec.name}")
+            tables.append(PageTable(spec.title, list(frame.columns), _shown(frame), csv, spec.note))
+    best = atlas.summary(name)
+    if 0 < len(best) <= TABLE_ROWS:
+        best = best.drop(columns="analysis")
+        tables.append(PageTable("Extremes over heads", list(best.columns), _shown(best), everything))
+    attrs = dataset.attrs
+    return Section(
+        name,
+        str(attrs.get("title", name)),
+        ", ".join(str(attrs[key]) for key in ("paper", "section") if attrs.get(key)),
+        figures=figures,
+        tables=tables,
+        definition=_what(attrs, measures(dataset)),
+        notes=_section_notes(atlas, name),
+    )
 
 
 def _saved(figure: Figure, folder: Path, name: str, title: str, caption: str, paper: str) -> PageFigure:
     """Write a figure in every format and say how the page shows it."""
     paths = save_figure(figure, folder / "figures", name)
-    svg = next(
-        path for path in paths if path.suffix == ".svg"
-    ).resolve()  # the page reads a relative path as beside itself
+    svg = next(path for path in paths if path.suffix == ".svg").resolve()  # a relative path would be beside the page
     return PageFigure(title, caption, svg, [path.relative_to(folder).as_posix() for path in paths], paper)
-
-
-def _corpus_name(corpus: dict[str, Any]) -> str:
-    name = str(corpus.get("name", "?"))
-    return "the built-in demo corpus" if name == "demo" else name
 
 
 def _grid(atlas: Atlas, folder: Path) -> HeadGrid | None:
@@ -119,7 +142,6 @@ def _grid(atlas: Atlas, folder: Path) -> HeadGrid | None:
     heads = atlas.describe()
     if set(heads["kind"]) <= {"other"}:
         return None
-    csv = _write_csv(heads, folder / "tables" / "heads.csv")
     told = {name: words for name, words in TOLD.items() if (heads[name] != "").any()}
     cells = [
         PageHead(
@@ -127,82 +149,64 @@ def _grid(atlas: Atlas, folder: Path) -> HeadGrid | None:
             row["layer"],
             SHORT.get(row["does"], row["does"]),
             row["kind"],
-            SHORT[row["looks"]] if row["does"] != row["looks"] and row["looks"] != OTHER else "",
+            SHORT[row["looks"]] if row["looks"] not in (row["does"], OTHER) else "",
             row["best"],
             [row[name] for name in told],
         )
         for row in heads.to_dict("records")
     ]
-    return HeadGrid(cells, list(told.values()), KINDS, csv.relative_to(folder).as_posix())
+    return HeadGrid(cells, list(told.values()), KINDS, _write_csv(heads, folder, "heads"))
 
 
 def _sample_section(atlas: Atlas, folder: Path, sample: Sample) -> Section:
-    drawn = [
-        (
-            "sample-heads",
-            "Telling heads on one input",
-            "Tokens look (left) at tokens (right); a line is as dark as its weight.",
-            draw_heads(sample, telling_heads(atlas)),
-            "Clark et al. 2019, Fig 1",
-        ),
-        (
-            "sample-maps",
-            "All maps of one input",
-            "Row: the token that looks; column: the token looked at; darker is more.",
-            draw_all_maps(sample),
-            "Kovaleva et al. 2019, App. A",
-        ),
-    ]
-    figures = [_saved(figure, folder, name, title, caption, paper) for name, title, caption, figure, paper in drawn]
-    return Section("sample", "One input, drawn whole", text=f"Tokens: {' '.join(sample.tokens)}", figures=figures)
+    heads = _saved(
+        draw_heads(sample, telling_heads(atlas)),
+        folder,
+        "sample-heads",
+        "Telling heads on one input",
+        "Tokens look (left) at tokens (right); a line is as dark as its weight.",
+        "Clark et al. 2019, Fig 1",
+    )
+    maps = _saved(
+        draw_all_maps(sample),
+        folder,
+        "sample-maps",
+        "All maps of one input",
+        "Row: the token that looks; column: the token looked at; darker is more.",
+        "Kovaleva et al. 2019, App. A",
+    )
+    text = f"Tokens: {' '.join(sample.tokens)}"
+    return Section("sample", "One input, drawn whole", text=text, figures=[heads, maps])
 
 
 def highlights(atlas: Atlas) -> list[tuple[str, str]]:
     """The head that goes furthest in each measure a reader asks for first, in words."""
-    asked = {
-        ("surface", "position", "-1"): "most on the previous token",
-        ("surface", "position", "1"): "most on the next token",
-        ("surface", "position", "0"): "most on the token itself",
-        ("surface", "mass", "cls"): "most on the opening token",
-        ("surface", "mass", "sep"): "most on the closing token",
-        ("surface", "mass", "punct"): "most on full stops and commas",
-        ("surface", "max_weight", ""): "sharpest: largest mean weight",
-        ("surface", "entropy", ""): "broadest: highest entropy (nats)",
-        ("offsets", "mean_distance", "attention"): "looks furthest (tokens)",
-    }
+    frames = {name: atlas.to_dataframe(name) for name in ("surface", "offsets") if name in atlas}
     found = []
-    for (analysis, variable, item), words in asked.items():
-        if analysis not in atlas:
+    for (analysis, variable, item), words in ASKED.items():
+        if analysis not in frames:
             continue
-        frame = atlas.to_dataframe(analysis)
+        frame = frames[analysis]
         part = frame[(frame["variable"] == variable) & (frame["item"] == item) & frame["value"].notna()]
         if len(part):
             row = part.loc[part["value"].idxmax()]
-            interval = (
-                ""
-                if pd.isna(row["low"])
-                else f" (95 % interval {row['low']:.3f} to {row['high']:.3f}, {int(row['n'])} examples)"
-            )
-            found.append((head_name(int(row["layer"]), int(row["head"])), f"{words}: {row['value']:.3f}{interval}"))
+            text = f"{words}: {row['value']:.3f}"
+            if not pd.isna(row["low"]):
+                text += f" (95 % interval {row['low']:.3f} to {row['high']:.3f}, {int(row['n'])} examples)"
+            found.append((head_name(int(row["layer"]), int(row["head"])), text))
     return found
 
 
 def _notes(atlas: Atlas) -> list[str]:
-    notes = []
-    corpus = atlas.provenance.get("corpus", {})
-    for name, words in (
-        ("truncated", "were cut to the longest input allowed"),
-        ("skipped", "were left out as too long"),
-        ("unaligned", "have words that the tokenizer cannot align"),
-    ):
-        if corpus.get(name):
-            notes.append(f"{corpus[name]:,} examples {words}.")
+    """What was sampled, cut or left out, for the head of the page."""
+    corpus, sampled = atlas.provenance.get("corpus", {}), atlas.provenance.get("sampled", {})
+    notes = [f"{corpus[name]:,} examples {words}." for name, words in COUNTED.items() if corpus.get(name)]
     notes += [f"Corpus: {note}: {count:,}." for note, count in corpus.get("notes", {}).items()]
-    sampled = atlas.provenance.get("sampled", {})
     if sampled:
         counts = ", ".join(f"{name} {count:,}" for name, count in sampled.items())
         notes.append(
-            f"Some analyses saw only the first examples, as many as their budget allows: {counts}. --full lifts the budgets."
+            "Some analyses saw only the first examples, as many as their budget allows: "
+            f"{counts}. --full lifts the budgets."
         )
     for name, items in atlas.provenance.get("left_out", {}).items():
         if name not in atlas:  # what is missing from an analysis that ran is said there
@@ -213,28 +217,17 @@ def _notes(atlas: Atlas) -> list[str]:
 def _section_notes(atlas: Atlas, name: str) -> list[str]:
     """What one analysis did not see or could not compute."""
     sampled = atlas.provenance.get("sampled", {}).get(name)
+    left_out = atlas.provenance.get("left_out", {}).get(name, {})
     notes = [f"Saw the first {sampled:,} examples only: its budget, which --full lifts."] if sampled else []
-    return notes + [
-        f"{item} left out: {reason}." for item, reason in atlas.provenance.get("left_out", {}).get(name, {}).items()
-    ]
+    return notes + [f"{item} left out: {reason}." for item, reason in left_out.items()]
 
 
-def _what(attrs: dict[str, object], names: list[str]) -> str:
+def _what(attrs: Mapping[str, object], names: list[str]) -> str:
     text = f"Measures: {', '.join(names)}. Means are over examples, with their 95 % interval in the table."
     parameters = json.loads(str(attrs.get("parameters", "{}")))
     if parameters:
         text += " Parameters: " + ", ".join(f"{key} = {value}" for key, value in parameters.items()) + "."
     return text
-
-
-def _summary_table(atlas: Atlas, name: str) -> pd.DataFrame:
-    frame = Atlas({name: atlas[name]}, {}).summary()
-    if not len(frame) or len(frame) > TABLE_ROWS:
-        return pd.DataFrame()
-    shown = frame.drop(columns="analysis")
-    for column in ("mean", "lowest", "highest"):
-        shown[column] = shown[column].map(lambda value: f"{value:.3f}")
-    return shown
 
 
 def _shown(frame: pd.DataFrame) -> list[list[Any]]:
@@ -245,7 +238,9 @@ def _shown(frame: pd.DataFrame) -> list[list[Any]]:
     ]
 
 
-def _write_csv(table: pd.DataFrame, path: Path) -> Path:
+def _write_csv(table: pd.DataFrame, folder: Path, name: str) -> str:
+    """Write a table; returns its path as the page links it."""
+    path = folder / "tables" / f"{name}.csv"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         table.to_csv(path, index=False, float_format="%.7g")
@@ -253,4 +248,4 @@ def _write_csv(table: pd.DataFrame, path: Path) -> Path:
         raise OutputError(
             f"{path} cannot be written ({error.strerror or error}); choose another folder with --out."
         ) from error
-    return path
+    return path.relative_to(folder).as_posix()

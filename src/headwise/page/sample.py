@@ -35,7 +35,7 @@ class Sample:
             raise ParameterError(
                 f"There is no head L{layer}H{head}: this model has {layers} layers of {heads} heads, counted from 0."
             )
-        return self.attention[layer, head]
+        return np.asarray(self.attention[layer, head])
 
 
 def sample_of(model: HeadModel, example: Example | str) -> Sample:
@@ -49,7 +49,8 @@ def sample_of(model: HeadModel, example: Example | str) -> Sample:
 
 
 def choose_sample(model: HeadModel, corpus: Iterable[Example], shortest: int = 10, longest: int = 26) -> Sample | None:
-    """The maps of a readable input of the corpus: the longest among the first ones that has at most `longest` tokens; None where there is none."""
+    """The maps of a readable input of the corpus: the longest among the first ones that has at most `longest` tokens;
+    None where there is none."""
     candidates = [
         (len(row), -i, example)
         for i, example in enumerate(islice(corpus, LOOKED_AT))
@@ -70,7 +71,8 @@ def draw_heads(sample: Sample, heads: Sequence[tuple[int, int]], **options: obje
 
 
 def telling_heads(atlas: Atlas, count: int = 4) -> list[tuple[int, int]]:
-    """Heads to draw: those with most attention on the previous, next and closing token, and the broadest; fewer where these coincide."""
+    """Heads to draw: those with most attention on the previous, next and closing token, and the broadest; fewer where
+    these coincide."""
     if "surface" not in atlas:
         return [(0, h) for h in range(min(count, atlas.heads))]
     surface = atlas["surface"]

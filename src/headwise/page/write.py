@@ -31,12 +31,12 @@ class PageFigure:
     svg: str | Path
     files: Sequence[str] = ()
     paper: str = ""
-    alt: str = ""  # what the figure shows, in words; title and caption unless given
 
 
 @dataclass(frozen=True, slots=True)
 class PageTable:
-    """One table: column names, rows of strings and numbers (None and NaN show as a dash), and its CSV file relative to the page."""
+    """One table: column names, rows of strings and numbers (None and NaN show as a dash), and its CSV file relative to
+    the page."""
 
     title: str
     columns: Sequence[str]
@@ -47,7 +47,8 @@ class PageTable:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What one analysis has to show: blank lines in `text`, `definition` and `reading` part paragraphs, `code` in backticks is set as such."""
+    """What one analysis has to show: blank lines in `text` and `definition` part paragraphs, `code` in
+    backticks is set as such."""
 
     name: str
     title: str
@@ -56,13 +57,13 @@ class Section:
     figures: Sequence[PageFigure] = ()
     tables: Sequence[PageTable] = ()
     definition: str = ""
-    reading: str = ""
     notes: Sequence[str] = field(default_factory=tuple)  # what was sampled or dropped here
 
 
 @dataclass(frozen=True, slots=True)
 class PageHead:
-    """One head in the grid: what it does and where it looks, each in a short word, and the cells of its row in the table below."""
+    """One head in the grid: what it does and where it looks, each in a short word, and the cells of its row in the
+    table below."""
 
     name: str
     layer: int
@@ -75,7 +76,8 @@ class PageHead:
 
 @dataclass(frozen=True, slots=True)
 class HeadGrid:
-    """Every head at its place, layers down and heads across: `kinds` says what each colour means, `columns` names the cells of the table."""
+    """Every head at its place, layers down and heads across: `kinds` says what each colour means, `columns` names the
+    cells of the table."""
 
     heads: Sequence[PageHead]
     columns: Sequence[str]
@@ -159,7 +161,8 @@ class _Image:
 
 
 def _embed(figure: PageFigure, folder: Path | None) -> _Image:
-    """The figure as a data address: an image of its own, so that the ids of several SVGs never meet and no script in one can run."""
+    """The figure as a data address: an image of its own, so that the ids of several SVGs never meet and no script in
+    one can run."""
     if isinstance(figure.svg, Path):
         path = figure.svg if figure.svg.is_absolute() or folder is None else folder / figure.svg
         try:

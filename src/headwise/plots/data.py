@@ -1,4 +1,4 @@
-"""Read what a figure needs out of a dataset: values in a fixed order of dimensions, labels, counts and intervals in words."""
+"""Read what a figure needs out of a dataset: values in a fixed order of dims, labels, counts and intervals in words."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""The line drawing of a head on a sentence: tokens left and right, a line per weight, as dark as the weight is large (Clark et al. 2019, Fig 1, 5)."""
+"""The line drawing of a head on a sentence: tokens left and right, a line per weight, as dark as the weight is large
+(Clark et al. 2019, Fig 1, 5)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,6 +13,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
+from headwise.core.checks import one_of
 from headwise.core.errors import ParameterError
 from headwise.plots import style
 
@@ -24,7 +26,6 @@ def draw_head(
     weights: ArrayLike | Mapping[str, ArrayLike],
     tokens: Sequence[str],
     *,
-    key_tokens: Sequence[str] | None = None,
     highlight: Highlight = (),
     side: Literal["from", "to"] = "from",
     threshold: float = 0.01,
@@ -35,53 +36,54 @@ def draw_head(
 
     Parameters
     ----------
-    weights
-        `[query, key]` of one head, or a mapping of a head's name (`L7H9`) to its weights.
-    tokens
+    weights : array of [query, key], or mapping of str to such
+        The weights of one head, or of several by name (`L7H9`).
+    tokens : sequence of str
         The tokens as written, left (looking) and right (looked at).
-    key_tokens
-        The tokens on the right where they differ (cross-attention).
-    highlight
+    highlight : sequence of int, or mapping of int to str, default ()
         Positions to colour, or a mapping of position to colour; their lines are coloured and all others turn grey.
-    side
+    side : str, default "from"
         Whether `highlight` names tokens that look (`from`, left) or that are looked at (`to`, right).
-    threshold
+    threshold : float, default 0.01
         Weights below it are not drawn.
+    title : str, default ""
+        Above the figure.
+    notes : iterable of str, default ()
+        Small print below it.
 
     A line's opacity is its weight; NaN weights (keys that a row may not see) are not drawn.
     """
-    heads = (
-        {str(name): np.asarray(matrix, dtype=float) for name, matrix in weights.items()}
-        if isinstance(weights, Mapping)
-        else None
-    )
-    heads = heads if heads is not None else {"": np.asarray(weights, dtype=float)}
-    right = list(tokens if key_tokens is None else key_tokens)
+    named = weights if isinstance(weights, Mapping) else {"": weights}
+    heads = {str(name): np.asarray(matrix, dtype=float) for name, matrix in named.items()}
+    count = len(tokens)
     if not heads:
         raise ParameterError("`weights` must name at least one head; it is empty.")
     for name, matrix in heads.items():
-        if matrix.shape != (len(tokens), len(right)):
+        if matrix.shape != (count, count):
             raise ParameterError(
-                f"The weights of {name or 'the head'} must be {len(tokens)} queries by {len(right)} keys, one per token; they are {matrix.shape}."
+                f"The weights of {name or 'the head'} must be {count} queries by {count} keys, one per token; "
+                f"they are {matrix.shape}."
             )
-    if side not in ("from", "to"):
-        raise ParameterError(f"`side` must be one of from, to; it is {side!r}.")
-    colours = _colours(highlight, len(tokens) if side == "from" else len(right))
+    one_of("side", side, ("from", "to"))
+    colours = _colours(highlight, count)
     with style.context():
-        longest = max(style.text_width(_shown(token), style.NORMAL) for token in (*tokens, *right, ""))
+        longest = max(style.text_width(_shown(token), style.NORMAL) for token in (*tokens, ""))
         panel = 2 * longest + 1.15
         columns = max(1, min(len(heads), int(style.PAGE // panel)))
         rows = -(-len(heads) // columns)
-        tall = max(len(tokens), len(right), 2) * _LINE
+        tall = max(count, 2) * _LINE
         width = max(style.COLUMN, columns * panel + 0.2)
         fig = style.new_figure(width, rows * (tall + 0.42) + 0.75)
         axes = fig.subplots(rows, columns, squeeze=False).ravel()
         for ax, (name, matrix) in zip(axes, heads.items(), strict=False):
-            _draw(ax, matrix, list(tokens), right, colours, side, threshold)
+            _draw(ax, matrix, tokens, colours, side, threshold)
             ax.set_title(name, loc="center", fontweight="bold")
         for ax in axes[len(heads) :]:
             ax.remove()
-        how = f"Left: the token that looks; right: the token looked at; opacity of a line: attention weight, 0 to 1 (under {threshold:g} not drawn)"
+        how = (
+            "Left: the token that looks; right: the token looked at; opacity of a line: attention weight, 0 to 1 "
+            f"(under {threshold:g} not drawn)"
+        )
         style.annotate_figure(fig, title, [*notes, "One input", how])
         return style.finish(fig)
 
@@ -91,10 +93,8 @@ def _colours(highlight: Highlight, count: int) -> dict[int, str]:
     if isinstance(highlight, Mapping):
         colours = {int(position): colour for position, colour in highlight.items()}
     else:
-        colours = {
-            int(position): style.cycle((style.VERMILION, style.BLUE, style.GREEN, style.PINK), i)
-            for i, position in enumerate(highlight)
-        }
+        palette = (style.VERMILION, style.BLUE, style.GREEN, style.PINK)
+        colours = {int(position): style.cycle(palette, i) for i, position in enumerate(highlight)}
     for position in colours:
         if not 0 <= position < count:
             raise ParameterError(f"`highlight` must name positions from 0 to {count - 1}; it names {position}.")
@@ -102,45 +102,29 @@ def _colours(highlight: Highlight, count: int) -> dict[int, str]:
 
 
 def _draw(
-    ax: Axes,
-    weights: np.ndarray,
-    left: list[str],
-    right: list[str],
-    colours: dict[int, str],
-    side: str,
-    threshold: float,
+    ax: Axes, weights: np.ndarray, tokens: Sequence[str], colours: dict[int, str], side: str, threshold: float
 ) -> None:
     queries, keys = np.nonzero(np.nan_to_num(weights) >= max(threshold, 1e-9))
     chosen = queries if side == "from" else keys
-    base = to_rgb("#808080") if colours else to_rgb(_PLAIN)
     order = np.argsort(np.isin(chosen, list(colours)), kind="stable")  # coloured lines on top
-    queries, keys, chosen = queries[order], keys[order], chosen[order]
-    faint = 0.45 if colours else 1.0
-    lines = [((0.0, float(q)), (1.0, float(k))) for q, k in zip(queries, keys, strict=True)]
-    rgba = [
-        (
-            *(to_rgb(colours[c]) if c in colours else base),
-            float(np.clip(weights[q, k], 0, 1)) * (1.0 if c in colours else faint),
-        )
-        for q, k, c in zip(queries, keys, chosen.tolist(), strict=True)
-    ]
+    plain, faint = ("#808080", 0.45) if colours else (_PLAIN, 1.0)
+    lines, rgba = [], []
+    for query, key, mark in zip(queries[order].tolist(), keys[order].tolist(), chosen[order].tolist(), strict=True):
+        opacity = float(np.clip(weights[query, key], 0, 1)) * (1.0 if mark in colours else faint)
+        lines.append(((0.0, query), (1.0, key)))
+        rgba.append((*to_rgb(colours.get(mark, plain)), opacity))
     ax.add_collection(LineCollection(lines, colors=rgba, linewidths=1.4, capstyle="round"))
-    coloured = {"from": (colours, {}), "to": ({}, colours)}[side]
-    for x, words, marked, align in ((-0.04, left, coloured[0], "right"), (1.04, right, coloured[1], "left")):
-        for position, word in enumerate(words):
-            weight = "bold" if position in marked else "normal"
-            ax.text(
-                x,
-                position,
-                _shown(word),
-                ha=align,
-                va="center_baseline",
-                color=marked.get(position, style.INK),
-                fontweight=weight,
-                fontsize=style.NORMAL,
-            )
+    for x, align, own in ((-0.04, "right", "from"), (1.04, "left", "to")):
+        marked = colours if side == own else {}
+        for position, token in enumerate(tokens):
+            font: dict[str, Any] = {
+                "fontsize": style.NORMAL,
+                "fontweight": "bold" if position in marked else "normal",
+                "color": marked.get(position, style.INK),
+            }
+            ax.text(x, position, _shown(token), ha=align, va="center_baseline", **font)
     ax.set_xlim(0, 1)
-    ax.set_ylim(max(len(left), len(right)) - 0.4, -0.6)
+    ax.set_ylim(len(tokens) - 0.4, -0.6)
     ax.axis("off")
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import matplotlib as mpl
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize, TwoSlopeNorm
+from matplotlib.colors import Colormap, Normalize, TwoSlopeNorm
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
+from headwise.core.checks import one_of
 from headwise.core.errors import ParameterError
 from headwise.plots import data, style
 
@@ -21,114 +22,78 @@ Annotate = Literal["auto", "value", "head", "none"]
 _DIMS = ("layer", "head")
 
 
-def heatmap(
-    array: xr.DataArray,
-    *,
-    title: str = "",
-    label: str = "",
-    unit: str = "",
-    limits: tuple[float | None, float | None] = (None, None),
-    centre: float | None = None,
-    sort: bool = False,
-    annotate: Annotate = "auto",
-    cmap: str | None = None,
-    notes: Iterable[str] = (),
-) -> Figure:
+class Look(TypedDict, total=False):
+    """How heat maps look."""
+
+    title: str
+    label: str  # at the colour bar
+    unit: str  # beside the label
+    limits: tuple[float | None, float | None]  # ends of the colour scale; taken from the data where None
+    centre: float | None  # a value that gets the neutral colour of a diverging scale
+    sort: bool  # sort the heads of each layer by value, largest first
+    annotate: Annotate  # print `value` or `head` in each cell, or `none`; `auto`, the default, prints what fits
+    cmap: str | None  # a matplotlib colour map; viridis, or a purple-orange one with `centre`, unless given
+    notes: Iterable[str]  # small print below
+    across: int  # panels side by side; as many as look well unless given
+
+
+def heatmap(array: xr.DataArray, **look: Unpack[Look]) -> Figure:
     """One value per head as a heat map.
 
     Parameters
     ----------
-    array
+    array : DataArray
         Dims `layer` and `head`, in any order. Drawn with layer 0 at the top and head 0 at the left; NaN is hatched.
-    title, label, unit, notes
-        What is measured; the label and unit stand at the colour bar, the notes below.
-    limits
-        Ends of the colour scale; taken from the data where None.
-    centre
-        A value that gets the neutral colour of a diverging scale.
-    sort
-        Sort the heads of each layer by value, largest first.
-    annotate
-        Print `value` or `head` in each cell, or `none`; `auto` prints values (head numbers when sorted) where they fit.
-    cmap
-        A matplotlib colour map; viridis, or a purple-orange one with `centre`, unless given.
+    **look
+        See `Look`.
     """
-    return heatmap_panels(
-        {"": array},
-        title=title,
-        label=label,
-        unit=unit,
-        limits=limits,
-        centre=centre,
-        sort=sort,
-        annotate=annotate,
-        cmap=cmap,
-        notes=notes,
-    )
+    return heatmap_panels({"": array}, **look)
 
 
-def heatmap_panels(
-    arrays: Mapping[str, xr.DataArray],
-    *,
-    title: str = "",
-    label: str = "",
-    unit: str = "",
-    limits: tuple[float | None, float | None] = (None, None),
-    centre: float | None = None,
-    sort: bool = False,
-    annotate: Annotate = "auto",
-    cmap: str | None = None,
-    notes: Iterable[str] = (),
-    across: int = 0,
-) -> Figure:
-    """Several heat maps on one colour scale, each named, `across` of them side by side (0: as many as look well); see `heatmap` for the other parameters."""
-    if annotate not in ("auto", "value", "head", "none"):
-        raise ParameterError(f"`annotate` must be one of auto, value, head, none; it is {annotate!r}.")
+def heatmap_panels(arrays: Mapping[str, xr.DataArray], **look: Unpack[Look]) -> Figure:
+    """Several heat maps, each named, on one colour scale; see `heatmap`."""
+    annotate, sort, centre = look.get("annotate", "auto"), look.get("sort", False), look.get("centre")
+    one_of("annotate", annotate, get_args(Annotate))
     if not arrays:
         raise ParameterError("`arrays` must name at least one array; it is empty.")
     with style.context():
         planes = {name: _plane(name, array) for name, array in arrays.items()}
-        norm = _scale(list(planes.values()), limits, centre)
-        columns, rows, width, height = _grid(list(planes.values()), wide=annotate == "value", across=across)
+        norm = _scale(list(planes.values()), look.get("limits", (None, None)), centre)
+        columns, rows, width, height = _grid(list(planes.values()), annotate == "value", look.get("across", 0))
         fig = style.new_figure(width, height)
         axes = np.atleast_1d(fig.subplots(rows, columns, squeeze=False).ravel())
-        colours = cmap or (style.SEQUENTIAL if centre is None else style.DIVERGING)
-        cell_room = (width - 0.75) / columns / max(plane.shape[1] for plane in planes.values()) - 0.3 / columns / 12
-        image: AxesImage | None = None
+        room = (width - 0.75) / columns / max(plane.shape[1] for plane in planes.values()) - 0.3 / columns / 12
+        colours = look.get("cmap") or (style.SEQUENTIAL if centre is None else style.DIVERGING)
+        cells = _Cells(norm, mpl.colormaps[colours], sort, annotate, room)
         for index, (ax, (name, plane)) in enumerate(zip(axes, planes.items(), strict=False)):
-            layers, heads = data.numbers(arrays[name], "layer"), data.numbers(arrays[name], "head")
-            image = _draw(ax, plane, layers, heads, norm, colours, sort, annotate, cell_room)
-            _labels(
-                ax,
-                sort,
-                first_column=index % columns == 0,
-                last_row=index + columns >= len(planes),
-                tall=height / rows > 1.6,
-            )
+            cells.draw(ax, plane, data.numbers(arrays[name], "layer"), data.numbers(arrays[name], "head"))
+            if index + columns >= len(planes):
+                ax.set_xlabel("rank of the head in its layer" if sort else "head")
+            if index % columns == 0:
+                ax.set_ylabel("layer (0 at the top)" if height / rows > 1.6 else "layer")
+        drawn = list(axes[: len(planes)])
         for ax in axes[len(planes) :]:
             ax.remove()
-        style.panel_labels(list(axes[: len(planes)]), [name if name else "" for name in planes])
-        assert image is not None
+        style.panel_labels(drawn, list(planes))
         bar = fig.colorbar(
-            image, ax=list(axes[: len(planes)]), fraction=0.035, pad=0.015, aspect=max(12.0, (height - 0.9) / 0.11)
+            axes[0].images[0], ax=drawn, fraction=0.035, pad=0.015, aspect=max(12.0, (height - 0.9) / 0.11)
         )
         bar.outline.set_linewidth(0.4)
+        label, unit = look.get("label", ""), look.get("unit", "")
         bar.set_label(f"{label} ({unit})" if label and unit else label or unit)
+        numbered = all(cells.text(plane) == "head" for plane in planes.values())
+        order = f"Heads sorted within each layer, largest first{'; cells carry head numbers' if numbered else ''}"
         hatched = any(np.isnan(plane).any() for plane in planes.values())
-        numbered = all(_cell_text(plane, sort, annotate, cell_room) == "head" for plane in planes.values())
-        order = (
-            f"Heads sorted within each layer, largest first{'; cells carry head numbers' if numbered else ''}"
-            if sort
-            else ""
-        )
-        style.annotate_figure(fig, title, [*notes, order, "Hatched: not defined" if hatched else ""])
+        notes = [*look.get("notes", ()), order if sort else "", "Hatched: not defined" if hatched else ""]
+        style.annotate_figure(fig, look.get("title", ""), notes)
         return style.finish(fig)
 
 
 def _plane(name: str, array: xr.DataArray) -> np.ndarray:
     if set(array.dims) != set(_DIMS):
         raise ParameterError(
-            f"A heat map needs the dimensions layer and head; {name or array.name or 'the array'} has {tuple(array.dims)}."
+            "A heat map needs the dimensions layer and head; "
+            f"{name or array.name or 'the array'} has {tuple(array.dims)}."
         )
     return np.asarray(array.transpose(*_DIMS).values, dtype=float)
 
@@ -155,75 +120,55 @@ def _grid(planes: list[np.ndarray], wide: bool, across: int) -> tuple[int, int, 
     return columns, rows, width, rows * (panel + 0.28) + 0.85
 
 
-def _draw(
-    ax: Axes,
-    plane: np.ndarray,
-    layers: list[int],
-    heads: list[int],
-    norm: Normalize,
-    cmap: str,
-    sort: bool,
-    annotate: Annotate,
-    cell_room: float,
-) -> AxesImage:
-    """Draw one plane; row = layer, 0 at the top, column = head (or rank)."""
-    names = np.tile(np.arange(plane.shape[1]), (plane.shape[0], 1))
-    if sort:
-        names = np.argsort(
-            np.where(np.isnan(plane), np.inf, -plane), axis=1, kind="stable"
-        )  # NaN last, ties to the lowest head
-        plane = np.take_along_axis(plane, names, axis=1)
-    image = ax.imshow(
-        np.ma.masked_invalid(plane), cmap=cmap, norm=norm, aspect="auto", interpolation="nearest", origin="upper"
-    )
-    for layer, head in zip(*np.nonzero(np.isnan(plane)), strict=True):
-        box: dict[str, Any] = {"facecolor": "#f2f2f2", "edgecolor": "#a6a6a6", "hatch": "////", "linewidth": 0}
-        ax.add_patch(Rectangle((head - 0.5, layer - 0.5), 1, 1, **box))
-    for edges, line in (
-        (np.arange(1, plane.shape[1]) - 0.5, ax.axvline),
-        (np.arange(1, plane.shape[0]) - 0.5, ax.axhline),
-    ):
-        for edge in edges:
-            line(edge, color="white", linewidth=0.4)
-    what = _cell_text(plane, sort, annotate, cell_room)
-    if what != "none":
-        _write(ax, plane, names, heads, norm, cmap, what)
-    ax.set_xticks(*_ticks(list(range(len(heads))) if sort else heads, cell_room))
-    ax.set_yticks(*_ticks(layers, 0.2 if len(layers) <= 16 else 0.1))
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
-    return image
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """How the cells of all panels are drawn."""
 
+    norm: Normalize
+    colours: Colormap
+    sort: bool
+    annotate: Annotate
+    room: float  # inches from cell to cell
 
-def _cell_text(plane: np.ndarray, sort: bool, annotate: Annotate, cell_room: float) -> Annotate:
-    """What the cells of a plane carry: what was asked for, or with `auto` what fits."""
-    if annotate != "auto":
-        return annotate
-    what: Annotate = "head" if sort else "value"
-    return what if cell_room >= (0.24 if what == "value" else 0.15) and plane.shape[0] <= 16 else "none"
+    def draw(self, ax: Axes, plane: np.ndarray, layers: list[int], heads: list[int]) -> None:
+        """Draw one plane; row = layer, 0 at the top, column = head (or rank)."""
+        names = np.tile(np.arange(plane.shape[1]), (plane.shape[0], 1))
+        if self.sort:  # NaN last, ties to the lowest head
+            names = np.argsort(np.where(np.isnan(plane), np.inf, -plane), axis=1, kind="stable")
+            plane = np.take_along_axis(plane, names, axis=1)
+        shown = np.ma.masked_invalid(plane)
+        ax.imshow(shown, cmap=self.colours, norm=self.norm, aspect="auto", interpolation="nearest", origin="upper")
+        for layer, head in zip(*np.nonzero(np.isnan(plane)), strict=True):
+            box: dict[str, Any] = {"facecolor": "#f2f2f2", "edgecolor": "#a6a6a6", "hatch": "////", "linewidth": 0}
+            ax.add_patch(Rectangle((head - 0.5, layer - 0.5), 1, 1, **box))
+        for count, line in ((plane.shape[1], ax.axvline), (plane.shape[0], ax.axhline)):
+            for edge in np.arange(1, count) - 0.5:
+                line(edge, color="white", linewidth=0.4)
+        what = self.text(plane)
+        if what != "none":
+            self.write(ax, plane, np.array(heads)[names] if what == "head" else None)
+        ax.set_xticks(*_ticks(list(range(len(heads))) if self.sort else heads, self.room))
+        ax.set_yticks(*_ticks(layers, 0.2 if len(layers) <= 16 else 0.1))
+        ax.tick_params(length=0)
+        ax.spines[:].set_visible(False)
 
+    def text(self, plane: np.ndarray) -> Annotate:
+        """What the cells of a plane carry: what was asked for, or with `auto` what fits."""
+        if self.annotate != "auto":
+            return self.annotate
+        what: Annotate = "head" if self.sort else "value"
+        return what if self.room >= (0.24 if what == "value" else 0.15) and plane.shape[0] <= 16 else "none"
 
-def _write(
-    ax: Axes, plane: np.ndarray, names: np.ndarray, heads: list[int], norm: Normalize, cmap: str, what: str
-) -> None:
-    """Print the value or the head's number into each cell, black or white by the cell's brightness."""
-    colours = mpl.colormaps[cmap]
-    whole = bool(np.nanmax(np.abs(plane), initial=0) >= 10)
-    for (layer, rank), value in np.ndenumerate(plane):
-        if np.isnan(value):
-            continue
-        red, green, blue, _ = colours(float(norm(value)))
-        bright = 0.2126 * red + 0.7152 * green + 0.0722 * blue
-        text = str(heads[names[layer, rank]]) if what == "head" else f"{value:.0f}" if whole else short(value)
-        ax.text(
-            rank,
-            layer,
-            text,
-            ha="center",
-            va="center",
-            fontsize=style.SMALL,
-            color="black" if bright > 0.45 else "white",
-        )
+    def write(self, ax: Axes, plane: np.ndarray, heads: np.ndarray | None) -> None:
+        """Print the value, or the head's number, into each cell, black or white by the cell's brightness."""
+        whole = bool(np.nanmax(np.abs(plane), initial=0) >= 10)
+        for place, value in np.ndenumerate(plane):
+            if np.isnan(value):
+                continue
+            bright = np.dot(self.colours(float(self.norm(value)))[:3], (0.2126, 0.7152, 0.0722))
+            text = str(heads[place]) if heads is not None else f"{value:.0f}" if whole else short(value)
+            colour = "black" if bright > 0.45 else "white"
+            ax.text(place[1], place[0], text, ha="center", va="center", fontsize=style.SMALL, color=colour)
 
 
 def short(value: float) -> str:
@@ -239,10 +184,3 @@ def _ticks(names: list[int], room: float) -> tuple[list[int], list[str]]:
     """Positions and texts of as many ticks as the room (inches per cell) allows."""
     step = max(1, int(np.ceil(0.14 / max(room, 0.02))))
     return list(range(0, len(names), step)), [str(name) for name in names[::step]]
-
-
-def _labels(ax: Axes, sort: bool, *, first_column: bool, last_row: bool, tall: bool) -> None:
-    if last_row:
-        ax.set_xlabel("rank of the head in its layer" if sort else "head")
-    if first_column:
-        ax.set_ylabel("layer (0 at the top)" if tall else "layer")

@@ -1,8 +1,9 @@
-"""All attention maps of one input on a page: one small map per head, layers down, heads across (Kovaleva et al. 2019, App. A)."""
+"""All attention maps of one input on a page: one small map per head, layers down, heads across (Kovaleva et al. 2019,
+App. A)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.colors import PowerNorm
@@ -13,42 +14,25 @@ from headwise.core.errors import ParameterError
 from headwise.plots import style
 
 
-def all_maps(
-    attention: ArrayLike,
-    tokens: Sequence[str],
-    *,
-    title: str = "All attention maps of one input",
-    layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
-    cmap: str = style.SEQUENTIAL,
-    notes: Iterable[str] = (),
-) -> Figure:
+def all_maps(attention: ArrayLike, tokens: Sequence[str]) -> Figure:
     """All `L × H` maps of one input.
 
     Parameters
     ----------
-    attention
-        `[layer, head, query, key]`; NaN (keys that a row may not see) is left blank.
-    tokens
+    attention : array of [layer, head, query, key]
+        NaN (keys that a row may not see) is left blank.
+    tokens : sequence of str
         The tokens of the input, printed below in order, as far as they fit.
-    layers, heads
-        The numbers to print at rows and columns, where only some layers or heads are given.
 
-    Layer 0 is the top row, head 0 the left column; within a map the first token looks from the top row, at the first token in the left column.
-    All maps share one colour scale from 0 to 1, spread as the square root so that small weights can be seen.
+    Layer 0 is the top row, head 0 the left column; within a map the first token looks from the top row, at the first
+    token in the left column. All maps share one colour scale from 0 to 1, spread as the square root so that small
+    weights can be seen.
     """
     maps = np.asarray(attention, dtype=float)
     if maps.ndim != 4 or maps.shape[3] != len(tokens):
         raise ParameterError(
-            f"`attention` must be [layer, head, query, key] with {len(tokens)} keys, one per token; its shape is {maps.shape}."
-        )
-    names = (
-        list(range(maps.shape[0])) if layers is None else list(layers),
-        list(range(maps.shape[1])) if heads is None else list(heads),
-    )
-    if (len(names[0]), len(names[1])) != maps.shape[:2]:
-        raise ParameterError(
-            f"`layers` and `heads` must name {maps.shape[0]} layers and {maps.shape[1]} heads; they name {len(names[0])} and {len(names[1])}."
+            f"`attention` must be [layer, head, query, key] with {len(tokens)} keys, one per token; "
+            f"its shape is {maps.shape}."
         )
     with style.context():
         mosaic, pitch, gap = _mosaic(maps)
@@ -59,35 +43,37 @@ def all_maps(
         fig = style.new_figure(width, rows * cell + 0.95 + 0.115 * (listing.count("\n") + 1))
         ax = fig.subplots()
         image = ax.imshow(
-            mosaic, cmap=cmap, norm=PowerNorm(0.5, 0, 1), aspect="equal", interpolation="auto", origin="upper"
+            mosaic,
+            cmap=style.SEQUENTIAL,
+            norm=PowerNorm(0.5, 0, 1),
+            aspect="equal",
+            interpolation="auto",
+            origin="upper",
         )
         centre = (pitch[0] - gap - 1) / 2, (pitch[1] - gap - 1) / 2
-        ax.set_xticks(centre[1] + np.arange(columns) * pitch[1], [str(h) for h in names[1]])
-        ax.set_yticks(centre[0] + np.arange(rows) * pitch[0], [str(name) for name in names[0]])
+        ax.set_xticks(centre[1] + np.arange(columns) * pitch[1], [str(head) for head in range(columns)])
+        ax.set_yticks(centre[0] + np.arange(rows) * pitch[0], [str(layer) for layer in range(rows)])
         ax.tick_params(length=0)
         ax.xaxis.set_ticks_position("top")
         ax.xaxis.set_label_position("top")
         ax.set_xlabel("head")
         ax.set_ylabel("layer (0 at the top)")
         ax.spines[:].set_visible(False)
-        bar = fig.colorbar(
-            image,
-            ax=ax,
-            fraction=0.03,
-            pad=0.01,
-            aspect=max(12.0, rows * cell / 0.11),
-            ticks=[0, 0.01, 0.05, 0.1, 0.25, 0.5, 1],
-        )
+        ticks = [0, 0.01, 0.05, 0.1, 0.25, 0.5, 1]
+        long = max(12.0, rows * cell / 0.11)
+        bar = fig.colorbar(image, ax=ax, fraction=0.03, pad=0.01, aspect=long, ticks=ticks)
         bar.ax.set_yticklabels(["0", ".01", ".05", ".1", ".25", ".5", "1"])
         bar.outline.set_linewidth(0.4)
         bar.set_label("attention weight (square-root scale)")
         how = "Within a map: rows look, columns are looked at, first token top left"
-        style.annotate_figure(fig, title, [*notes, f"One input of {len(tokens)} tokens", how], below=listing)
+        notes = [f"One input of {len(tokens)} tokens", how]
+        style.annotate_figure(fig, "All attention maps of one input", notes, below=listing)
         return style.finish(fig)
 
 
 def _mosaic(maps: np.ndarray) -> tuple[np.ma.MaskedArray, tuple[int, int], int]:
-    """All maps in one array with blank strips between them; its pitch (rows, columns from map to map) and the strips' width."""
+    """All maps in one array, blank strips between them; its pitch (rows, columns from map to map); the strips'
+    width."""
     layers, heads, queries, keys = maps.shape
     gap = max(1, round(max(queries, keys) * 0.07))
     pitch = queries + gap, keys + gap
@@ -103,10 +89,7 @@ def token_listing(tokens: Sequence[str], width: float, lines: int = 4) -> str:
     text = style.wrap("Tokens: " + " ".join(words), width, style.SMALL)
     if text.count("\n") < lines:
         return text
-    shown = "\n".join(text.split("\n")[:lines]).split(
-        " "
-    )  # about as many as fit; then fewer until the rest can be named
-    kept = sum(len(part.split("\n")) for part in shown) - 1
+    kept = len(" ".join(text.split("\n")[:lines]).split(" ")) - 1  # about as many as fit, then fewer
     while kept > 0:
         text = style.wrap("Tokens: " + " ".join(words[:kept]) + f" … and {len(words) - kept} more", width, style.SMALL)
         if text.count("\n") < lines:

@@ -1,4 +1,4 @@
-"""The list of figures and tables: a decorated function is its own registration, found by the group of the atlas it reads."""
+"""The list of figures and tables: a decorated function is its own registration, found by the group it reads."""
 
 from __future__ import annotations
 
@@ -54,8 +54,7 @@ class FigureSpec:
         return not self.needs or any(v.dtype.kind not in "fc" or bool(np.isfinite(v).any()) for v in found)
 
     def draw(self, dataset: xr.Dataset) -> list[Drawn]:
-        """All figures this one gives for a dataset: none where it does not apply, several where it is drawn for each label of
-        a dimension."""
+        """All figures this one gives for a dataset: none where it does not apply, one for each label with `each`."""
         if not self.applies(dataset):
             return []
         if not self.each or self.each not in dataset.dims:
@@ -72,7 +71,7 @@ class FigureSpec:
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A registered table, for the page and as CSV: which group it reads, what it is called, and the function that makes it."""
+    """A registered table: which group it reads, what it is called, and the function that makes it."""
 
     group: str
     name: str
@@ -87,7 +86,7 @@ _TABLES: dict[tuple[str, str], TableSpec] = {}
 
 
 def _enter(entries: dict[tuple[str, str], Spec], spec: Spec) -> None:
-    """Take a figure or table into its list. Its name must be free in its group; the same function made again replaces itself."""
+    """Take a figure or table into its list. Its name must be free; the same function made again replaces itself."""
     before = entries.setdefault((spec.group, spec.name), spec).function
     if (before.__module__, before.__qualname__) != (spec.function.__module__, spec.function.__qualname__):
         kind = "figures" if isinstance(spec, FigureSpec) else "tables"

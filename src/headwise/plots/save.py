@@ -32,7 +32,7 @@ def figure_bytes(figure: Figure, format: str) -> bytes:
 
 
 def save_figure(figure: Figure, folder: Path | str, name: str, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write `folder/name.svg`, `.pdf` and `.png`; the same figure always gives the same bytes. Returns the paths written."""
+    """Write `folder/name.svg`, `.pdf` and `.png`, the same figure as the same bytes; returns the paths written."""
     folder = Path(folder)
     written = []
     for format in formats:

@@ -30,7 +30,7 @@ class Series:
 
 
 def series_of(dataset: xr.Dataset, name: str, dim: str, chosen: dict[str, tuple[str, str, str]]) -> list[Series]:
-    """The items of one dimension as series, those all NaN left out; `chosen` maps an item's label to (shown label, colour, marker)."""
+    """The items of one dim as series, those all NaN left out; `chosen`: item to (shown label, colour, marker)."""
     dims = ("layer", "head", dim)
     values, bounds = data.values(dataset, name, dims), data.interval(dataset, name, dims)
     found = []
@@ -48,7 +48,7 @@ def mean_over_heads(values: np.ndarray) -> np.ndarray:
     """Mean over the heads of each layer that have a number; NaN for a layer without any."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Mean of empty slice")
-        return np.nanmean(values, axis=1)
+        return np.asarray(np.nanmean(values, axis=1))
 
 
 def head_positions(layers: int, heads: int, index: int = 0, count: int = 1) -> np.ndarray:
@@ -79,27 +79,16 @@ def scatter_by_layer(ax: Axes, series: Sequence[Series], *, mean_line: bool = Tr
         if mean_line:
             means, many = mean_over_heads(one.values), layers > 14
             ax.plot(np.arange(layers), means, color="white", linewidth=2.2, zorder=4.5)
-            mark: dict[str, Any] = {
-                "marker": one.marker,
-                "markersize": 2.6 if many else 3.8,
-                "markeredgecolor": "white",
-            }
-            ax.plot(
-                np.arange(layers),
-                means,
-                color=one.colour,
-                linewidth=1.3,
-                markeredgewidth=0.3 if many else 0.5,
-                zorder=5,
-                **mark,
-            )
+            sizes: dict[str, Any] = {"markersize": 2.6 if many else 3.8, "markeredgewidth": 0.3 if many else 0.5}
+            line: dict[str, Any] = {"color": one.colour, "linewidth": 1.3, "marker": one.marker, **sizes}
+            ax.plot(np.arange(layers), means, markeredgecolor="white", zorder=5, **line)
         if name_best and seen.any():
             named.append(_name_best(ax, one, x, named))
     ax.grid(axis="y")
 
 
 def _name_best(ax: Axes, one: Series, x: np.ndarray, named: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Write the name of the head with the largest value beside its point, below it where another name stands near; returns where."""
+    """Write the name of the head with the largest value at its point, below it where another is near; returns where."""
     layer, head = np.unravel_index(np.nanargmax(one.values), one.values.shape)
     place = float(x[layer, head]), float(one.values[layer, head])
     crowded = any(abs(place[0] - a) < 0.3 * one.values.shape[0] and abs(place[1] - b) < 0.07 for a, b in named)

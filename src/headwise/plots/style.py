@@ -1,4 +1,4 @@
-"""What all figures share: sizes, colours that colour-blind readers can tell apart, and the small print on each figure."""
+"""What all figures share: sizes, colours that colour-blind readers can tell apart, the small print on each figure."""
 
 from __future__ import annotations
 
@@ -32,20 +32,13 @@ GREY = "#595959"
 PALE = "#d9d9d9"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 SEQUENTIAL = "viridis"
-SEQUENTIAL_ALTERNATIVE = "cividis"
 DIVERGING = "PuOr_r"
 
 TYPE_COLOURS = {"cls": BLUE, "sep": VERMILION, "punct": GREEN, "other": BLACK}
 
 # Tried in this order for letters that the first one lacks; only those installed are used.
-_FONTS = (
-    "DejaVu Sans",
-    "Noto Sans CJK SC",
-    "Noto Sans CJK JP",
-    "Noto Sans Arabic",
-    "Noto Sans Devanagari",
-    "Arial Unicode MS",
-)
+_NOTO = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans Arabic", "Noto Sans Devanagari")
+_FONTS = ("DejaVu Sans", *_NOTO, "Arial Unicode MS")
 
 
 @functools.cache
@@ -120,20 +113,9 @@ def context() -> Iterator[None]:
 
 @functools.cache
 def _defaults() -> dict[str, Any]:
-    """matplotlib's own defaults, so that a user's settings do not change our bytes; those of windows and backends stay as they are."""
-    others = (
-        "backend",
-        "interactive",
-        "toolbar",
-        "webagg",
-        "tk.",
-        "macosx",
-        "keymap",
-        "date.",
-        "timezone",
-        "docstring",
-        "savefig.directory",
-    )
+    """matplotlib's own defaults, so that a user's settings do not change our bytes; those of windows stay."""
+    windows = ("backend", "interactive", "toolbar", "webagg", "tk.", "macosx", "keymap", "savefig.directory")
+    others = (*windows, "date.", "timezone", "docstring")
     return {str(name): value for name, value in mpl.rcParamsDefault.items() if not str(name).startswith(others)}
 
 
@@ -182,7 +164,7 @@ def wrap(text: str, width: float, size: float) -> str:
 def annotate_figure(
     figure: Figure, title: str, notes: Iterable[str], legend: Sequence[Artist] = (), columns: int = 1, below: str = ""
 ) -> None:
-    """Put title and legend above and the small print (count, interval, how to read) below a figure, all wrapped to its width."""
+    """Put title and legend above, the small print (count, interval, how to read) below a figure, as wide as it is."""
     width = 0.965 * figure.get_figwidth() - 0.08  # hinted letters in bitmaps run up to 3.5 % wider than their outlines
     margin = 0.04 / figure.get_figwidth()
     if legend:  # the layout does not keep a title and a legend outside the axes apart, so the legend carries the title
@@ -205,7 +187,7 @@ def annotate_figure(
 
 
 def finish(figure: Figure) -> Figure:
-    """Lay the figure out now, under the shared settings, so that it looks the same wherever it is shown or saved later."""
+    """Lay the figure out now, under the shared settings: it then looks the same wherever it is shown or saved later."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # each further layout would move things by a hair, and with it the bytes
     return figure

@@ -1,8 +1,9 @@
-"""How much the loss hangs on each attention weight, by the type of token attended to (Clark et al. 2019, §3.2, Fig 3)."""
+"""How much the loss hangs on each attention weight, by the type of token attended to (Clark et al. 2019, §3.2, Fig
+3)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -11,9 +12,19 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.contract import WEIGHTINGS, Observer, Paper, Shape, layer_head_coords, mean_variables, one_of
-from headwise.analyses.surface.analysis import TOKEN_TYPES
+from headwise.analyses.contract import (
+    WEIGHTINGS,
+    Loss,
+    Observer,
+    Paper,
+    Shape,
+    layer_head_coords,
+    mean_variables,
+    one_of,
+)
+from headwise.analyses.surface.analysis import TOKEN_TYPES, kinds_of, missing_types
 from headwise.core.errors import ParameterError
+from headwise.models import HeadModel
 from headwise.models.session import at_least_single
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import State, means
@@ -27,24 +38,27 @@ PAPER_OTHER = ("cls", "other")  # the paper's "other" is everything but separato
 class Gradient(Observer):
     """Gradient-based importance of attention, Fig 3: `|d loss / d A[l, h, i, j]|`.
 
-    The loss of an example is the mean over its predicted tokens; its gradient is taken with respect to the very weights that multiply the values.
+    The loss of an example is the mean over its predicted tokens; its gradient is taken with respect to the very weights
+    that multiply the values.
 
-    - `importance[layer, head, token_type]`: mean of `|d loss / d A[i, j]|` over all pairs (i, j), j in V(i), with j of a type, within an example, then over examples; an example
-      without such a token is left out;
+    - `importance[layer, head, token_type]`: mean of `|d loss / d A[i, j]|` over all pairs (i, j), j in V(i), with j of
+      a type, within an example, then over examples; an example without such a token is left out;
     - `importance_paper_other[layer, head]`: the same with j of type `cls` or `other`, the paper's "other".
 
     Parameters
     ----------
-    loss
-        `masked`: a share of the ordinary tokens is replaced by the mask token, and those are predicted; a token is of the type the model sees, so a masked period is `other`.
-        `all`: nothing is masked and every ordinary token is predicted (the paper's text says nothing of masks). `causal`: every token but the first is predicted from those
+    loss : str, default "auto"
+        `masked`: a share of the ordinary tokens is replaced by the mask token, and those are predicted; a token is of
+        the type the model sees, so a masked period is `other`. `all`: nothing is masked and every ordinary token is
+        predicted (the paper's text says nothing of masks). `causal`: every token but the first is predicted from those
         before it. `auto`: `masked` or `causal`, whichever the model was trained for.
-    share
+    share : float, default 0.15
         The share of ordinary tokens that are masked, rounded to whole tokens, at least one.
-    seed
-        Which tokens are masked depends on the seed and on the example's place in the corpus alone.
-    weighting
-        `examples` (each example weighs alike, the default) or `tokens` (each pair alike).
+    seed : int, optional
+        Which tokens are masked depends on the seed and on the example's place in the corpus alone; the run's unless
+        given.
+    weighting : str, default "examples"
+        `examples` (each example weighs alike) or `tokens` (each pair alike).
     """
 
     loss: str = "auto"
@@ -67,11 +81,7 @@ class Gradient(Observer):
             raise ParameterError(f"`seed` must be a whole number of at least 0; it is {self.seed!r}.")
 
     def missing(self, shape: Shape) -> dict[str, str]:
-        return {
-            f"token_type={kind}": "the tokenizer has no such token"
-            for kind in TOKEN_TYPES
-            if kind not in shape.token_types
-        }
+        return missing_types(shape)
 
     def refusal(self, shape: Shape) -> str | None:
         kind = shape.extras.get("lm_kind")
@@ -98,7 +108,7 @@ class Gradient(Observer):
             importance_paper_other=means(self.weighting, *heads),
         )
 
-    def prepare(self, batch: Batch, model: Any) -> tuple[Batch, Callable[[Any, Batch], Tensor]]:
+    def prepare(self, batch: Batch, model: HeadModel) -> tuple[Batch, Loss]:
         """The batch as the model gets it, without examples that have nothing to predict, and the loss."""
         kind = self._kind(model.lm_kind)
         predicted = batch.real & ~batch.special
@@ -130,9 +140,7 @@ class Gradient(Observer):
 
     def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
         assert rows.gradient is not None
-        kinds = torch.stack([batch.kind(kind) for kind in TOKEN_TYPES], dim=-1).to(
-            rows.gradient.dtype
-        )  # example, key, type
+        kinds = kinds_of(batch).to(rows.gradient.dtype)
         visible = rows.visible.to(rows.gradient.dtype)
         return {"importance": rows.gradient.abs().sum(-2) @ kinds, "pairs": visible.sum(-2) @ kinds}
 
@@ -151,17 +159,16 @@ class Gradient(Observer):
         variables = mean_variables("importance", (*heads, "token_type"), state.means("importance"), units=units)
         variables |= mean_variables("importance_paper_other", heads, state.means("importance_paper_other"), units=units)
         coords = layer_head_coords(shape) | {"token_type": list(TOKEN_TYPES)}
-        dataset = xr.Dataset(variables, coords=coords)
-        return dataset.assign_attrs(loss=self._kind(shape.extras.get("lm_kind")))
+        return xr.Dataset(variables, coords, {"loss": self._kind(shape.extras.get("lm_kind"))})
 
 
 def masked_tokens(row: Encoded, share: float, seed: int) -> np.ndarray:
-    """Which tokens of an example are masked: `share` of its ordinary tokens, at least one, drawn by seed and the example's place in the corpus."""
+    """Which tokens of an example are masked: `share` of its ordinary tokens, at least one, drawn by seed and the
+    example's place in the corpus."""
     ordinary = np.flatnonzero(~row.special)
     count = min(len(ordinary), max(1, round(share * len(ordinary))))
-    return (
-        np.sort(np.random.default_rng([seed, row.index]).choice(ordinary, count, replace=False)) if count else ordinary
-    )
+    drawn = np.random.default_rng([seed, row.index]).choice(ordinary, count, replace=False) if count else ordinary
+    return np.sort(drawn)
 
 
 def token_loss(logits: Tensor, targets: Tensor, predicted: Tensor) -> Tensor:
@@ -175,4 +182,5 @@ def token_loss(logits: Tensor, targets: Tensor, predicted: Tensor) -> Tensor:
 def _logits(output: Any) -> Tensor:
     """The scores of the language-model head: models with several heads name them `prediction_logits`."""
     found = getattr(output, "logits", None)
-    return output.prediction_logits if found is None else found
+    scores: Tensor = output.prediction_logits if found is None else found
+    return scores

@@ -1,4 +1,5 @@
-"""The figure of gradient importance: how much the loss hangs on attention to each kind of token (Clark et al. 2019, Fig 3)."""
+"""Figures of gradient importance: how much the loss hangs on attention to each kind of token (Clark et al. 2019, Fig
+3)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap_panels
 from headwise.plots.registry import figure
-from headwise.plots.scatter import Series, legend_handles, mean_over_heads, scatter_by_layer
+from headwise.plots.scatter import Series, legend_handles, mean_over_heads, scatter_by_layer, series_of
 
 _LH = ("layer", "head")
 _LOSSES = {
@@ -22,20 +23,12 @@ _LOSSES = {
 
 def _series(dataset: xr.Dataset) -> list[Series]:
     """The three lines of the paper: separators, periods and commas, everything else."""
-    dims = (*_LH, "token_type")
-    values, bounds = data.values(dataset, "importance", dims), data.interval(dataset, "importance", dims)
-    kinds = data.labels(dataset, "token_type")
-    found = []
-    for kind, label, colour, marker in (("sep", "sep", style.VERMILION, "s"), ("punct", ". and ,", style.GREEN, "^")):
-        plane = values[..., kinds.index(kind)]
-        if np.isfinite(plane).any():
-            ends = None if bounds is None else (bounds[0][..., kinds.index(kind)], bounds[1][..., kinds.index(kind)])
-            found.append(Series(label, plane, ends, colour, marker))
+    shown = {"sep": ("sep", style.VERMILION, "s"), "punct": (". and ,", style.GREEN, "^")}
+    found = series_of(dataset.sel(token_type=list(shown)), "importance", "token_type", shown)
     if data.has(dataset, "importance_paper_other"):
-        own = data.values(dataset, "importance_paper_other", _LH)
-        found.append(
-            Series("other (cls included)", own, data.interval(dataset, "importance_paper_other", _LH), style.BLACK, "D")
-        )
+        name = "importance_paper_other"
+        own, bounds = data.values(dataset, name, _LH), data.interval(dataset, name, _LH)
+        found.append(Series("other (cls included)", own, bounds, style.BLACK, "D"))
     return found
 
 
@@ -43,13 +36,15 @@ def _series(dataset: xr.Dataset) -> list[Series]:
     "gradient",
     name="importance",
     title="How much the loss hangs on attention, by the kind of token attended to",
-    caption="Each point is one head: the mean size of the gradient of the loss with respect to its attention weights on tokens of one kind. Where attention to separators "
-    "is high and its gradient is near nothing, attending to them is a no-op: more or less of it changes nothing.",
+    caption="Each point is one head: the mean size of the gradient of the loss with respect to its attention weights "
+    "on tokens of one kind. Where attention to separators is high and its gradient is near nothing, attending to them "
+    "is a no-op: more or less of it changes nothing.",
     paper="Clark et al. 2019, §3.2, Fig 3",
     needs=("importance", "importance_paper_other"),
 )
 def importance(dataset: xr.Dataset) -> Figure:
-    """Mean `|d loss / d A|` by layer, one point per head, on a logarithmic scale, with the mean over heads (Clark et al. 2019, Fig 3)."""
+    """Mean `|d loss / d A|` by layer, one point per head, on a logarithmic scale, with the mean over heads (Clark et
+    al. 2019, Fig 3)."""
     series = _series(dataset)
     fig = style.new_figure(style.PAGE, 2.9)
     axes = fig.subplots(1, 2, width_ratios=(1.5, 1))
@@ -57,9 +52,8 @@ def importance(dataset: xr.Dataset) -> Figure:
     positive = np.concatenate([one.values[one.values > 0] for one in series] or [np.array([1.0])])
     if positive.size:
         axes[0].set_yscale("log")
-        axes[0].yaxis.set_major_formatter(
-            FuncFormatter(lambda value, _: f"{value:g}")
-        )  # the default writes formulas, which our settings print as they are
+        # The default writes formulas, which our settings print as they are.
+        axes[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes[0].yaxis.set_minor_formatter(NullFormatter())
         axes[0].set_ylim(float(np.quantile(positive, 0.002)) / 1.5, float(positive.max()) * 1.5)
     axes[0].set_ylabel("mean |d loss / d attention|")
@@ -94,16 +88,9 @@ def importance(dataset: xr.Dataset) -> Figure:
 )
 def heads(dataset: xr.Dataset) -> Figure:
     """Heat maps of `log10 importance[layer, head]` for each token type on one scale."""
-    cube = data.values(dataset, "importance", (*_LH, "token_type"))
-    coords = {dim: data.numbers(dataset, dim) for dim in _LH}
-    panels = {}
-    for index, kind in enumerate(data.labels(dataset, "token_type")):
-        plane = cube[..., index]
-        if np.isfinite(plane).any():
-            with np.errstate(divide="ignore"):
-                panels[f"to {kind} tokens"] = xr.DataArray(
-                    np.where(plane > 0, np.log10(plane), np.nan), dims=_LH, coords=coords
-                )
+    values = dataset["importance"].astype(float)
+    logarithms = xr.DataArray(np.log10(values.where(values > 0))).dropna("token_type", how="all")
+    panels = {f"to {kind} tokens": logarithms.sel(token_type=kind) for kind in data.labels(logarithms, "token_type")}
     notes = [
         data.source_text(dataset),
         data.count_text(dataset, "importance"),

@@ -32,21 +32,24 @@ DEFAULT_REACH = 511
 class Offsets(Observer):
     """How much a head looks at each relative position.
 
-    With offset o = source position − receiving position and N(o) the number of pairs (i, i+o) in the corpus that the model can see:
+    With offset o = source position − receiving position and N(o) the number of pairs (i, i+o) in the corpus that the
+    model can see:
 
     - `histogram[source, layer, head, offset]`: `Σ A[i, i+o] / N(o)`, the mean weight at an offset, every pair alike;
     - `centre[source, layer, head]`: `Σ_o o·h(o) / Σ_o h(o)`;
-    - `mean_offset`, `mean_distance[source, layer, head]`: mean of `Σ_j A[i,j]·(j−i)` and of `Σ_j A[i,j]·|j−i|` over the rows of an example, then over
-      examples: unlike `centre`, these have an interval over examples.
+    - `mean_offset`, `mean_distance[source, layer, head]`: mean of `Σ_j A[i,j]·(j−i)` and of `Σ_j A[i,j]·|j−i|` over the
+      rows of an example, then over examples: unlike `centre`, these have an interval over examples.
 
     `source` is `attention`; `attribution` adds `previous_layer` and `input`.
 
     Parameters
     ----------
-    reach
-        The largest offset kept (default: the longest input, at most 511). Mass further away is `beyond[source, layer, head]`, and not in `centre`.
-    weighting
-        For `mean_offset`, `mean_distance` and `beyond`: `examples` or `tokens`. The histogram always weighs pairs alike.
+    reach : int, optional
+        The largest offset kept; the longest input, at most 511, unless given. Mass further away is `beyond[source,
+        layer, head]`, and not in `centre`.
+    weighting : str, default "examples"
+        For `mean_offset`, `mean_distance` and `beyond`: `examples` or `tokens`. The histogram always weighs pairs
+        alike.
     """
 
     reach: int | None = None
@@ -103,13 +106,8 @@ class Offsets(Observer):
         assert isinstance(histogram, Ratios)
         reach = histogram.parts["y"].shape[-1] // 2
         variables = mean_variables("histogram", (*heads, "offset"), histogram, units="mean weight of a pair")
-        variables |= {
-            "pairs": xr.Variable(
-                ("layer", "offset"),
-                histogram.parts["w"].numpy()[:, 0].astype(np.int64),
-                {"long_name": "pairs of tokens at an offset"},
-            )
-        }
+        pairs = histogram.parts["w"].numpy()[:, 0].astype(np.int64)
+        variables["pairs"] = xr.Variable(("layer", "offset"), pairs, {"long_name": "pairs of tokens at an offset"})
         for name in ("mean_offset", "mean_distance", "beyond"):
             units = "share of attention" if name == "beyond" else "tokens"
             variables |= mean_variables(name, heads, state.means(name), units=units)
@@ -123,10 +121,12 @@ class Offsets(Observer):
 
 
 def sum_by_offset(values: Tensor, start: int, length: int) -> Tensor:
-    """Sums of a block of rows along its diagonals: `[example, head, row, key]` to `[example, head, offset]` with offsets −(length−1)..length−1.
+    """Sums of a block of rows along its diagonals: `[example, head, row, key]` to `[example, head, offset]` with
+    offsets −(length−1)..length−1.
 
-    Row r is written into a buffer shifted so that equal offsets share a column: one copy and one sum, whatever the number of offsets. One example is
-    done at a time in the same buffer, which then stays in the processor's cache, and whose zeros need writing only once.
+    Row r is written into a buffer shifted so that equal offsets share a column: one copy and one sum, whatever the
+    number of offsets. One example is done at a time in the same buffer, which then stays in the processor's cache, and
+    whose zeros need writing only once.
     """
     examples, heads, rows, keys = values.shape
     width = keys + rows - 1

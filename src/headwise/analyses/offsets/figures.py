@@ -1,4 +1,5 @@
-"""Figures of relative positions: where, relative to a token, its attention and its contributions come from (Pascual et al. 2021)."""
+"""Figures of relative positions: where, relative to a token, its attention and its contributions come from (Pascual et
+al. 2021)."""
 
 from __future__ import annotations
 
@@ -33,14 +34,16 @@ _BEFORE, _SAME, _AFTER = style.BLUE, style.BLACK, style.VERMILION
     "offsets",
     name="histogram",
     title="Where each head looks, relative to the token",
-    caption="One small histogram per head, by relative position (source position minus receiving position): blue before the token, black the token "
-    "itself, orange after it. Every histogram is scaled to its own peak; the number in its corner is the height of that peak.",
+    caption="One small histogram per head, by relative position (source position minus receiving position): blue "
+    "before the token, black the token itself, orange after it. Every histogram is scaled to its own peak; the number "
+    "in its corner is the height of that peak.",
     paper="Pascual et al. 2021, Fig 2",
     needs=("histogram",),
     each="source",
 )
 def histogram_grid(dataset: xr.Dataset, *, source: str | None = None, window: int = 10) -> Figure:
-    """Relative-position histograms of every head, `histogram[source, layer, head, offset]`, as a grid of layers × heads (Pascual et al. 2021, Fig 2).
+    """Relative-position histograms of every head, `histogram[source, layer, head, offset]`, as a grid of layers × heads
+    (Pascual et al. 2021, Fig 2).
 
     Parameters
     ----------
@@ -112,13 +115,14 @@ def histogram_grid(dataset: xr.Dataset, *, source: str | None = None, window: in
     "offsets",
     name="centre",
     title="Centre of mass of relative positions, by layer",
-    caption="Each point is one head: the mean relative position its attention (or the contribution to its output) comes from. Below 0 it looks back, "
-    "above 0 it looks ahead. Lines are means over the heads of a layer.",
+    caption="Each point is one head: the mean relative position its attention (or the contribution to its output) "
+    "comes from. Below 0 it looks back, above 0 it looks ahead. Lines are means over the heads of a layer.",
     paper="Pascual et al. 2021, Fig 4",
     needs=("centre",),
 )
 def centre_of_mass(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
-    """Centre of mass of each head's histogram by layer, `centre[source, layer, head]`, one line per source (Pascual et al. 2021, Fig 4).
+    """Centre of mass of each head's histogram by layer, `centre[source, layer, head]`, one line per source (Pascual et
+    al. 2021, Fig 4).
 
     Several datasets (a mapping of label to dataset: languages, models) stand side by side on one scale.
     """
@@ -136,12 +140,14 @@ def centre_of_mass(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
     "offsets",
     name="distance",
     title="How far heads look, by layer",
-    caption="Each point is one head: the mean distance, in tokens, between a token and where its attention falls, whatever the direction.",
+    caption="Each point is one head: the mean distance, in tokens, between a token and where its attention falls, "
+    "whatever the direction.",
     paper="Not in a paper; beside Pascual et al. 2021, Fig 4",
     needs=("mean_distance",),
 )
 def mean_distance(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
-    """Mean distance between a token and what its head attends to, by layer: `mean_distance[source, layer, head]`; one or several datasets."""
+    """Mean distance between a token and what its head attends to, by layer: `mean_distance[source, layer, head]`; one
+    or several datasets."""
     lines = "One point per head; lines: mean over the heads of a layer"
     return by_layer(datasets, "mean_distance", "How far heads look", "mean distance (tokens)", lines)
 
@@ -216,7 +222,8 @@ def _peak_text(peak: float) -> str:
 
 
 def _cells(ax: Axes, bars: np.ndarray, offsets: np.ndarray) -> None:
-    """Draw all histograms into one axes: cell (layer, head) spans head ± 0.5 and layer to layer + 1; three shapes per head keep the file small."""
+    """Draw all histograms into one axes: cell (layer, head) spans head ± 0.5 and layer to layer + 1; three shapes per
+    head keep the file small."""
     slot = 0.92 / len(offsets)
     left = -0.46 + np.arange(len(offsets)) * slot
     peaks = _peaks(bars)

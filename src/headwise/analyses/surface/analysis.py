@@ -25,19 +25,23 @@ ORIGINS = ("mass", "mass_from_sep", "mass_from_other")
 class Surface(Observer):
     """Mean attention by relative position and token type, entropy and largest weight of each head.
 
-    For a row i with weights `A[i, :]` over its visible keys V(i), averaged over the rows of an example, then over examples (or, with `weighting="tokens"`, over all rows alike):
+    For a row i with weights `A[i, :]` over its visible keys V(i), averaged over the rows of an example, then over
+    examples (or, with `weighting="tokens"`, over all rows alike):
 
-    - `position[layer, head, offset]`: `A[i, i+o]` for o in −1, 0, 1, over the rows for which `i+o` is visible (so NaN for o = 1 in a causal model);
-    - `mass[layer, head, token_type]`: `Σ_j A[i, j]` over keys of a type, from all rows; `mass_from_sep`, from `sep` rows; `mass_from_other`, from all but `sep`;
-    - `entropy[layer, head]`: `−Σ_j A ln A` in nats; `entropy_from_cls`: of row 0 alone (NaN for causal models and without a cls token); `entropy_uniform[layer]`:
-      `ln |V(i)|`, what a uniform head would have;
+    - `position[layer, head, offset]`: `A[i, i+o]` for o in −1, 0, 1, over the rows for which `i+o` is visible (so NaN
+      for o = 1 in a causal model);
+    - `mass[layer, head, token_type]`: `Σ_j A[i, j]` over keys of a type, from all rows; `mass_from_sep`, from `sep`
+      rows; `mass_from_other`, from all but `sep`;
+    - `entropy[layer, head]`: `−Σ_j A ln A` in nats; `entropy_from_cls`: of row 0 alone (NaN for causal models and
+      without a cls token); `entropy_uniform[layer]`: `ln |V(i)|`, what a uniform head would have;
     - `max_weight[layer, head]`: `max_j A[i, j]`;
-    - `sink[layer, head]` (models with learned sinks): mass on the sink. Entropy is then that of the rest, made to sum to one.
+    - `sink[layer, head]` (models with learned sinks): mass on the sink. Entropy is then that of the rest, made to sum
+      to one.
 
     Parameters
     ----------
-    weighting
-        `examples` (each example weighs alike, the default) or `tokens` (each row alike).
+    weighting : str, default "examples"
+        `examples` (each example weighs alike) or `tokens` (each row alike).
     """
 
     weighting: str = "examples"
@@ -50,11 +54,7 @@ class Surface(Observer):
         one_of("weighting", self.weighting, WEIGHTINGS)
 
     def missing(self, shape: Shape) -> dict[str, str]:
-        reasons = {
-            f"token_type={kind}": "the tokenizer has no such token"
-            for kind in TOKEN_TYPES
-            if kind not in shape.token_types
-        }
+        reasons = missing_types(shape)
         if shape.causal:
             reasons["position=1"] = "a causal model cannot look ahead"
             reasons["entropy_from_cls"] = "the first token of a causal model sees only itself"
@@ -73,16 +73,13 @@ class Surface(Observer):
         weights, here = rows.weights, slice(rows.start, rows.stop)
         real, sep = batch.real[:, here], batch.sep[:, here]
         queries = torch.stack([real, sep, real & ~sep], dim=1).to(weights.dtype)  # example, origin, row
-        kinds = torch.stack([batch.kind(kind) for kind in TOKEN_TYPES], dim=-1).to(weights.dtype)  # example, key, type
         attended = queries[:, None] @ weights  # example, head, origin, key: all of Fig 2 is this product
-        tokens = (
-            weights
-            if rows.sink is None
-            else weights / (1 - rows.sink.unsqueeze(-1)).clamp(min=torch.finfo(weights.dtype).tiny)
-        )
+        tokens = weights
+        if rows.sink is not None:
+            tokens = weights / (1 - rows.sink.unsqueeze(-1)).clamp(min=torch.finfo(weights.dtype).tiny)
         entropies = row_entropy(tokens)
         sums = {
-            "mass": attended @ kinds[:, None],
+            "mass": attended @ kinds_of(batch)[:, None].to(weights.dtype),
             "queries": queries.sum(-1),
             "entropy": entropies.sum(-1),
             "max_weight": weights.amax(-1).sum(-1),
@@ -100,46 +97,58 @@ class Surface(Observer):
         count = batch.lengths[:, None].double()
         for i, name in enumerate(ORIGINS):
             state.means(name).add_sums(sums["mass"][:, :, i], sums["queries"][:, i, None, None].double(), here)
-        state.means("position").add_sums(sums["position"], sums["position_count"].double(), here)
-        state.means("entropy").add_sums(sums["entropy"], count, here)
-        state.means("max_weight").add_sums(sums["max_weight"], count, here)
-        state.means("entropy_uniform").add_sums(sums["entropy_uniform"], count[:, 0], here)
-        state.means("entropy_from_cls").add_sums(sums["entropy_from_cls"], batch.cls[:, :1].double(), here)
-        if "sink" in sums:
-            state.means("sink").add_sums(sums["sink"], count, here)
+        counts = dict.fromkeys(("entropy", "max_weight", "sink"), count)
+        counts |= {"entropy_uniform": count[:, 0], "entropy_from_cls": batch.cls[:, :1].double()}
+        counts |= {"position": sums["position_count"].double()}
+        for name, of in counts.items():
+            if name in sums:
+                state.means(name).add_sums(sums[name], of, here)
 
     def result(self, state: State, shape: Shape) -> xr.Dataset:
-        heads = ("layer", "head")
+        heads, share = ("layer", "head"), "share of attention"
+        dims = dict.fromkeys(ORIGINS, (*heads, "token_type")) | {"position": (*heads, "offset")}
         variables: dict[str, xr.Variable] = {}
-        for name in ORIGINS:
-            variables |= mean_variables(name, (*heads, "token_type"), state.means(name), units="share of attention")
-        variables |= mean_variables("position", (*heads, "offset"), state.means("position"), units="share of attention")
-        variables |= mean_variables("entropy", heads, state.means("entropy"), units="nats")
-        variables |= mean_variables("entropy_from_cls", heads, state.means("entropy_from_cls"), units="nats")
+        for name, units in {**dict.fromkeys(dims, share), "entropy": "nats", "entropy_from_cls": "nats"}.items():
+            variables |= mean_variables(name, dims.get(name, heads), state.means(name), units=units)
         variables |= mean_variables("entropy_uniform", ("layer",), state.means("entropy_uniform"), units="nats")
-        variables |= mean_variables("max_weight", heads, state.means("max_weight"), units="share of attention")
-        sink = mean_variables("sink", heads, state.means("sink"), units="share of attention")
+        variables |= mean_variables("max_weight", heads, state.means("max_weight"), units=share)
+        sink = mean_variables("sink", heads, state.means("sink"), units=share)
         if (sink["sink_n"].values > 0).any():
             variables |= sink
         coords = layer_head_coords(shape) | {"offset": np.array(OFFSETS), "token_type": list(TOKEN_TYPES)}
-        dataset = xr.Dataset(variables, coords=coords)
         absent = ~np.isin(TOKEN_TYPES, shape.token_types)
         for name in ORIGINS:
-            for suffix in ("", "_low", "_high"):
-                dataset[name + suffix][..., absent] = np.nan
-            dataset[f"{name}_n"][..., absent] = 0
+            _blank(variables, name, np.broadcast_to(absent, variables[name].shape))
         if shape.causal:
-            for suffix in ("", "_low", "_high"):
-                dataset[f"entropy_from_cls{suffix}"][:] = np.nan
-            dataset["entropy_from_cls_n"][:] = 0
-        return dataset
+            _blank(variables, "entropy_from_cls", np.ones(variables["entropy_from_cls"].shape, bool))
+        return xr.Dataset(variables, coords=coords)
+
+
+def _blank(variables: Mapping[str, xr.Variable], name: str, where: np.ndarray) -> None:
+    """Take a mean back where the model has no such thing."""
+    for suffix in ("", "_low", "_high"):
+        variables[name + suffix].values[where] = np.nan
+    variables[f"{name}_n"].values[where] = 0
+
+
+def missing_types(shape: Shape) -> dict[str, str]:
+    """The token types that the tokenizer lacks, with the reason."""
+    absent = [kind for kind in TOKEN_TYPES if kind not in shape.token_types]
+    return {f"token_type={kind}": "the tokenizer has no such token" for kind in absent}
+
+
+def kinds_of(batch: Batch) -> Tensor:
+    """Which type each token is of, `[example, token, type]`."""
+    return torch.stack([batch.kind(kind) for kind in TOKEN_TYPES], dim=-1)
 
 
 def row_entropy(weights: Tensor) -> Tensor:
     """Entropy of each row in nats, `[..., row, key]` to `[..., row]`; 0·ln 0 is 0."""
     if weights.device.type != "cpu":
-        return torch.special.entr(weights).sum(-1)
-    # One example at a time stays in the processor's cache. A floor under the logarithm is cheaper than a masked one, and exact: weights below it add less than 1e-36.
+        entropies: Tensor = torch.special.entr(weights).sum(-1)
+        return entropies
+    # One example at a time stays in the processor's cache. A floor under the logarithm is cheaper than a masked one,
+    # and exact: weights below it add less than 1e-36.
     out = weights.new_empty(weights.shape[:-1])
     buffer = weights.new_empty(weights.shape[1:])
     for example, own in enumerate(weights):

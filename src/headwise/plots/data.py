@@ -44,6 +44,11 @@ def numbers(dataset: xr.Dataset | xr.DataArray, dim: str) -> list[int]:
     return [int(label) for label in dataset.get_index(dim)]
 
 
+def texts(dataset: xr.Dataset, name: str) -> list[str]:
+    """A variable of texts, in order: the tokens of an input, which may repeat, and so cannot be labels."""
+    return [str(text) for text in dataset[name].values]
+
+
 def count_text(dataset: xr.Dataset, *names: str, each: str = "examples") -> str:
     """How many examples are behind the means: `n = 200 examples`, or a range where heads or items differ."""
     counts = [

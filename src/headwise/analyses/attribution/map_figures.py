@@ -31,7 +31,7 @@ from headwise.plots.registry import figure
 )
 def sample_pairs(dataset: xr.Dataset) -> Figure:
     """The pairs of maps of the input that the analysis kept."""
-    return map_pairs(*_sample_maps(dataset), data.labels(dataset, "token"), notes=_sample_notes(dataset))
+    return map_pairs(*_sample_maps(dataset), data.texts(dataset, "token_text"), notes=_sample_notes(dataset))
 
 
 @figure(
@@ -67,7 +67,7 @@ def five_patterns(dataset: xr.Dataset) -> Figure:
     scale = ScalarMappable(shade, style.SEQUENTIAL)
     fig.colorbar(scale, ax=list(axes.ravel()), fraction=0.02, pad=0.01, label="share of 1 (square-root scale)")
     how = "Rows: receiving token; columns: source; layers and heads counted from 0; p: how sure the classifier is"
-    listing = token_listing(data.labels(dataset, "token"), style.PAGE - 0.1, lines=2)
+    listing = token_listing(data.texts(dataset, "token_text"), style.PAGE - 0.1, lines=2)
     style.annotate_figure(fig, "Five heads, one of each pattern", [*_sample_notes(dataset), how], below=listing)
     return style.finish(fig)
 
@@ -82,7 +82,7 @@ def five_patterns(dataset: xr.Dataset) -> Figure:
 )
 def sample_word(dataset: xr.Dataset) -> Figure:
     """One word of the kept input: the one nearest to its middle that is a word."""
-    texts = data.labels(dataset, "token")
+    texts = data.texts(dataset, "token_text")
     layers = data.values(dataset, "sample_layer", ("layer", "token", "source_token"))
     middle = len(texts) // 2
     words = [i for i, text in enumerate(texts) if text.isalpha() and len(text) > 2] or [middle]

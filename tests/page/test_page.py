@@ -7,12 +7,18 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
+import xarray as xr
+from matplotlib.figure import Figure
 
+from headwise.atlas import Atlas
 from headwise.atlas.representation import html_card
 from headwise.core.errors import OutputError, ParameterError
 from headwise.page import HeadGrid, PageFigure, PageHead, PageTable, Section, render_page, write_page
+from headwise.page.report import write_report
 from headwise.page.write import _cell
+from headwise.plots import figure, heatmap, registry
 
 SVG = '<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" width="237.6pt" height="20pt"><g id="figure_1"/></svg>'
 EVIL = "<script>alert('x')</script>&\"quoted\""
@@ -73,7 +79,6 @@ def page(**changes: object) -> str:
         [figure, figure],
         [table],
         "Def.",
-        "Read.",
         ["Cut."],
     )
     grid = HeadGrid(
@@ -108,9 +113,11 @@ def page(**changes: object) -> str:
 
 def test_everything_given_is_on_the_page() -> None:
     reader = Reader(page())
-    for expected in ("wiki-bert", "over 200 pairs", "Examples 200", "3 examples were cut.", "L2H3 previous token: 0.93", "Where heads look", "Two with code", "Def.",
-                     "Read.", "Cut.", "Entropy by layer", "Each point is one head.", "Clark et al. 2019, Fig 4", "L0H0 1.235 200", "L0H1 – 0", "hash ab12",
-                     "surface, offsets", "seed 0", "H0 H1 L0 prev det cls", "L0H1 cls 0.80", "position 1 head: looks beside itself"):  # fmt: skip
+    head = ("wiki-bert", "over 200 pairs", "Examples 200", "3 examples were cut.", "L2H3 previous token: 0.93")
+    section = ("Where heads look", "Two with code", "Def.", "Cut.", "Entropy by layer", "Each point is one head.")
+    rows = ("Clark et al. 2019, Fig 4", "L0H0 1.235 200", "L0H1 – 0", "hash ab12", "surface, offsets", "seed 0")
+    grid = ("H0 H1 L0 prev det cls", "L0H1 cls 0.80", "position 1 head: looks beside itself")
+    for expected in (*head, *section, *rows, *grid):
         assert expected in reader.text, expected
 
 
@@ -253,3 +260,26 @@ def test_the_card_is_escaped_and_self_contained() -> None:
     assert "<script" not in html
     assert "http" not in html
     assert reader.text.count("alert('x')") == 3
+
+
+def test_a_group_that_nobody_has_heard_of_gets_a_section_with_its_figures(tmp_path: Path) -> None:
+    made = xr.Dataset(
+        {"loudness": (("layer", "head"), np.array([[0.25, 0.75]]))}, attrs={"title": "How loud heads are"}
+    )
+    known = xr.Dataset({"mean_distance": (("source", "layer", "head"), np.ones((1, 1, 2)))}, {"source": ["attention"]})
+    spec = ("made_up", "loud")
+    try:
+
+        @figure("made_up", name="loud", title="Loudness of heads", caption="Higher is louder.", needs=("loudness",))
+        def loud(dataset: xr.Dataset) -> Figure:
+            return heatmap(dataset["loudness"])
+
+        html = write_report(Atlas({"made_up": made, "offsets": known}), tmp_path).read_text()
+    finally:
+        registry._FIGURES.pop(spec)
+    reader = Reader(html)
+    assert (tmp_path / "figures" / "made_up-loud.svg").exists()
+    assert (tmp_path / "tables" / "made_up.csv").read_text().count("loudness") == 2
+    for expected in ("How loud heads are", "Loudness of heads", "Higher is louder.", "Measures: loudness."):
+        assert expected in reader.text, expected
+    assert html.index('id="analysis-offsets"') < html.index('id="analysis-made-up"')  # after those in the reading order

@@ -2,45 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headwise.cli import common
 
 if TYPE_CHECKING:
+    import xarray as xr
+    from rich.table import Table
+
+    from headwise.experiments.ablation.subjects import Subject
     from headwise.text import Spec
 
 
-def open_subject(
-    model: str | None,
-    task: str | None,
-    data: Path | None,
-    dev: str | None,
-    corpus: str | Spec | None,
-    limit: int | None,
-    max_length: int,
-    device: str | None,
-    seed: int = 0,
-) -> Any:
-    """A fine-tuned model on its dev set where a task or a dev file is named, else a language model on a corpus."""
-    from headwise.core.errors import ParameterError
-    from headwise.experiments.ablation import LanguageSubject, TaskSubject
-    from headwise.models import HeadModel
-    from headwise.models.opening import model_path
-    from headwise.text import open_corpus
-    from headwise.text.tasks import read_task
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What models are scored on: the dev set of a task, where a task or a dev file is named, else a text."""
 
-    if task or data or dev:
-        if corpus:
-            raise ParameterError("Give either a task (--task, --data, --dev) or a text (--corpus), not both.")
-        found = read_task(task, data=data, dev=dev, needs_train=False, limit=limit)
-        return TaskSubject.open(model_path(model), found, device=device, max_length=max_length)
-    opened = HeadModel.open(model, device=device)
-    return LanguageSubject(
-        opened, open_corpus(corpus, tokenizer=opened.tokenizer), limit=limit, max_length=max_length, seed=seed
-    )
+    task: str | None
+    data: Path | None
+    dev: str | None
+    corpus: str | Spec | None
+    limit: int | None
+    max_length: int
+    device: str | None
+    seed: int
+
+    def open(self, model: str | Path | None) -> Subject:
+        """A fine-tuned model with its dev set, or a language model with its text."""
+        from headwise.core.errors import ParameterError
+        from headwise.experiments.ablation import LanguageSubject, TaskSubject
+        from headwise.models import HeadModel
+        from headwise.models.opening import model_path
+        from headwise.text import open_corpus
+        from headwise.text.tasks import read_task
+
+        if self.task or self.data or self.dev:
+            if self.corpus:
+                raise ParameterError("Give either a task (--task, --data, --dev) or a text (--corpus), not both.")
+            found = read_task(self.task, data=self.data, dev=self.dev, needs_train=False, limit=self.limit)
+            return TaskSubject.open(model_path(model), found, device=self.device, max_length=self.max_length)
+        opened = HeadModel.open(model, device=self.device)
+        text = open_corpus(self.corpus, tokenizer=opened.tokenizer)
+        return LanguageSubject(opened, text, limit=self.limit, max_length=self.max_length, seed=self.seed)
 
 
 def parse_sets(given: list[str] | None) -> dict[str, str]:
@@ -101,7 +108,8 @@ def ablate_command(
 
       headwise ablate mrpc/seed-0/model --task MRPC --data glue --out mrpc-ablation.nc
 
-      headwise ablate ./model --task RTE --dev dev.tsv --how zero --atlas atlas --set rest=roles:delimiter --set frames:top5
+      headwise ablate ./model --task RTE --dev dev.tsv --how zero --atlas atlas --set rest=roles:delimiter --set
+      frames:top5
 
       headwise ablate --corpus stories.txt --limit 200
     """
@@ -110,9 +118,8 @@ def ablate_command(
     from headwise.experiments.ablation import AblationOptions, ablate, provenance
 
     common.refuse_existing(out_file, overwrite)
-    subject = open_subject(
-        model, task, data, dev, common.corpus_of(corpus, reader, text_field), limit, max_length, device, seed
-    )
+    text = common.corpus_of(corpus, reader, text_field)
+    subject = Scored(task, data, dev, text, limit, max_length, device, seed).open(model)
     folder = out_file.with_name(f".{out_file.name}.run")
     chosen = AblationOptions(
         how=how,
@@ -136,43 +143,34 @@ def ablate_command(
         common.out.print(line)
 
 
-def summary_table(dataset: Any, title: str) -> Any:
+def summary_table(dataset: xr.Dataset, title: str) -> Table:
     """The heads whose loss helps or harms most, whole layers and sets."""
-    import numpy as np
     from rich.table import Table
+
+    from headwise.core.labels import head_name, labels_of
 
     shown = Table("disabled", "score", "difference", "95 % interval", "p", "p corrected", title=title)
     shown.add_row("nothing", f"{dataset.attrs['baseline']:.4f}", "", "", "", "")
+    keys = ("score", "difference", "difference_low", "difference_high", "p_value", "p_adjusted")
 
-    def add(name: str, part: str, where: dict[str, Any]) -> None:
-        values = [
-            float(dataset[f"{part}{key}"].isel(where))
-            for key in ("score", "difference", "difference_low", "difference_high", "p_value", "p_adjusted")
-        ]
-        shown.add_row(
-            name,
-            f"{values[0]:.4f}",
-            f"{values[1]:+.4f}",
-            f"{values[2]:+.4f} … {values[3]:+.4f}",
-            f"{values[4]:.2g}",
-            f"{values[5]:.2g}",
-        )
+    def add(name: str, part: str, **where: int) -> None:
+        score, change, low, high, p, corrected = (float(dataset[f"{part}{key}"].isel(where)) for key in keys)
+        interval = f"{low:+.4f} … {high:+.4f}"
+        shown.add_row(name, f"{score:.4f}", f"{change:+.4f}", interval, f"{p:.2g}", f"{corrected:.2g}")
 
     if "difference" in dataset:
-        values = dataset["difference"].transpose("layer", "head").values
-        order = [i for i in np.argsort(values.ravel(), kind="stable").tolist() if np.isfinite(values.ravel()[i])]
-        chosen = order if len(order) <= 10 else [*order[:5], *order[-5:]]
-        for i in chosen:
-            layer, head = divmod(i, values.shape[1])
-            add(f"L{layer}H{head}", "", {"layer": layer, "head": head})
+        ranked = dataset["difference"].stack(place=("layer", "head")).dropna("place")
+        order = [ranked["place"].values[i] for i in ranked.values.argsort(kind="stable")]
+        for layer, head in order if len(order) <= 10 else [*order[:5], *order[-5:]]:
+            add(head_name(layer, head), "", layer=layer, head=head)
     for layer in range(dataset.sizes["layer"]) if "layer_score" in dataset else ():
-        add(f"layer {layer}", "layer_", {"layer": layer})
-    for i in range(dataset.sizes.get("set", 0)):
-        add(str(dataset["set"].values[i]), "set_", {"set": i})
+        add(f"layer {layer}", "layer_", layer=layer)
+    for place, name in enumerate(labels_of(dataset, "set") if "set" in dataset.dims else ()):
+        add(name, "set_", set=place)
     return shown
 
 
-def summary_lines(dataset: Any) -> list[str]:
+def summary_lines(dataset: xr.Dataset) -> list[str]:
     """What the run says of all heads together."""
     facts, lines = dataset.attrs, []
     if "mean_difference" in facts:
@@ -191,15 +189,13 @@ def summary_lines(dataset: Any) -> list[str]:
         )
     if "role_correlation" in dataset:
         known = dataset[["role_correlation", "role_correlation_p_adjusted"]].dropna("role")
+        told = [
+            f"{role} {r:+.2f} (p corrected {p:.2g})"
+            for role, r, p in zip(*(known[name].values for name in ("role", *known.data_vars)), strict=True)
+        ]
         order = abs(known["role_correlation"]).values.argsort(kind="stable")[::-1][:3]
         if len(order):
-            lines.append(
-                "Harm and roles, Spearman over heads: "
-                + ", ".join(
-                    f"{known['role'].values[i]} {float(known['role_correlation'][i]):+.2f} (p corrected {float(known['role_correlation_p_adjusted'][i]):.2g})"
-                    for i in order
-                )
-            )
+            lines.append("Harm and roles, Spearman over heads: " + ", ".join(told[i] for i in order))
     return lines
 
 

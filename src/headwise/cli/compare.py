@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headwise.cli import common
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 def compare_command(
@@ -59,6 +62,7 @@ def compare_command(
     """
     from rich.table import Table
 
+    from headwise.core.labels import head_name
     from headwise.core.store import forget
     from headwise.experiments.comparison import ComparisonOptions, compare
     from headwise.models import HeadModel
@@ -85,45 +89,28 @@ def compare_command(
     forget(folder)
     common.draw_figures(atlas, figures)
     change = atlas["change"]
-    shown = Table(
-        "model",
-        "mean cosine",
-        "initial",
-        "middle",
-        "final",
-        "least alike",
-        title=f"Maps against {change.attrs['reference_model']} ({out_file})",
-    )
+    title = f"Maps against {change.attrs['reference_model']} ({out_file})"
+    shown = Table("model", "mean cosine", "initial", "middle", "final", "least alike", title=title)
     for model in change["model"].values:
-        shown.add_row(str(model), *_cosine_row(change.sel(model=model)))
+        own = change.sel(model=model)
+        values = own["cosine_to"].transpose("layer", "head").values
+        least = head_name(*divmod(int(values.argmin()), values.shape[1]))
+        thirds = [f"{float(value):.3f}" for value in own["cosine_third"].values]
+        shown.add_row(str(model), f"{values.mean():.3f}", *thirds, f"{least} ({values.min():.3f})")
     common.out.print(shown)
-    for group in atlas:
-        if group != "change":
-            for line in _largest(atlas[group], group):
-                common.out.print(line)
+    for group, dataset in atlas.items():
+        for line in _surely_changed(dataset, group.removeprefix("change_")) if group != "change" else ():
+            common.out.print(line)
 
 
-def _cosine_row(change: Any) -> list[str]:
-    values = change["cosine_to"].transpose("layer", "head").values
-    layer, head = divmod(int(values.argmin()), values.shape[1])
-    return [
-        f"{values.mean():.3f}",
-        *(f"{float(v):.3f}" for v in change["cosine_third"].values),
-        f"L{layer}H{head} ({values.min():.3f})",
-    ]
-
-
-def _largest(dataset: Any, group: str) -> list[str]:
+def _surely_changed(dataset: xr.Dataset, what: str) -> list[str]:
     """For each variable: how many heads changed surely."""
     lines = []
-    for name in [
-        str(n) for n in dataset.data_vars if str(n).endswith("_change_p_adjusted") and "_third_" not in str(n)
-    ]:
-        p = dataset[name].values
-        lines.append(
-            f"{group.removeprefix('change_')}: {name.removesuffix('_change_p_adjusted')} changed in "
-            f"{int((p < 0.05).sum())} of {int((p == p).sum())} values (corrected p < 0.05)"
-        )
+    for key, p in dataset.data_vars.items():
+        name, suffix, rest = str(key).partition("_change_p_adjusted")
+        if suffix and not rest and not name.endswith("_third"):
+            sure, known = int((p < 0.05).sum()), int(p.notnull().sum())
+            lines.append(f"{what}: {name} changed in {sure} of {known} values (corrected p < 0.05)")
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -49,13 +50,15 @@ def prune_command(
 
       headwise prune ./llama --heads L0H1,L1H3,L2H0 --corpus stories.txt --out smaller
 
-      headwise prune ./model --atlas mrpc-ablation.nc --heads ablation.importance:bottom20 --zero --task MRPC --data glue
+      headwise prune ./model --atlas mrpc-ablation.nc --heads ablation.importance:bottom20 --zero --task MRPC --data
+      glue
     """
     from rich.table import Table
 
-    from headwise.cli.ablate import open_subject
+    from headwise.cli.ablate import Scored
     from headwise.core.errors import ParameterError
     from headwise.experiments.ablation import PruneOptions, evaluate, pick_heads, prune
+    from headwise.models import HeadModel
     from headwise.models.opening import model_path
 
     if not heads:
@@ -63,18 +66,13 @@ def prune_command(
     source = model_path(model)
     text = common.corpus_of(corpus, reader, text_field)
     scored = bool(task or data or dev or text)
-    subject = open_subject(source, task, data, dev, text, limit, max_length, device, seed) if scored else None
-    if subject is not None:
-        layers, count = subject.model.layers, subject.model.heads
-    else:
-        from headwise.models import HeadModel
-
-        with HeadModel.open(source, device="cpu") as opened:
-            layers, count = opened.layers, opened.heads
-    chosen = pick_heads(heads, layers, count, common.load_atlas(atlas))
+    ground = Scored(task, data, dev, text, limit, max_length, device, seed)
+    subject = ground.open(source) if scored else None
+    with HeadModel.open(source, device="cpu") if subject is None else nullcontext(subject.model) as opened:
+        chosen = pick_heads(heads, opened.layers, opened.heads, common.load_atlas(atlas))
 
     def score(folder: Path) -> dict[str, float]:
-        again = open_subject(str(folder), task, data, dev, text, limit, max_length, device, seed)
+        again = ground.open(folder)
         return again.score(evaluate(again, []).baseline)
 
     wanted = PruneOptions(
@@ -85,13 +83,11 @@ def prune_command(
         overwrite=overwrite,
     )
     result = prune(source, chosen, out_folder, wanted)
-    shown = Table(
-        "", "before", "after", title=f"{len(result.heads)} heads {'zeroed' if zero else 'removed'}: {result.folder}"
-    )
+    title = f"{len(result.heads)} heads {'zeroed' if zero else 'removed'}: {result.folder}"
+    shown = Table("", "before", "after", title=title)
     for name, before in result.table["before"].items():
-        after = result.table["after"][name]
-        form = (lambda v: f"{v:,.0f}") if name == "parameters" else (lambda v: f"{v:.4g}")
-        shown.add_row(name, form(before), form(after))
+        form = ",.0f" if name == "parameters" else ".4g"
+        shown.add_row(name, format(before, form), format(result.table["after"][name], form))
     common.out.print(shown)
     common.out.print(
         f"Outputs differ from those with the heads disabled by {result.absolute:.1e} at most "

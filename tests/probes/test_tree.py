@@ -1,4 +1,4 @@
-"""The parsing probes: each score equal to its formula in plain loops, the file of maps, the baselines, and word vectors from every kind of file."""
+"""The parsing probes: each score equal to its formula in plain loops, maps, training, and word vectors."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_right_branching_by_hand() -> None:
 
 
 def test_training_finds_the_head_that_parses_and_keeps_the_best_state(tmp_path: Path) -> None:
-    """Head 2 attends to the true head (the root's word to itself): a probe must find that out and parse without a fault."""
+    """Head 2 attends to the true head (the root's word to itself): a probe must find that out."""
     rng = np.random.default_rng(0)
     sizes = tuple(int(n) for n in rng.integers(3, 12, 60))
     trees, file, maps = made(tmp_path, sizes)

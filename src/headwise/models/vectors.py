@@ -33,8 +33,10 @@ Report = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vectors:
-    """Vectors at the sentence's token: `heads[layer, head, example, d_head]`, O[l, h], and `layers[layer, example,
-    hidden]`, what leaves l."""
+    """Vectors at the sentence's token: `heads[layer, head, example, d_head]` and `layers[layer, example, hidden]`.
+
+    Of a head its output O[l, h], of a layer what leaves it.
+    """
 
     heads: np.ndarray
     layers: np.ndarray
@@ -47,8 +49,7 @@ class Vectors:
 
 
 def token_rule(model: HeadModel, token: str = "auto") -> str:
-    """Which token stands for the sentence: the last real one in decoders, in encoders the first, or the mean where none
-    opens it."""
+    """Which token stands for the sentence: the last in decoders, the first in encoders, the mean where none opens it."""
     one_of("token", token, TOKENS)
     if token != "auto":
         return token
@@ -58,8 +59,7 @@ def token_rule(model: HeadModel, token: str = "auto") -> str:
 
 
 def pool_tokens(values: Tensor, real: Tensor, token: str) -> Tensor:
-    """`values[example, ..., token, size]` at the sentence's token, [example, ..., size]; padding is never it and never
-    in the mean."""
+    """`values[example, ..., token, size]` at the sentence's token, [example, ..., size]; padding never counts."""
     if token == "first":
         return values[..., 0, :]
     if token == "last":

@@ -114,6 +114,5 @@ def with_ones(values: Tensor) -> Tensor:
 
 
 def gram_matrix(values: Tensor) -> Tensor:
-    """`X'X` of each unit in float64 [unit, size, size]: in single precision, nearly dependent features would make it
-    indefinite."""
+    """`X'X` of each unit [unit, size, size], in float64: in float32 nearly dependent features make it indefinite."""
     return torch.stack([one.T @ one for one in (unit.double() for unit in values)])

@@ -1,5 +1,4 @@
-"""Logistic regression to convergence for every head and every penalty at once: batched L-BFGS with a curvature bound as
-its first guess."""
+"""Logistic regression to convergence for all heads and penalties at once: batched L-BFGS from a curvature bound."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ _BACKTRACKS = 20
 
 
 def fit_lbfgs(train: Tensor, labels: Tensor, classes: int, settings: ProbeSettings) -> tuple[Tensor, Tensor]:
-    """Minimise `mean cross-entropy + penalty / 2 * |W|^2` for `head x penalty` classifiers together (biases are not
-    penalised).
+    """Minimise `mean cross-entropy + penalty / 2 * |W|^2` for `head x penalty` classifiers together; biases go free.
 
     The optimum is that of scikit-learn's `LogisticRegression(C=1 / (n * penalty))`: softmax over all classes, and for
     two classes one weight vector. `train` has a last column of ones, [head, example, size + 1].
@@ -127,8 +125,7 @@ class _Problem:
         return vector @ self.inverse
 
     def _inverse_bound(self) -> Tensor:
-        """`(a X'X / n + penalty)^-1` [head, penalty, size, size]: the Hessian's form with the mean variance `a` of a
-        label in place of each example's."""
+        """`(a X'X / n + penalty)^-1` [head, penalty, size, size]: the Hessian with one variance `a` for all."""
         examples, size = self.train.shape[1:]
         if self.columns == 1:
             share = self.targets.mean()

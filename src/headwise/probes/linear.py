@@ -144,8 +144,7 @@ class _Block:
     def fit(
         self, train_rows: np.ndarray, held_out_rows: np.ndarray, settings: ProbeSettings | None = None
     ) -> tuple[Tensor, Tensor, Scaler]:
-        """Weights [unit, penalty, column, size + 1], scores on the held-out rows [unit, penalty], and the training
-        rows' scaler."""
+        """Weights [unit, penalty, column, size + 1], scores on the held-out rows [unit, penalty], and the scaler."""
         settings = settings or self.settings
         raw = self.values(train_rows)
         scaler = Scaler(raw, settings.standardize)

@@ -1,5 +1,4 @@
-"""Closed forms: ridge regression for every head and every penalty from one decomposition, and greedy forward selection
-of heads."""
+"""Closed forms: ridge regression for all heads and penalties from one decomposition, and greedy selection of heads."""
 
 from __future__ import annotations
 

@@ -109,12 +109,13 @@ def encode_labels(labels: Any, split: Split, task: str = "task") -> tuple[np.nda
     codes = np.array([number.get(str(value), -1) for value in values], dtype=np.int64)
     if len(np.unique(codes[split.train])) < 2:
         raise InputError(
-            f"{task}: all {len(split.train)} training examples have the label '{values[split.train[0]]}'; a probe needs at least two classes."
+            f"{task}: all {len(split.train)} training examples have the label '{values[split.train[0]]}'; "
+            "a probe needs at least two classes."
         )
     for part in ("validation", "test"):
         if not np.isin(codes[getattr(split, part)], codes[split.train]).any():
             raise InputError(
-                f"{task}: no label of the {part} part occurs in the training part; draw the parts from the same classes."
+                f"{task}: no label of the {part} part occurs in the training part; draw both from the same classes."
             )
     return codes, tuple(names)
 
@@ -149,7 +150,7 @@ def make_folds(pool: np.ndarray, folds: int, seed: int, task: str = "task") -> l
     """`folds` pairs (train, held out) of example indices; the held-out parts are disjoint and cover the pool."""
     if len(pool) < folds:
         raise InputError(
-            f"{task}: {len(pool)} examples cannot be cut into {folds} folds; give more examples or set `folds` to at most {len(pool)}."
+            f"{task}: {len(pool)} examples cannot be cut into {folds} folds; give more or set fewer `folds`."
         )
     order = np.random.RandomState(seed).permutation(len(pool))
     parts = np.array_split(order, folds)

@@ -1,5 +1,4 @@
-"""SentEval's classifier for every head and every penalty at once: minibatch softmax regression, each stopped early on
-its own."""
+"""SentEval's classifier for all heads and penalties at once: minibatch softmax regression, each stopped early."""
 
 from __future__ import annotations
 
@@ -108,8 +107,7 @@ def _gradient(batch: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
 
 
 def predictions(values: Tensor, weights: Tensor) -> Tensor:
-    """The most probable class [head, penalty, example] for features [head, example, size] and weights [head, penalty,
-    class, size]."""
+    """The most probable class [head, penalty, example] of features [head, example, size]."""
     heads, penalties, classes, size = weights.shape
     step = max(1, 2**25 // max(1, heads * penalties * classes))
     out = []

@@ -1,5 +1,4 @@
-"""Graph-based parsers of few parameters on top of all heads' word-level maps (Clark et al. 2019, §5), and the word_maps
-those maps are read from."""
+"""Graph-based parsers of few parameters on all heads' word-level maps (Clark et al. 2019, §5)."""
 
 from __future__ import annotations
 
@@ -17,8 +16,7 @@ NEAR = (-2, -1, 0, 1, 2)  # distances with an indicator of their own
 
 
 class WordMaps:
-    """Word-level maps of many sentences in one flat float16 array: `[from word, to word, head]` of each, one behind the
-    other.
+    """Word-level maps `[from word, to word, head]` of many sentences, one behind the other in one float16 array.
 
     Parameters
     ----------
@@ -61,8 +59,7 @@ def flat_maps(maps: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trees:
-    """Sentences for the probes: for each its words' vectors, the index of each word's head (the number of words for the
-    root), and which words are scored."""
+    """Sentences for the probes: word vectors, each word's head (the number of words for the root), who is scored."""
 
     vectors: list[np.ndarray]
     heads: list[np.ndarray]
@@ -192,8 +189,9 @@ class AttentionWordsProbe(TreeProbe):
 
 
 class DistanceWordsProbe(TreeProbe):
-    """One hidden layer on the vectors of both words and their distance: distance / length ahead and behind apart,
-    indicators of −2..2 and of the root.
+    """One hidden layer on the vectors of both words and on their distance.
+
+    Distance / length ahead and behind apart, indicators of −2..2 and of the root.
 
     The root has a learned vector.
     """
@@ -223,8 +221,10 @@ class DistanceWordsProbe(TreeProbe):
 
 
 def distance_features(real: Tensor) -> Tensor:
-    """`[sentence, dependent, candidate, feature]`: (i − j) / n ahead, (j − i) / n behind, and an indicator for each of
-    −2..2 (candidate − dependent)."""
+    """Features `[sentence, dependent, candidate, feature]` of distances, candidate − dependent.
+
+    d / n ahead, −d / n behind, and an indicator for each of −2..2.
+    """
     width = real.shape[1]
     places = torch.arange(width, device=real.device)
     distance = (places[None, :] - places[:, None]).float()

@@ -58,7 +58,7 @@ def _npz(path: Path) -> Iterator[tuple[str, np.ndarray]]:
         raise InputError(f"{path}: word vectors in .npz need the arrays `words` and `vectors` ({error}).") from error
     if vectors.ndim != 2 or len(words) != len(vectors):
         raise InputError(
-            f"{path}: `vectors` must have one row for each of the {len(words)} words; its shape is {list(vectors.shape)}."
+            f"{path}: `vectors` must have one row for each of {len(words)} words; its shape is {list(vectors.shape)}."
         )
     yield from zip(map(str, words), vectors, strict=True)
 

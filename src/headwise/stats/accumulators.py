@@ -1,23 +1,15 @@
-"""States that merge: running moments, sums and per-example records, saved as plain named arrays."""
+"""States that merge (associative and commutative up to rounding): moments, sums, records, saved as named arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, Self
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from headwise.stats.intervals import mean_interval
-
-
-class Accumulator(Protocol):
-    """Something that grows while a corpus streams by; `merge` is associative and commutative up to rounding."""
-
-    def merge(self, other: Self) -> None: ...
-    def arrays(self) -> dict[str, np.ndarray]: ...
-    def load(self, arrays: Mapping[str, np.ndarray]) -> None: ...
 
 
 class Moments:
@@ -165,6 +157,20 @@ class Sums:
         self.total = torch.from_numpy(np.array(arrays["total"]))
 
 
+class SparseSums(Sums):
+    """Plain sums whose saved form holds only the cells that are not zero."""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        flat = self.total.numpy().ravel()
+        place = np.flatnonzero(flat)
+        return {"place": place.astype(np.int32 if flat.size < 2**31 else np.int64), "value": flat[place]}
+
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        flat = np.zeros(self.total.numel())
+        flat[arrays["place"]] = arrays["value"]
+        self.total = torch.from_numpy(flat).reshape(self.total.shape)
+
+
 class Records:
     """One row of scores for each example, for paired tests, bootstrap and distributions.
 
@@ -240,21 +246,13 @@ class State(dict[str, "Moments | Ratios | Sums | Records"]):
             )
 
     def moments(self, name: str) -> Moments:
-        found = self[name]
-        assert isinstance(found, Moments)
-        return found
+        return cast(Moments, self[name])
 
     def means(self, name: str) -> Moments | Ratios:
-        found = self[name]
-        assert isinstance(found, Moments | Ratios)
-        return found
+        return cast(Moments | Ratios, self[name])
 
     def sums(self, name: str) -> Sums:
-        found = self[name]
-        assert isinstance(found, Sums)
-        return found
+        return cast(Sums, self[name])
 
     def records(self, name: str) -> Records:
-        found = self[name]
-        assert isinstance(found, Records)
-        return found
+        return cast(Records, self[name])

@@ -1,4 +1,4 @@
-"""Probing on planted heads that must know a word and heads that cannot, vectors against a slow pass, parts, resuming, and bad input."""
+"""Probing: planted heads that know a word and heads that cannot, vectors, parts, resuming, and bad input."""
 
 from __future__ import annotations
 
@@ -321,7 +321,7 @@ def test_second_metrics_are_scikit_learns() -> None:
     assert second_metric("matthews", fit, "x", 0) == pytest.approx(matthews_corrcoef(truth, said))
 
 
-# --- tasks ---------------------------------------------------------------------------------------------------------------
+# --- tasks ------------------------------------------------------------------------------------------------------------
 
 
 def test_senteval_files(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`tree_probe`: a planted tree head is found and parses the demo corpus; maps, splits, random weights and leftovers are as promised."""
+"""`tree_probe`: a planted tree head parses the demo corpus; maps, splits, random weights and kills."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from headwise import Corpus, HeadModel, make_atlas
 from headwise.analyses.contract import make_analysis
 from headwise.analyses.tree_probe import analysis as module_under_test
+from headwise.analyses.tree_probe import collect
 from headwise.analyses.tree_probe.analysis import PROBES, random_but_embeddings
 from headwise.core.errors import InputError, MissingAnnotationError, ParameterError
 from headwise.probes.tree import WordMaps
@@ -120,28 +121,31 @@ def test_maps_are_right_and_gone_in_the_end_and_finished_probes_are_not_trained_
     analysis = make_analysis("tree_probe", {"epochs": 2})
     with pytest.raises(KeyboardInterrupt):
         _run(model, corpus, analysis, tmp_path)
-    assert list(tmp_path.rglob("maps-trained-*.piece"))
+    assert list(tmp_path.rglob("trained-maps-*.piece"))
     resumed = []
     monkeypatch.setattr(
         module_under_test, "fit_tree_probe", lambda *a: resumed.append(type(a[0]).__name__) or original(*a)
     )
     _run(model, corpus, analysis, tmp_path)
     assert resumed == ["DistanceWordsProbe", "AttentionWordsProbe"]  # attention and attention + words were done
-    assert not list(tmp_path.rglob("maps-*.piece"))
+    assert not list(tmp_path.rglob("*-maps-*.piece"))
 
 
-@pytest.mark.parametrize("phase", ["_map_piece", "fit_tree_probe", "mean_head_weights", "right_branching"])
+@pytest.mark.parametrize(
+    "phase", ["collect._map_piece", "analysis.fit_tree_probe", "analysis.mean_head_weights", "analysis.right_branching"]
+)
 @pytest.mark.parametrize("in_memory", [2**30, 1])
 def test_a_kill_in_any_phase_resumes_to_the_same_bytes(
     small: tuple[HeadModel, Corpus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, in_memory: int
 ) -> None:
     model, corpus = small
-    monkeypatch.setattr(module_under_test, "COLLECT_TOKENS", 64)
-    monkeypatch.setattr(module_under_test, "IN_MEMORY", in_memory)
+    monkeypatch.setattr(collect, "COLLECT_TOKENS", 64)
+    monkeypatch.setattr(collect, "IN_MEMORY", in_memory)
     analysis = make_analysis("tree_probe", {"epochs": 1, "seeds": 2})
     expected = _run(model, corpus, analysis)
     calls: list[int] = []
-    real = getattr(module_under_test, phase)
+    module, name = (collect if "collect" in phase else module_under_test), phase.rpartition(".")[2]
+    real = getattr(module, name)
 
     def killed(*args):
         calls.append(1)
@@ -149,12 +153,12 @@ def test_a_kill_in_any_phase_resumes_to_the_same_bytes(
             raise KeyboardInterrupt
         return real(*args)
 
-    monkeypatch.setattr(module_under_test, phase, killed)
+    monkeypatch.setattr(module, name, killed)
     for _ in range(3):
         with suppress(KeyboardInterrupt):
             _run(model, corpus, analysis, tmp_path)
     assert calls
-    monkeypatch.setattr(module_under_test, phase, real)
+    monkeypatch.setattr(module, name, real)
     found = _run(model, corpus, analysis, tmp_path)
     for name, variable in expected.variables.items():
         assert np.asarray(found[name].values).tobytes() == np.asarray(variable.values).tobytes(), name

@@ -21,11 +21,10 @@ from headwise.analyses.dependency.arcs import ALL, SUBTYPES, UPOS, PairRules, Pa
 from headwise.core.errors import ParameterError, unknown
 from headwise.models.view import Layer, Rows
 from headwise.models.words import word_index, word_maps, word_visibility
-from headwise.stats.accumulators import State, Sums
+from headwise.stats.accumulators import SparseSums, State, Sums
 from headwise.stats.bootstrap import FEW
 from headwise.stats.corrections import CORRECTIONS, correct
 from headwise.stats.intervals import wilson_interval
-from headwise.stats.sparse import SparseSums
 from headwise.stats.tests import mcnemar_exact
 from headwise.text.encode import Batch
 from headwise.text.example import ROOT

@@ -16,8 +16,7 @@ from headwise.analyses.accuracy import share
 from headwise.analyses.contract import Shape, mean_variables
 from headwise.analyses.dependency.arcs import UPOS, PairRules, has_tree, relation_members, upos_members
 from headwise.models.words import word_index
-from headwise.stats.accumulators import Moments, State
-from headwise.stats.sparse import SparseSums
+from headwise.stats.accumulators import Moments, SparseSums, State
 from headwise.text.encode import Batch
 
 TARGETS = ("auto", "sep", "cls", "off")

@@ -110,7 +110,7 @@ def _fitted(model: HeadModel, task: Task, options: ProbingOptions, kind: str, st
 def task_vectors(
     model: HeadModel, task: Task, options: ProbingOptions, store: Store | None = None, say: Say | None = None
 ) -> Vectors:
-    """The vectors of a task's examples; for `pairs="features"` those of all first sentences, then of all second ones."""
+    """The vectors of a task's examples; for `pairs="features"` of all first sentences, then of all second ones."""
     examples = list(task.examples)
     if options.pairs == "features" and task.paired:
         examples = [_half(example, second) for second in (False, True) for example in task.examples]

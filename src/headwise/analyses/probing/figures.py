@@ -1,4 +1,4 @@
-"""Figures of probing: what each head knows, the best heads together, and how tasks go together over heads (Jo & Myaeng 2020)."""
+"""Figures of probing: what each head knows, the best heads together, how tasks go together (Jo & Myaeng 2020)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap_panels
 from headwise.plots.points import head_points
 from headwise.plots.registry import figure
+from headwise.stats.correlation import correlation
 
 _THT = ("task", "layer", "head")
 _SELECTIONS = {
@@ -61,32 +62,29 @@ def score_label(dataset: xr.Dataset) -> str:
     "probing",
     name="heads",
     title="How well a task can be told from each head's output",
-    caption="Each cell is one head: the test accuracy of a logistic regression on its output vector at the sentence's token. All tasks share one "
-    "colour scale.",
+    caption="Each cell is one head: the test accuracy of a logistic regression on its output vector at the sentence's "
+    "token. All tasks share one colour scale.",
     paper="Jo & Myaeng 2020, Fig 7",
     needs=("accuracy",),
 )
 def heads(dataset: xr.Dataset) -> Figure:
-    """`accuracy[task, layer, head]` as heat maps on one colour scale, heads in their own order (Jo & Myaeng 2020, Fig 7)."""
-    return heatmap_panels(
-        _planes(dataset),
-        title="Probing accuracy of each head",
-        label=score_label(dataset),
-        annotate="none",
-        notes=_notes(dataset),
-    )
+    """`accuracy[task, layer, head]` as heat maps on one colour scale, heads in their own order."""
+    title = "Probing accuracy of each head"
+    label = score_label(dataset)
+    return heatmap_panels(_planes(dataset), title=title, label=label, annotate="none", notes=_notes(dataset))
 
 
 @figure(
     "probing",
     name="heads-sorted",
     title="How well a task can be told from each head's output, heads sorted",
-    caption="As before, with the heads of a layer sorted from best to worst: where in the model a task is known, and by how many heads.",
+    caption="As before, with the heads of a layer sorted from best to worst: where in the model a task is known, and "
+    "by how many heads.",
     paper="Jo & Myaeng 2020, Fig 3 and 6",
     needs=("accuracy",),
 )
 def heads_sorted(dataset: xr.Dataset) -> Figure:
-    """`accuracy[task, layer, head]` as heat maps on one colour scale, heads sorted within their layer (Jo & Myaeng 2020, Fig 3, 6)."""
+    """`accuracy[task, layer, head]` as heat maps on one colour scale, heads sorted within their layer."""
     title = "Probing accuracy of each head, sorted within its layer"
     return heatmap_panels(_planes(dataset), title=title, label=score_label(dataset), sort=True, notes=_notes(dataset))
 
@@ -101,74 +99,60 @@ def heads_sorted(dataset: xr.Dataset) -> Figure:
     each="task",
 )
 def one_task(dataset: xr.Dataset) -> Figure:
-    """One task's `accuracy[layer, head]` on its own colour scale, sorted; the majority label's accuracy stands in the notes."""
+    """One task's `accuracy[layer, head]` on its own colour scale, sorted; the majority label stands in the notes."""
     planes = _planes(dataset.isel(task=[0]))
     name = next(iter(planes))
     notes = _notes(dataset)
     if data.has(dataset, "majority"):
-        notes.append(
-            f"The most frequent label alone: {100 * float(np.atleast_1d(dataset['majority'].values)[0]):.1f} %"
-        )
+        majority = 100 * float(np.atleast_1d(dataset["majority"].values)[0])
+        notes.append(f"The most frequent label alone: {majority:.1f} %")
     if "better" in dataset:
         better = np.atleast_3d(dataset["better"].values)
         notes.append(f"Better than that at 5 %, corrected over heads: {int(better.sum())} of {better.size} heads")
     if data.has(dataset, "random_accuracy"):
-        notes.append(
-            f"Best head of the same model with random weights: {100 * np.nanmax(dataset['random_accuracy'].values):.1f} %"
-        )
-    return heatmap_panels(
-        {"": planes[name]},
-        title=f"{name}: probing accuracy of each head",
-        label=score_label(dataset),
-        sort=True,
-        notes=notes,
-    )
+        best = 100 * np.nanmax(dataset["random_accuracy"].values)
+        notes.append(f"Best head of the same model with random weights: {best:.1f} %")
+    title = f"{name}: probing accuracy of each head"
+    return heatmap_panels({"": planes[name]}, title=title, label=score_label(dataset), sort=True, notes=notes)
 
 
 @figure(
     "probing",
     name="selectivity",
     title="How much of a score is the head's and not the probe's",
-    caption="Each cell is one head: its test accuracy minus that of the same probe on a control task, where the labels were dealt out at random. Near zero, the probe "
-    "alone explains the score.",
+    caption="Each cell is one head: its test accuracy minus that of the same probe on a control task, where the labels "
+    "were dealt out at random. Near zero, the probe alone explains the score.",
     paper="Jo & Myaeng 2020; control tasks after Hewitt & Liang 2019",
     needs=("selectivity",),
 )
 def selectivity(dataset: xr.Dataset) -> Figure:
     """`selectivity[task, layer, head]` as heat maps on one colour scale."""
+    planes, title = _planes(dataset, "selectivity"), "Selectivity of each head"
     label = "score minus score on the control task (points)"
-    return heatmap_panels(
-        _planes(dataset, "selectivity"),
-        title="Selectivity of each head",
-        label=label,
-        annotate="none",
-        notes=_notes(dataset),
-    )
+    return heatmap_panels(planes, title=title, label=label, annotate="none", notes=_notes(dataset))
 
 
 @figure(
     "probing",
     name="poolings",
     title="Last layer, best layer, best heads together",
-    caption="Test accuracy of the same classifier on three or four sentence vectors. Best layer and best heads are picked on the validation part.",
+    caption="Test accuracy of the same classifier on three or four sentence vectors. Best layer and best heads are "
+    "picked on the validation part.",
     paper="Jo & Myaeng 2020, Table 3",
     needs=("pooled_accuracy",),
 )
 def poolings(dataset: xr.Dataset) -> Figure:
     """`pooled_accuracy[task, pooling]` with intervals, the majority label as a tick (Jo & Myaeng 2020, Table 3)."""
     dims = ("task", "pooling")
-    values, bounds = (
-        100 * data.values(dataset, "pooled_accuracy", dims),
-        data.interval(dataset, "pooled_accuracy", dims),
-    )
+    values = 100 * data.values(dataset, "pooled_accuracy", dims)
+    bounds = data.interval(dataset, "pooled_accuracy", dims)
     tasks, labels = _names(dataset), data.labels(dataset, "pooling")
     fig = style.new_figure(style.PAGE, 0.9 + 0.3 * len(tasks))
     ax = fig.subplots()
     handles = []
     for j, label in enumerate(labels):
-        shown, colour, marker = _POOLINGS.get(
-            label, (label, style.cycle(style.OKABE_ITO, j), style.cycle(style.MARKERS, j))
-        )
+        other = label, style.cycle(style.OKABE_ITO, j), style.cycle(style.MARKERS, j)
+        shown, colour, marker = _POOLINGS.get(label, other)
         y = np.arange(len(tasks)) + (j - (len(labels) - 1) / 2) * 0.17
         if bounds is not None:
             ax.hlines(y, 100 * bounds[0][:, j], 100 * bounds[1][:, j], color=colour, linewidth=0.9)
@@ -176,41 +160,23 @@ def poolings(dataset: xr.Dataset) -> Figure:
         handles.append(Line2D([], [], color=colour, marker=marker, linestyle="none", label=shown))
     if data.has(dataset, "random_layer_accuracy"):
         untrained = 100 * data.values(dataset, "random_layer_accuracy", ("task", "layer"))[:, -1]
-        mark: dict[str, Any] = {
-            "marker": "D",
-            "color": style.GREY,
-            "markerfacecolor": "white",
-            "markersize": 3.6,
-            "linestyle": "none",
-        }
+        mark: dict[str, Any] = {"marker": "D", "color": style.GREY, "markerfacecolor": "white"}
+        mark |= {"markersize": 3.6, "linestyle": "none"}
         ax.plot(untrained, np.arange(len(tasks)) - (len(labels) - 1) / 2 * 0.17, **mark)
         handles.append(Line2D([], [], **mark, label="last layer, random weights"))
     if data.has(dataset, "majority"):
-        level = 100 * np.atleast_1d(dataset["majority"].values)
-        ax.vlines(
-            level,
-            np.arange(len(tasks)) - 0.36,
-            np.arange(len(tasks)) + 0.36,
-            color=style.INK,
-            linewidth=0.8,
-            linestyle=(0, (2, 1.5)),
-        )
-        handles.append(
-            Line2D([], [], color=style.INK, linewidth=0.8, linestyle=(0, (2, 1.5)), label="most frequent label")
-        )
+        level, rows = 100 * np.atleast_1d(dataset["majority"].values), np.arange(len(tasks))
+        dashed: dict[str, Any] = {"color": style.INK, "linewidth": 0.8, "linestyle": (0, (2, 1.5))}
+        ax.vlines(level, rows - 0.36, rows + 0.36, **dashed)
+        handles.append(Line2D([], [], **dashed, label="most frequent label"))
     for edge in np.arange(1, len(tasks)) - 0.5:
         ax.axhline(edge, color="#e6e6e6", linewidth=0.5)
     ax.set_yticks(np.arange(len(tasks)), tasks)
     ax.set_ylim(len(tasks) - 0.5, -0.5)
     ax.set_xlabel(score_label(dataset))
     notes = [*_notes(dataset), "Lines: 95 % interval"]
-    style.annotate_figure(
-        fig,
-        "Sentence vectors from the last layer, the best layer and the best heads",
-        notes,
-        handles,
-        columns=len(handles) if len(handles) < 6 else 3,
-    )
+    title = "Sentence vectors from the last layer, the best layer and the best heads"
+    style.annotate_figure(fig, title, notes, handles, columns=len(handles) if len(handles) < 6 else 3)
     return style.finish(fig)
 
 
@@ -227,31 +193,23 @@ def curves(dataset: xr.Dataset) -> Figure:
     """`curve_accuracy[task, n_heads, selection]` with intervals, best and last layer as reference."""
     dims = ("task", "n_heads", "selection")
     values, bounds = 100 * data.values(dataset, "curve_accuracy", dims), data.interval(dataset, "curve_accuracy", dims)
-    tasks, counts, selections = (
-        _names(dataset),
-        np.array(data.numbers(dataset, "n_heads")),
-        data.labels(dataset, "selection"),
-    )
-    has_levels = data.has(dataset, "pooled_accuracy")
-    pooled = data.values(dataset, "pooled_accuracy", ("task", "pooling")) if has_levels else np.empty((len(tasks), 0))
-    levels = {
-        name: dashes for name, dashes in _LEVELS.items() if has_levels and name in data.labels(dataset, "pooling")
-    }
+    tasks, counts = _names(dataset), np.array(data.numbers(dataset, "n_heads"))
+    lines = [_SELECTIONS.get(name, (name, style.GREEN, "^")) for name in data.labels(dataset, "selection")]
+    poolings = data.labels(dataset, "pooling") if data.has(dataset, "pooled_accuracy") else []
+    pooled = data.values(dataset, "pooled_accuracy", ("task", "pooling")) if poolings else np.empty((len(tasks), 0))
+    levels = {name: dashes for name, dashes in _LEVELS.items() if name in poolings}
     columns = min(5, len(tasks)) if len(tasks) > 3 else len(tasks)
     rows = -(-len(tasks) // columns)
     fig = style.new_figure(style.PAGE if columns > 1 else style.COLUMN, 1.55 * rows + 0.95 if columns > 1 else 2.8)
     axes = fig.subplots(rows, columns, squeeze=False).ravel()
     for i, ax in enumerate(axes[: len(tasks)]):
-        for k, selection in enumerate(selections):
-            _, colour, marker = _SELECTIONS.get(selection, (selection, style.GREEN, "^"))
+        for k, (_, colour, marker) in enumerate(lines):
             if bounds is not None:
-                ax.fill_between(
-                    counts, 100 * bounds[0][i, :, k], 100 * bounds[1][i, :, k], color=colour, alpha=0.15, linewidth=0
-                )
+                low, high = (100 * bound[i, :, k] for bound in bounds)
+                ax.fill_between(counts, low, high, color=colour, alpha=0.15, linewidth=0)
             ax.plot(counts, values[i, :, k], color=colour, marker=marker, markersize=2.4, linewidth=1.0)
         for pooling, dashes in levels.items():
-            level = pooled[i, data.labels(dataset, "pooling").index(pooling)]
-            ax.axhline(100 * level, color=style.GREY, linewidth=0.9, linestyle=dashes)
+            ax.axhline(100 * pooled[i, poolings.index(pooling)], color=style.GREY, linewidth=0.9, linestyle=dashes)
         ax.set_xscale("log")
         ticks = [n for n in (1, 3, 12, 36, 100, 300) if counts.min() <= n <= counts.max()] or counts.tolist()
         ax.set_xticks(ticks, [str(n) for n in ticks])
@@ -264,19 +222,9 @@ def curves(dataset: xr.Dataset) -> Figure:
     for ax in axes[len(tasks) :]:
         ax.remove()
     style.panel_labels(list(axes[: len(tasks)]), tasks)
-    handles = [
-        Line2D(
-            [],
-            [],
-            color=_SELECTIONS.get(s, (s, style.GREEN, "^"))[1],
-            marker=_SELECTIONS.get(s, (s, "", "^"))[2],
-            label=_SELECTIONS.get(s, (s,))[0],
-        )
-        for s in selections
-    ]
-    handles += [
-        Line2D([], [], color=style.GREY, linestyle=dashes, label=_POOLINGS[name][0]) for name, dashes in levels.items()
-    ]
+    handles = [Line2D([], [], color=colour, marker=marker, label=shown) for shown, colour, marker in lines]
+    for name, dashes in levels.items():
+        handles.append(Line2D([], [], color=style.GREY, linestyle=dashes, label=_POOLINGS[name][0]))
     notes = [*_notes(dataset), "Bands: 95 % interval"]
     style.annotate_figure(fig, "Accuracy of the n best heads together", notes, handles, columns=len(handles))
     return style.finish(fig)
@@ -286,8 +234,8 @@ def curves(dataset: xr.Dataset) -> Figure:
     "probing",
     name="syntactic-semantic",
     title="Syntactic against semantic score of each head",
-    caption="Each point is one head: mean accuracy over the syntactic tasks (Depth, TopConst, BigramShift) against that over the semantic ones (Tense, SubjNum, "
-    "ObjNum, OddManOut, CoordInv), coloured by layer.",
+    caption="Each point is one head: mean accuracy over the syntactic tasks (Depth, TopConst, BigramShift) against "
+    "that over the semantic ones (Tense, SubjNum, ObjNum, OddManOut, CoordInv), coloured by layer.",
     paper="Jo & Myaeng 2020, Fig 5",
     needs=("syntactic_score",),
 )
@@ -297,8 +245,7 @@ def syntactic_semantic(dataset: xr.Dataset) -> Figure:
     fig = style.new_figure(style.COLUMN, 3.3)
     ax = fig.subplots()
     head_points(fig, ax, x, y, data.numbers(dataset, "layer"))
-    seen = np.isfinite(x) & np.isfinite(y)
-    r = np.corrcoef(x[seen], y[seen])[0, 1] if seen.sum() > 2 else np.nan
+    r = float(correlation(x.ravel(), y.ravel()).r)
     ax.set_xlabel("syntactic score: mean accuracy (%)")
     ax.set_ylabel("semantic score: mean accuracy (%)")
     notes = [data.source_text(dataset), f"Pearson correlation over heads: {r:.2f}" if np.isfinite(r) else ""]
@@ -327,15 +274,8 @@ def task_correlation(dataset: xr.Dataset) -> Figure:
         if np.isfinite(value):
             red, green, blue, _ = colours((value + 1) / 2)
             dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
-            ax.text(
-                j,
-                i,
-                f"{value:.2f}".replace("-", "−"),
-                ha="center",
-                va="center",
-                fontsize=style.SMALL,
-                color="white" if dark else "black",
-            )
+            placed: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": style.SMALL}
+            ax.text(j, i, f"{value:.2f}".replace("-", "−"), color="white" if dark else "black", **placed)
     ax.set_xticks(np.arange(len(tasks)), tasks, rotation=45, ha="right", rotation_mode="anchor")
     ax.set_yticks(np.arange(len(tasks)), tasks)
     ax.tick_params(length=0)
@@ -344,9 +284,6 @@ def task_correlation(dataset: xr.Dataset) -> Figure:
     bar.set_label("correlation over heads")
     bar.outline.set_linewidth(0.4)
     heads_count = dataset.sizes.get("layer", 0) * dataset.sizes.get("head", 0)
-    style.annotate_figure(
-        fig,
-        "Tasks that the same heads are good at",
-        [data.source_text(dataset), f"{heads_count} heads" if heads_count else ""],
-    )
+    notes = [data.source_text(dataset), f"{heads_count} heads" if heads_count else ""]
+    style.annotate_figure(fig, "Tasks that the same heads are good at", notes)
     return style.finish(fig)

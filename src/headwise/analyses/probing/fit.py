@@ -1,4 +1,4 @@
-"""The fit phase of probing: every head, every layer, the best heads together, and the control task of one task, as plain named arrays."""
+"""The fit phase of probing: every head, every layer, the best heads together and the control task, as named arrays."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class ProbingOptions:
 
 
 def features_of(vectors: Vectors, task: Task) -> tuple[Features, Features]:
-    """Features of heads and of layers: the vectors as they are, or `[u; v; |u−v|; u*v]` where first and second sentences lie one after the other."""
+    """Features of heads and of layers: the vectors, or those of pairs where all second sentences follow."""
     count = len(task.examples)
     if len(vectors) == count:
         return ArrayFeatures(vectors.heads), ArrayFeatures(vectors.layers)
@@ -132,7 +132,7 @@ def ranked(validation: np.ndarray) -> np.ndarray:
 
 
 def control_labels(task: Task, seed: int) -> list[Any]:
-    """Random labels of the same shape: within each part the labels are dealt out anew, the same label to the same text."""
+    """Random labels of the same shape: dealt out anew within each part, the same label to the same text."""
     labels, out = task.labels, list(task.labels)
     random = np.random.RandomState(seed + 1)
     by_text: dict[tuple[Any, ...], Any] = {}
@@ -226,7 +226,7 @@ def _majority(task: Task) -> np.ndarray:
 def _greedy(
     task: Task, features: Features, order: np.ndarray, steps: int, options: ProbingOptions
 ) -> tuple[list[int], list[float]]:
-    """Forward selection among the heads that are best singly, as many as the Gram matrix of their vectors leaves room for."""
+    """Forward selection among the heads that are best singly, as many as memory leaves room for."""
     device = options.fitting.device
     room = int((options.fitting.memory / 24) ** 0.5) // features.size
     candidates = order[: max(min(steps, len(order)), min(len(order), room))].tolist()

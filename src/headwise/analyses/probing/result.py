@@ -1,4 +1,4 @@
-"""The score phase of probing: fitted arrays of all tasks as one labelled dataset, with intervals, tests and readings."""
+"""The score phase of probing: fitted arrays of all tasks as one dataset, with intervals, tests and readings."""
 
 from __future__ import annotations
 

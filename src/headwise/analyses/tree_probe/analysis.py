@@ -1,11 +1,10 @@
-"""How much syntax all heads hold together: probes that parse from attention maps, with and without word vectors (Clark
-et al. 2019, §5)."""
+"""How much syntax all heads hold together: probes that parse, with and without words (Clark et al. 2019, §5)."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -14,16 +13,14 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 import xarray as xr
-from torch import Tensor, nn
+from torch import nn
 
 from headwise.analyses.contract import Bench, Experiment, Paper, at_least, layer_head_coords
 from headwise.analyses.probing.analysis import with_random_weights
+from headwise.analyses.tree_probe.collect import Sentences, collect_maps, make_trees
 from headwise.core.errors import InputError, MissingAnnotationError, ParameterError
 from headwise.core.store import Piece
 from headwise.models import HeadModel
-from headwise.models.vectors import IN_MEMORY, scratch_array
-from headwise.models.view import Layer, Rows
-from headwise.models.words import word_index, word_maps
 from headwise.probes.tree import (
     AttentionProbe,
     AttentionWordsProbe,
@@ -33,24 +30,19 @@ from headwise.probes.tree import (
     Trees,
     WordMaps,
     fit_tree_probe,
-    flat_maps,
     mean_head_weights,
     right_branching,
     score_tree_probe,
 )
 from headwise.probes.vectors import MODEL, InputEmbeddings, WordVectors, read_vectors
 from headwise.stats.accumulators import Ratios
-from headwise.text.encode import Batch, Encoded, batches
-from headwise.text.example import ROOT, Example
+from headwise.text.encode import Encoded
 
 PROBES = ("attention", "attention_words", "distance_words", "random_attention_words", "right_branching")
 DIRECTIONS = ("head_to_dependent", "dependent_to_head")  # w, then u
 LEARNING_RATES = {"attention": 0.05, "attention_words": 0.005, "random_attention_words": 0.005, "distance_words": 0.005}
 HIDDEN = 100
-NORM = 32.0  # mean squared norm that word vectors are scaled to (GloVe's own is near it), so that one learning rate serves all
 KINDS = {"trained": ("attention", "attention_words", "distance_words"), "random": ("random_attention_words",)}
-COLLECT_TOKENS = 2048
-PIECE = 4  # batches whose maps are kept as one piece
 SHARES = (0.7, 0.1)  # training and validation, where the corpus is cut; the rest is the test part
 
 
@@ -118,23 +110,11 @@ class TreeProbeAnalysis(Experiment):
     budget: ClassVar[int | None] = 200
 
     def __post_init__(self) -> None:
-        for name, low in (
-            ("train_sentences", 0),
-            ("test_sentences", 0),
-            ("longest", 2),
-            ("epochs", 1),
-            ("patience", 1),
-            ("seeds", 1),
-        ):
-            at_least(name, getattr(self, name), low)
-        at_least("seed", self.seed or 0, 0)
-        at_least("learning_rate", self.learning_rate, 0)
+        least = {"train_sentences": 0, "test_sentences": 0, "longest": 2, "epochs": 1, "patience": 1, "seeds": 1}
+        for name, low in (least | {"learning_rate": 0, "seed": 0}).items():
+            at_least(name, getattr(self, name) or 0, low)
         if not 0 < self.validation < 1:
             raise ParameterError(f"`validation` must lie between 0 and 1; it is {self.validation!r}.")
-
-    @property
-    def _seed(self) -> int:
-        return self.seed or 0
 
     def perform(self, bench: Bench) -> xr.Dataset:
         data = self._collect_rows(bench)
@@ -145,18 +125,19 @@ class TreeProbeAnalysis(Experiment):
             )
         vectors = self._vectors(bench.model, data.rows)
         trees = make_trees(data.rows, vectors)
+        store = bench.store.part("probes", {"sentences": data.digest()})
         fitted: dict[str, _Fitted] = {}
         for kind, wanted in KINDS.items():
             maps = None
-            if not all(bench.store.has(name) for name in wanted):
-                model = bench.model if kind == "trained" else random_but_embeddings(bench.model, self._seed)
-                maps = self._maps(model, data.rows, bench, kind)
+            if not all(store.has(name) for name in wanted):
+                model = bench.model if kind == "trained" else random_but_embeddings(bench.model, self.seed or 0)
+                report = partial(bench.progress, f"tree_probe: maps of the {kind} model")
+                maps = collect_maps(model, data.rows, store, kind, report)
             for name in wanted:
-                fit = partial(self._fit, name, trees, maps, data.parts, bench)
-                fitted[name] = _Fitted.of(bench.store.piece(name, fit))
-            for name in bench.store.names():
-                if name.startswith(f"maps-{kind}-"):
-                    bench.store.drop(name)
+                fitted[name] = _Fitted.of(store.piece(name, partial(self._fit, name, trees, maps, data.parts, bench)))
+            for name in store.names():
+                if name.startswith(f"{kind}-maps-"):
+                    store.drop(name)
         correct, total = right_branching(trees, data.parts["test"])
         share = np.array([correct.sum() / max(total.sum(), 1)])
         fitted["right_branching"] = _Fitted(correct, total, share, float("nan"))
@@ -172,12 +153,12 @@ class TreeProbeAnalysis(Experiment):
 
     # --- collect ----------------------------------------------------------------------------------------------------
 
-    def _collect_rows(self, bench: Bench) -> _Data:
+    def _collect_rows(self, bench: Bench) -> Sentences:
         """The encoded sentences of all parts, and which are for what."""
         from headwise.text import open_corpus
 
-        generator = np.random.default_rng([self._seed, 1])
-        data = _Data()
+        generator = np.random.default_rng([self.seed or 0, 1])
+        data = Sentences()
         encoded = {row.index: row for row in bench.rows}
         own = ((example, encoded.get(i)) for i, example in enumerate(islice(bench.corpus, bench.limit)))
         if not self.train:
@@ -209,25 +190,6 @@ class TreeProbeAnalysis(Experiment):
             return InputEmbeddings(model)
         return WordVectors(read_vectors(self.vectors, {word for row in rows for word in row.example.all_words}))
 
-    def _maps(self, model: HeadModel, rows: Sequence[Encoded], bench: Bench, kind: str) -> WordMaps:
-        """Run a model over all sentences once; its word-level maps are kept a few batches at a time."""
-        sizes, heads = [row.word_count for row in rows], model.layers * model.heads
-        length = WordMaps.length(sizes, heads)
-        large = 2 * length > IN_MEMORY
-        values = scratch_array(bench.store, f"maps-{kind}", (length,), "float16") if large else None
-        kept = WordMaps(sizes, heads, values)
-        together = batches(list(rows), COLLECT_TOKENS, model.pad_id, model.device)
-        seen = 0
-        for start in range(0, len(together), PIECE):
-            some = together[start : start + PIECE]
-            piece = bench.store.piece(f"maps-{kind}-{start:06d}", partial(_map_piece, model, some)).arrays["maps"]
-            for sentence in (row.index for batch in some for row in batch.rows):
-                flat = kept.flat(sentence)
-                flat[:], piece = piece[: len(flat)], piece[len(flat) :]
-            seen += sum(map(len, some))
-            bench.progress(f"tree_probe: maps of the {kind} model", seen, len(rows))
-        return kept
-
     # --- fit and score ----------------------------------------------------------------------------------------------
 
     def _fit(
@@ -239,12 +201,19 @@ class TreeProbeAnalysis(Experiment):
         arrays: dict[str, np.ndarray] = {}
         scores, best = [], float("nan")
         for repeat in range(self.seeds):
-            seed = self._seed + repeat
+            seed = (self.seed or 0) + repeat
             probe = make_probe(name, bench.shape.layers * bench.shape.heads, trees.vectors[0].shape[1], seed)
             rate, device = self.learning_rate or LEARNING_RATES[name], str(bench.model.device)
             settings = FitSettings(rate, self.epochs, self.patience, seed=seed, device=device)
-            report = partial(_report_epoch, bench, what, self.epochs)
-            validation = fit_tree_probe(probe, trees, maps, parts["train"], parts["validation"], settings, report)
+            validation = fit_tree_probe(
+                probe,
+                trees,
+                maps,
+                parts["train"],
+                parts["validation"],
+                settings,
+                lambda epoch, _: bench.progress(what, epoch, self.epochs),
+            )
             correct, total = score_tree_probe(probe, trees, maps, parts["test"], settings)
             scores.append(correct.sum() / max(total.sum(), 1))
             if repeat == 0:
@@ -254,44 +223,9 @@ class TreeProbeAnalysis(Experiment):
         return arrays | {"by_seed": np.array(scores)}, {"validation": best}
 
 
-def _report_epoch(bench: Bench, what: str, epochs: int, epoch: int, uas: float) -> None:
-    bench.progress(what, epoch, epochs)
-
-
-@dataclass(slots=True, eq=False)
-class _Data:
-    """Encoded sentences, which of them are for what, and how many were left out."""
-
-    rows: list[Encoded] = field(default_factory=list)
-    parts: dict[str, np.ndarray] = field(default_factory=dict)
-    unaligned: int = 0
-    too_long: int = 0
-
-    def take(self, examples: Iterable[tuple[Example, Encoded | None]], longest: int) -> None:
-        """Take in the sentences that have trees, are not too long, and whose words have tokens of their own."""
-        for example, row in examples:
-            if example.heads is None or example.relations is None or example.words is None:
-                continue
-            if row is None or row.truncated or len(example.all_words) > longest:
-                self.too_long += 1
-            elif not row.aligned:
-                self.unaligned += 1
-            else:
-                self.rows.append(replace(row, index=len(self.rows)))
-
-    def thin(self, wanted: int, generator: np.random.Generator, first: int = 0) -> None:
-        """Keep so many (0: all) of the sentences from the first on, drawn at random."""
-        count = len(self.rows) - first
-        if wanted and count > wanted:
-            chosen = np.sort(generator.permutation(count)[:wanted])
-            kept = [*self.rows[:first], *(self.rows[first + i] for i in chosen)]
-            self.rows = [replace(row, index=i) for i, row in enumerate(kept)]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Fitted:
-    """What is kept of a trained probe: words found and scored of each test sentence, its UAS for each seed, the
-    validation UAS, the weights of heads."""
+    """What is kept of a probe: words found and scored of each test sentence, UAS by seed and on validation, weights."""
 
     correct: np.ndarray
     total: np.ndarray
@@ -301,55 +235,8 @@ class _Fitted:
 
     @classmethod
     def of(cls, piece: Piece) -> _Fitted:
-        arrays = piece.arrays
-        return cls(
-            arrays["correct"], arrays["total"], arrays["by_seed"], piece.facts["validation"], arrays.get("weights")
-        )
-
-
-class _Maps:
-    """Gathers the word-level maps of one batch, all layers."""
-
-    needs = frozenset({"attention"})
-
-    def __init__(self, batch: Batch) -> None:
-        self.index = word_index(batch)
-        self.layers: dict[int, Tensor] = {}
-
-    def rows(self, rows: Rows) -> None:
-        part = word_maps(rows, self.index)
-        self.layers[rows.layer] = self.layers[rows.layer] + part if rows.layer in self.layers else part
-
-    def layer(self, layer: Layer) -> None:
-        pass
-
-    def maps(self) -> np.ndarray:
-        """`[example, layer · heads + head, from word, to word]`"""
-        return torch.cat([self.layers[layer] for layer in sorted(self.layers)], dim=1).half().cpu().numpy()
-
-
-def _map_piece(model: HeadModel, some: Sequence[Batch]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """The word-level maps of some batches, sentence after sentence."""
-    found = []
-    for batch in some:
-        watcher = _Maps(batch)
-        model.forward(batch, watcher)
-        maps = watcher.maps()
-        found += [
-            flat_maps(own[:, : row.word_count, : row.word_count]) for own, row in zip(maps, batch.rows, strict=True)
-        ]
-    return {"maps": np.concatenate(found)}, {}
-
-
-def make_trees(rows: Sequence[Encoded], vectors: WordVectors) -> Trees:
-    """Heads, scored words (all but punctuation) and vectors of sentences; vectors are scaled by one number for all."""
-    found = [vectors.of(row) for row in rows]
-    norms = np.concatenate([(v**2).sum(1) for v in found]) if found else np.zeros(0)
-    typical = norms[norms > 0].mean() if (norms > 0).any() else 1.0
-    scale = np.float32(np.sqrt(NORM / typical))
-    heads = [np.array([row.word_count if h == ROOT else h for h in row.example.heads or ()]) for row in rows]
-    scored = [np.array([relation.split(":")[0] != "punct" for relation in row.example.relations or ()]) for row in rows]
-    return Trees([v * scale for v in found], heads, scored)
+        found, weights = piece.arrays, piece.arrays.get("weights")
+        return cls(found["correct"], found["total"], found["by_seed"], piece.facts["validation"], weights)
 
 
 def make_probe(name: str, heads: int, size: int, seed: int) -> TreeProbe:
@@ -362,8 +249,10 @@ def make_probe(name: str, heads: int, size: int, seed: int) -> TreeProbe:
 
 
 def random_but_embeddings(model: HeadModel, seed: int) -> HeadModel:
-    """The same architecture with its trained embeddings (every embedding table, and all else under a module named so)
-    and random weights elsewhere."""
+    """The same architecture with its trained embeddings and random weights elsewhere.
+
+    Trained stay every embedding table, and all else under a module named so.
+    """
     made = with_random_weights(model, seed)
     trained = dict(model.module.named_modules())
     with torch.no_grad():

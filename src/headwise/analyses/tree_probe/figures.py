@@ -76,8 +76,7 @@ def uas(dataset: xr.Dataset) -> Figure:
     needs=("weight",),
 )
 def weights(dataset: xr.Dataset) -> Figure:
-    """Heat maps of `weight[layer, head]` for each probe on attention and direction; each probe is scaled by its largest
-    weight."""
+    """Heat maps of `weight[layer, head]` for each probe on attention and direction, scaled by each probe's largest."""
     cube = data.values(dataset, "weight", ("probe", "direction", *_LH))
     coords = {dim: data.numbers(dataset, dim) for dim in _LH}
     panels = {}

@@ -175,7 +175,7 @@ def senteval_task(path: str | Path, name: str | None = None) -> Task:
 
 
 def glue_task(folder: str | Path, name: str | None = None, seed: int = 0) -> Task:
-    """A GLUE task from its folder: a tenth of the training file validates (by seed), the dev file (MRPC's test file) tests.
+    """A GLUE task from its folder: a tenth of the training file validates, the dev file (MRPC's test file) tests.
 
     Where there is no training file (QNLI's dev alone), the one file is cut 60 / 20 / 20.
     """

@@ -1,0 +1,127 @@
+"""What the parsing probes are trained on: sentences with trees, in parts, and the word-level maps of all heads."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headwise.core.store import Store
+from headwise.models import HeadModel
+from headwise.models.vectors import IN_MEMORY, scratch_array
+from headwise.models.view import Layer, Rows
+from headwise.models.words import word_index, word_maps
+from headwise.probes.tree import Trees, WordMaps, flat_maps
+from headwise.probes.vectors import WordVectors
+from headwise.text.encode import Batch, Encoded, batches
+from headwise.text.example import ROOT, Example
+
+COLLECT_TOKENS = 2048
+PIECE = 4  # batches whose maps are kept as one piece
+NORM = 32.0  # mean squared norm of the scaled word vectors (GloVe's own is near it): one learning rate serves all
+
+
+@dataclass(slots=True, eq=False)
+class Sentences:
+    """Encoded sentences, which of them are for what, and how many were left out."""
+
+    rows: list[Encoded] = field(default_factory=list)
+    parts: dict[str, np.ndarray] = field(default_factory=dict)
+    unaligned: int = 0
+    too_long: int = 0
+
+    def take(self, examples: Iterable[tuple[Example, Encoded | None]], longest: int) -> None:
+        """Take in the sentences that have trees, are not too long, and whose words have tokens of their own."""
+        for example, row in examples:
+            if example.heads is None or example.relations is None or example.words is None:
+                continue
+            if row is None or row.truncated or len(example.all_words) > longest:
+                self.too_long += 1
+            elif not row.aligned:
+                self.unaligned += 1
+            else:
+                self.rows.append(replace(row, index=len(self.rows)))
+
+    def thin(self, wanted: int, generator: np.random.Generator, first: int = 0) -> None:
+        """Keep so many (0: all) of the sentences from the first on, drawn at random."""
+        count = len(self.rows) - first
+        if wanted and count > wanted:
+            chosen = np.sort(generator.permutation(count)[:wanted])
+            kept = [*self.rows[:first], *(self.rows[first + i] for i in chosen)]
+            self.rows = [replace(row, index=i) for i, row in enumerate(kept)]
+
+    def digest(self) -> str:
+        """What sentences these are."""
+        return hashlib.sha256(b"".join(row.example.fingerprint() for row in self.rows)).hexdigest()
+
+
+def collect_maps(
+    model: HeadModel, rows: Sequence[Encoded], store: Store, kind: str, report: Callable[[int, int], None]
+) -> WordMaps:
+    """Run a model over all sentences once; its word-level maps are kept a few batches at a time."""
+    sizes, heads = [row.word_count for row in rows], model.layers * model.heads
+    length = WordMaps.length(sizes, heads)
+    large = 2 * length > IN_MEMORY
+    values = scratch_array(store, f"{kind}-maps", (length,), "float16") if large else None
+    kept = WordMaps(sizes, heads, values)
+    together = batches(list(rows), COLLECT_TOKENS, model.pad_id, model.device)
+    seen = 0
+    for start in range(0, len(together), PIECE):
+        some = together[start : start + PIECE]
+        piece = store.piece(f"{kind}-maps-{start:06d}", partial(_map_piece, model, some)).arrays["maps"]
+        for sentence in (row.index for batch in some for row in batch.rows):
+            flat = kept.flat(sentence)
+            flat[:], piece = piece[: len(flat)], piece[len(flat) :]
+        seen += sum(map(len, some))
+        report(seen, len(rows))
+    return kept
+
+
+def _map_piece(model: HeadModel, some: Sequence[Batch]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The word-level maps of some batches, sentence after sentence."""
+    found = []
+    for batch in some:
+        watcher = _Maps(batch)
+        model.forward(batch, watcher)
+        maps = watcher.maps()
+        found += [
+            flat_maps(own[:, : row.word_count, : row.word_count]) for own, row in zip(maps, batch.rows, strict=True)
+        ]
+    return {"maps": np.concatenate(found)}, {}
+
+
+class _Maps:
+    """Gathers the word-level maps of one batch, all layers."""
+
+    needs = frozenset({"attention"})
+
+    def __init__(self, batch: Batch) -> None:
+        self.index = word_index(batch)
+        self.layers: dict[int, Tensor] = {}
+
+    def rows(self, rows: Rows) -> None:
+        part = word_maps(rows, self.index)
+        self.layers[rows.layer] = self.layers[rows.layer] + part if rows.layer in self.layers else part
+
+    def layer(self, layer: Layer) -> None:
+        pass
+
+    def maps(self) -> np.ndarray:
+        """`[example, layer · heads + head, from word, to word]`"""
+        return torch.cat([self.layers[layer] for layer in sorted(self.layers)], dim=1).half().cpu().numpy()
+
+
+def make_trees(rows: Sequence[Encoded], vectors: WordVectors) -> Trees:
+    """Heads, scored words (all but punctuation) and vectors of sentences; vectors are scaled by one number for all."""
+    found = [vectors.of(row) for row in rows]
+    norms = np.concatenate([(v**2).sum(1) for v in found]) if found else np.zeros(0)
+    typical = norms[norms > 0].mean() if (norms > 0).any() else 1.0
+    scale = np.float32(np.sqrt(NORM / typical))
+    heads = [np.array([row.word_count if h == ROOT else h for h in row.example.heads or ()]) for row in rows]
+    scored = [np.array([relation.split(":")[0] != "punct" for relation in row.example.relations or ()]) for row in rows]
+    return Trees([v * scale for v in found], heads, scored)

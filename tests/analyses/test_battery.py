@@ -1,4 +1,7 @@
-"""The common battery over every registered analysis, on an encoder and a decoder: a new module in `analyses/` is checked without a word here."""
+"""The common battery over every registered analysis, on an encoder and a decoder.
+
+A new module in `analyses/` is checked without a word here.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,9 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 }
 # Variables that depend on the order of heads by convention, with the reason.
 ORDER_DEPENDENT: dict[str, frozenset[str]] = {
-    # clusters and leaves are numbered by their first head; the tree names heads; the permutation test draws other permutations
+    # clusters and leaves are numbered by their first head; the tree names heads; other permutations are drawn
     "distance": frozenset({"cluster", "leaf", "linkage", "layer_p_value"}),
-    # heads are joined in the order of their validation scores, where some tie; joined in another order, the probe starts from other weights
+    # heads are joined by their validation scores, where some tie; in another order the probe starts from other weights
     "probing": frozenset({"curve_accuracy", "pooled_accuracy"}),
 }
 

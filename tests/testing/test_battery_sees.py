@@ -1,4 +1,7 @@
-"""The battery sees what it is there to see: each analysis here breaks one rule of the contract, and the check for it fails."""
+"""The battery sees what it is there to see.
+
+Each analysis here breaks one rule of the contract, and the check for it fails.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Heads that follow a corpus's own annotation: every gold head, antecedent and frame link is attended to with mass one."""
+"""Heads that follow a corpus's own annotation.
+
+Every gold head, antecedent and frame link is attended to with mass one.
+"""
 
 from __future__ import annotations
 

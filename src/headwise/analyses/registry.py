@@ -20,7 +20,7 @@ REGISTRY: dict[str, type[Analysis]] = {}
 
 
 def register(cls: type[Analysis]) -> None:
-    """Take an analysis into the list. Its name must be free; the same class made again (a cell run twice) replaces it."""
+    """Take an analysis into the list. Its name must be free; the same class made again (a cell run twice) is new."""
     before = REGISTRY.get(cls.name)
     if before is not None and (before.__module__, before.__qualname__) != (cls.__module__, cls.__qualname__):
         raise ParameterError(
@@ -68,7 +68,7 @@ def make_analysis(name: str, parameters: Mapping[str, Any] | None = None) -> Ana
 def choose_analyses(
     names: Sequence[str | Analysis] | None = None, parameters: Mapping[str, Mapping[str, Any]] | None = None
 ) -> list[Analysis]:
-    """Analyses by name with their parameters; None for all that are automatic. One that is made already stays as it is."""
+    """Analyses by name with their parameters; None for all that are automatic. One made already stays as it is."""
     wanted: Sequence[str | Analysis] = (
         names if names is not None else [name for name, cls in known_analyses().items() if cls.automatic]
     )

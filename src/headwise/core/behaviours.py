@@ -22,8 +22,9 @@ def behaviour_scores(datasets: Mapping[str, xr.Dataset]) -> xr.DataArray:
     """How much of each behaviour a head shows, `[behaviour, layer, head]`, from what groups there are.
 
     From `surface`: mean attention to the previous, same and next token, to `[CLS]`, `[SEP]` and punctuation, and
-    `broad`, one minus the mean largest weight. From `dependency`: for each relation, by how much the head beats the best
-    fixed offset in its better direction, where it does so significantly (else 0). From `roles`: 1 where it has the role.
+    `broad`, one minus the mean largest weight. From `dependency`: for each relation, by how much the head beats the
+    best fixed offset in its better direction, where it does so significantly (else 0). From `roles`: 1 where it has the
+    role.
     """
     found: dict[str, xr.DataArray] = {}
     surface = datasets.get("surface")
@@ -58,7 +59,8 @@ def behaviour_scores(datasets: Mapping[str, xr.Dataset]) -> xr.DataArray:
             np.zeros((0, 0, 0)), dims=("behaviour", "layer", "head"), coords={"behaviour": np.array([], dtype=str)}
         )
     plain = [array.reset_coords(drop=True).transpose("layer", "head") for array in found.values()]
-    return xr.concat(plain, dim=xr.IndexVariable("behaviour", list(found)), coords="minimal", compat="override")
+    joined = xr.concat(plain, dim="behaviour", coords="minimal", compat="override")
+    return joined.assign_coords(behaviour=list(found))
 
 
 def head_labels(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> np.ndarray:

@@ -29,7 +29,7 @@ def parse_head(name: str) -> tuple[int, int]:
 
 
 def existing_heads(given: Iterable[str | Sequence[int]], layers: int, heads: int) -> list[tuple[int, int]]:
-    """Heads, as names (`L7H9`) or pairs, as pairs (layer, head) in the order given; those the model has not are refused."""
+    """Heads, as names (`L7H9`) or pairs, as pairs in the order given; those that the model has not are refused."""
     found = []
     for item in given:
         layer, head = parse_head(item) if isinstance(item, str) else (int(item[0]), int(item[1]))

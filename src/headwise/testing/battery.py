@@ -1,6 +1,7 @@
 """The common battery: what DESIGN.md's contract asks of every analysis, as checks that need to know nothing about it.
 
-`check_analysis(make, ...)` runs all; `CHECKS` names them one by one for a test's parameters. Each raises an AssertionError that says which variable broke what.
+`check_analysis(make, ...)` runs all; `CHECKS` names them one by one for a test's parameters. Each raises an
+AssertionError that says which variable broke what.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import FrozenInstanceError, dataclass, fields
+from dataclasses import FrozenInstanceError, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -47,15 +48,15 @@ class Bed:
 
     Parameters
     ----------
-    analysis
+    analysis : Analysis
         What is checked.
-    causal
+    causal : bool, default False
         On a decoder instead of an encoder.
-    examples
+    examples : sequence of Example, optional
         The corpus; by default eleven examples with every kind of annotation (five times as many for experiments).
-    order_dependent
-        Variables that depend on the order of heads by convention (numbers of clusters, random permutations) and are not compared under a permutation;
-        added to the analysis's own `order_dependent`, where it has one.
+    order_dependent : frozenset of str, optional
+        Variables that depend on the order of heads by convention (numbers of clusters, random permutations) and are not
+        compared under a permutation; added to the analysis's own `order_dependent`, where it has one.
     """
 
     analysis: Analysis
@@ -122,7 +123,7 @@ class Bed:
         return self.run()
 
 
-# --- invariances ----------------------------------------------------------------------------------------------------------------
+# --- invariances ------------------------------------------------------------------------------------------------------
 
 
 def check_batching(bed: Bed) -> None:
@@ -219,7 +220,7 @@ def check_permutation(bed: Bed) -> None:
     other = HeadModel.open(permute_heads(bed.module, order), tokenizer=bed.tokenizer)
     bed.model = HeadModel.open(bed.module, tokenizer=bed.tokenizer)
     found = bed.result(bed.observe(bed.batches(), model=other)) if bed.streams else bed.run(other)
-    skipped = bed.order_dependent | getattr(bed.analysis, "order_dependent", frozenset())
+    skipped = bed.order_dependent | bed.analysis.order_dependent
     keep = [
         name
         for name in bed.reference.data_vars
@@ -234,11 +235,11 @@ def check_repetition(bed: Bed) -> None:
     xr.testing.assert_identical(bed.run(), bed.labelled)
 
 
-# --- what a result looks like ---------------------------------------------------------------------------------------------------
+# --- what a result looks like -----------------------------------------------------------------------------------------
 
 
 def check_result(bed: Bed) -> None:
-    """Dims from the one vocabulary, counts and intervals beside means, names as DESIGN.md fixes them, where the method comes from."""
+    """Dims from the one vocabulary, counts and intervals beside means, promised names, where the method comes from."""
     check_names(bed.analysis.name, bed.labelled)
     for name in ("title", "paper", "section", "citation"):
         assert bed.labelled.attrs.get(name), f"attribute `{name}` is missing"
@@ -253,7 +254,7 @@ def check_result(bed: Bed) -> None:
 
 
 def check_parameters(bed: Bed) -> None:
-    """Parameters are stored untouched, cannot be changed, can be written down, and unknown ones are refused with the list of known ones."""
+    """Parameters are stored untouched, cannot be changed, can be written down; unknown ones are refused."""
     name, given = bed.analysis.name, bed.analysis.parameters
     for parameter, value in given.items():
         again = make_analysis(name, {parameter: value})
@@ -266,7 +267,7 @@ def check_parameters(bed: Bed) -> None:
     json.dumps(describe(given))
     refusal = _refusal(name, {"no_such_parameter": 1})
     assert "no_such_parameter" in refusal, "an unknown parameter is taken without a word"
-    assert all(field.name in refusal for field in fields(bed.analysis)), "the known parameters are not named"  # type: ignore[arg-type]
+    assert all(parameter in refusal for parameter in given), "the known parameters are not named"
 
 
 def _refusal(name: str, parameters: dict[str, Any]) -> str:
@@ -278,22 +279,23 @@ def _refusal(name: str, parameters: dict[str, Any]) -> str:
     return ""
 
 
-STREAM_CHECKS: dict[str, Callable[[Bed], None]] = {
-    "batching": check_batching,
-    "padding": check_padding,
-    "order": check_order,
-    "row_blocks": check_row_blocks,
-    "sharding": check_sharding,
-    "merge": check_merge,
-    "saving": check_saving,
-    "empty": check_empty,
-}
-COMMON_CHECKS: dict[str, Callable[[Bed], None]] = {
-    "permutation": check_permutation,
-    "repetition": check_repetition,
-    "result": check_result,
-    "parameters": check_parameters,
-}
+def _named(*checks: Callable[[Bed], None]) -> dict[str, Callable[[Bed], None]]:
+    return {check.__name__.removeprefix("check_"): check for check in checks}
+
+
+STREAM_CHECKS = _named(
+    *(
+        check_batching,
+        check_padding,
+        check_order,
+        check_row_blocks,
+        check_sharding,
+        check_merge,
+        check_saving,
+        check_empty,
+    )
+)
+COMMON_CHECKS = _named(check_permutation, check_repetition, check_result, check_parameters)
 CHECKS = STREAM_CHECKS | COMMON_CHECKS
 
 
@@ -304,7 +306,10 @@ def check_analysis(
     examples: Sequence[Example] | None = None,
     order_dependent: Iterable[str] = (),
 ) -> list[str]:
-    """Run every check that applies; the names of those run. Raises AssertionError at the first that fails, or where the analysis cannot run here."""
+    """Run every check that applies; the names of those run.
+
+    Raises AssertionError at the first that fails, or where the analysis cannot run here.
+    """
     bed = Bed(analysis, causal, examples, frozenset(order_dependent))
     assert bed.refusal is None, f"{analysis.name} cannot run: {bed.refusal}"
     run = CHECKS if bed.streams else COMMON_CHECKS
@@ -316,7 +321,7 @@ def check_analysis(
     return list(run)
 
 
-# --- comparing ------------------------------------------------------------------------------------------------------------------
+# --- comparing --------------------------------------------------------------------------------------------------------
 
 
 def assert_same(found: xr.Dataset, expected: xr.Dataset, what: str) -> None:
@@ -337,7 +342,10 @@ def assert_same(found: xr.Dataset, expected: xr.Dataset, what: str) -> None:
 
 
 def permuted(dataset: xr.Dataset, order: Sequence[Sequence[int]]) -> xr.Dataset:
-    """A result with its heads in another order: `[layer, head]` by layer, `head` alone as the last layer's, `head_a` and `head_b` as layer · heads + head."""
+    """A result with its heads in another order.
+
+    `[layer, head]` by layer, `head` alone as the last layer's, `head_a` and `head_b` as layer · heads + head.
+    """
     heads = len(order[0])
     flat = [layer * heads + h for layer, new in enumerate(order) for h in new]
     out = dataset.copy(deep=True)

@@ -1,4 +1,4 @@
-"""What a planted head can be made to do: each behaviour as a plain rule (the oracle) and, apart from it, as query and key matrices."""
+"""What a planted head can be made to do: each behaviour as a plain rule (the oracle) and as query and key matrices."""
 
 from __future__ import annotations
 
@@ -21,26 +21,15 @@ RULES: dict[str, str] = {
     "block": "all ordinary tokens of its own segment alike; [CLS] and each [SEP] attend to themselves",
     "uniform": "all visible tokens alike (queries and keys are zero: the weights do not depend on the input)",
     "same_word": "all visible tokens with its own token id alike, itself included",
-    "same_word_other_segment": "all tokens with its own token id in the other segment alike; where there is none, the token itself",
-    "tree": "all pieces of the word that the table `tree` names for its word alike; where there is none, the token itself",
-    "children": "all pieces of the words whose entry in the table `tree` is its own word alike; where there is none, the token itself",
+    "same_word_other_segment": "all tokens with its own id in the other segment alike; where there is none, itself",
+    "tree": "all pieces of the word that the table `tree` names for its word alike; where there is none, itself",
+    "children": "all pieces of the words whose entry in the table `tree` is its own word alike; else itself",
     "to:TABLE": "as `tree`, by another table",
     "from:TABLE": "as `children`, by another table",
-    "tree:RELATION": "as `tree` for words of this relation; all other tokens attend to the [SEP] tokens alike (a no-op), each [SEP] to itself",
+    "tree:RELATION": "as `tree` for words of this relation; others attend to all [SEP] alike, each [SEP] to itself",
 }
-CAUSAL = (
-    "previous",
-    "self",
-    "offset:-K",
-    "first",
-    "cls",
-    "uniform",
-    "same_word",
-    "tree",
-    "children",
-    "to:TABLE",
-    "from:TABLE",
-)
+CAUSAL = "previous, self, offset:-K, first, cls, uniform, same_word, tree, children, to:TABLE, from:TABLE"
+NEAR = {"previous": -1, "self": 0, "next": 1}
 GAP = 25.0  # in units of the logit: what is not attended to keeps exp(-25) of the mass, 1e-11
 
 
@@ -57,23 +46,20 @@ class Behaviour:
 def parse_behaviour(name: str, causal: bool, vocabulary: Vocabulary) -> Behaviour:
     """Take a behaviour's name apart, or refuse it with the list of those that exist."""
     kind, _, argument = name.partition(":")
-    found = {"previous": Behaviour("offset", -1), "next": Behaviour("offset", 1), "self": Behaviour("offset", 0)}.get(
-        name
-    )
-    if found is None and kind == "offset" and argument.lstrip("+-").isdigit():
-        found = Behaviour("offset", int(argument))
-    elif found is None and name in ("first", "cls", "sep", "block", "uniform", "same_word", "same_word_other_segment"):
+    if name in NEAR or (kind == "offset" and argument.lstrip("+-").isdigit()):
+        found = Behaviour("offset", NEAR[name] if name in NEAR else int(argument))
+    elif name in ("first", "cls", "sep", "block", "uniform", "same_word", "same_word_other_segment"):
         found = Behaviour(name)
-    elif found is None and kind == "tree":
+    elif kind == "tree":
         found = Behaviour("to", table="tree", relation=argument)
     elif name == "children":
         found = Behaviour("from", table="tree")
-    elif found is None and kind in ("to", "from") and argument:
+    elif kind in ("to", "from") and argument:
         found = Behaviour(kind, table=argument)
-    if found is None:
+    else:
         raise ParameterError(unknown("behaviour", name, RULES))
     if causal and (found.offset > 0 or found.relation or found.kind in ("sep", "block", "same_word_other_segment")):
-        raise ParameterError(f"A causal model cannot be made to do '{name}'; possible are {', '.join(CAUSAL)}.")
+        raise ParameterError(f"A causal model cannot be made to do '{name}'; possible are {CAUSAL}.")
     if found.table and found.table not in vocabulary.tables:
         raise ParameterError(
             f"'{name}' needs the table '{found.table}'; `tables` has {', '.join(vocabulary.tables) or 'none'}."
@@ -81,7 +67,7 @@ def parse_behaviour(name: str, causal: bool, vocabulary: Vocabulary) -> Behaviou
     return found
 
 
-# --- the oracle: plain rules on token ids, positions and token types ------------------------------------------------------------
+# --- the oracle: plain rules on token ids, positions and token types --------------------------------------------------
 
 
 def expected_weights(
@@ -133,12 +119,12 @@ def _is_target(
     raise AssertionError(behaviour)
 
 
-# --- the same as bilinear forms of one-hot codes --------------------------------------------------------------------------------
+# --- the same as bilinear forms of one-hot codes ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """A score `(query_matrix · onehot_query_block(i)) · (key_matrix · onehot_key_block(j))`, in units of GAP; block "" is the constant 1."""
+    """A score `(query · code of query_block at i) · (key · code of key_block at j)` in units of GAP; block "" is 1."""
 
     query_block: str
     query: np.ndarray  # [rank, size of the block]
@@ -147,7 +133,7 @@ class Term:
 
 
 def terms(behaviour: Behaviour, sizes: Mapping[str, int], relations: Sequence[str]) -> list[Term]:
-    """The terms whose sum prefers the targets of the rule by at least one GAP to everything else, and all targets alike."""
+    """Terms whose sum prefers the targets of the rule by at least one GAP to everything else, and all of them alike."""
 
     def match(query_block: str, key_block: str, weight: float, skip: int = 0) -> Term:
         picked = np.eye(sizes[query_block])[skip:]
@@ -156,10 +142,10 @@ def terms(behaviour: Behaviour, sizes: Mapping[str, int], relations: Sequence[st
     def one_key(key_block: str, index: int, weight: float) -> Term:
         return Term("", np.array([[weight]]), key_block, np.eye(sizes[key_block])[[index]])
 
-    itself = match("position", "position", 1.0) if behaviour.kind in ("to", "from", "same_word_other_segment") else None
+    itself = match("position", "position", 1.0)
     match behaviour.kind:
         case "offset":
-            # Row p of the query code asks for position p + offset twice as loudly as for p itself: itself is what remains where there is no such token.
+            # Row p asks for p + offset twice as loudly as for p itself, which remains where there is no such token.
             asks = 2 * np.eye(sizes["position"], k=-behaviour.offset) + np.eye(sizes["position"])
             return [Term("position", asks, "position", np.eye(sizes["position"]))]
         case "first":
@@ -167,18 +153,16 @@ def terms(behaviour: Behaviour, sizes: Mapping[str, int], relations: Sequence[st
         case "cls" | "sep":
             return [one_key("kind", KINDS.index(behaviour.kind), 1.0)]
         case "block":
-            # Same kind and same segment: for [CLS] and each [SEP] that is the token itself, since a segment has one of each.
+            # Same kind and same segment: for [CLS] and each [SEP] that is the token itself.
             return [match("kind", "kind", 1.0), match("segment", "segment", 1.0)]
         case "uniform":
             return []
         case "same_word":
             return [match("token", "token", 1.0)]
         case "same_word_other_segment":
-            assert itself is not None
             other = np.array([[0.0, 1.0], [1.0, 0.0]])
             return [match("token", "token", 2.0), Term("segment", 2 * other, "segment", np.eye(2)), itself]
         case "to" | "from":
-            assert itself is not None
             blocks = (f"table:{behaviour.table}", "word")
             query_block, key_block = blocks if behaviour.kind == "to" else blocks[::-1]
             out = [match(query_block, key_block, 2.0, skip=1), itself]

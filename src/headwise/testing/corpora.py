@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from headwise.text.example import ROOT, Example, FrameLink, Mention
 
 # word, part of speech, head (1-based, 0 for the root), relation
 _SENTENCES = (
-    "the DET 3 det|old ADJ 3 amod|teacher NOUN 4 nsubj|saw VERB 0 root|a DET 6 det|cat NOUN 4 obj|under ADP 9 case|the DET 9 det|tree NOUN 4 obl|. PUNCT 4 punct",
-    "she PRON 2 nsubj|heard VERB 0 root|it PRON 2 obj|, PUNCT 2 punct|and CCONJ 6 cc|sings VERB 2 conj|happily ADV 6 advmod|. PUNCT 2 punct",
-    "the DET 2 det|gardener NOUN 4 nsubj|not PART 4 advmod|saw VERB 0 root|the DET 6 det|dog NOUN 4 obj|? PUNCT 4 punct",
+    "the DET 3 det|old ADJ 3 amod|teacher NOUN 4 nsubj|saw VERB 0 root|a DET 6 det|cat NOUN 4 obj|under ADP 9 case"
+    "|the DET 9 det|tree NOUN 4 obl|. PUNCT 4 punct",
+    "she PRON 2 nsubj|heard VERB 0 root|it PRON 2 obj|, PUNCT 2 punct|and CCONJ 6 cc|sings VERB 2 conj"
+    "|happily ADV 6 advmod|. PUNCT 2 punct",
+    "the DET 2 det|gardener NOUN 4 nsubj|not PART 4 advmod|saw VERB 0 root|the DET 6 det|dog NOUN 4 obj"
+    "|? PUNCT 4 punct",
     "the DET 3 det|small ADJ 3 amod|dog NOUN 4 nsubj|runs VERB 0 root|near ADP 7 case|a DET 7 det|house NOUN 4 obl",
     "he PRON 2 nsubj|sleeps VERB 0 root|. PUNCT 2 punct",
     "the DET 2 det|child NOUN 3 nsubj|saw VERB 0 root|the DET 5 det|bird NOUN 3 obj"
-    "|and CCONJ 9 cc|the DET 8 det|bird NOUN 9 nsubj|sings VERB 3 conj|near ADP 12 case|the DET 12 det|child NOUN 9 obl|. PUNCT 3 punct",
+    "|and CCONJ 9 cc|the DET 8 det|bird NOUN 9 nsubj|sings VERB 3 conj|near ADP 12 case|the DET 12 det"
+    "|child NOUN 9 obl|. PUNCT 3 punct",
 )
 _MENTIONS = {
     0: (Mention(0, 3, "teacher", 2), Mention(4, 6, "cat", 5)),
@@ -38,9 +43,12 @@ _PAIRS = ((0, 1), (2, 3), (5, 4), (3, 2), (1, 0))
 
 
 def battery_examples(copies: int = 1) -> list[Example]:
-    """Eleven examples (six single sentences, five pairs) with trees, parts of speech and labels; most with mentions, some with frames.
+    """Eleven examples (six single sentences, five pairs) with trees, parts of speech and labels.
 
-    Words are those of `DEFAULT_WORDS`. Further copies have other nouns, verbs and adjectives in the same trees. The label says whether a dog or a cat comes up.
+    Most with mentions, some with frames.
+
+    Words are those of `DEFAULT_WORDS`. Further copies have other nouns, verbs and adjectives in the same trees. The
+    label says whether a dog or a cat comes up.
     """
     out: list[Example] = []
     for copy in range(copies):
@@ -101,5 +109,5 @@ def _joined(first: Example, second: Example) -> Example:
     )
 
 
-def _both(first: Sequence | None, second: Sequence | None) -> tuple:
+def _both(first: Sequence[Any] | None, second: Sequence[Any] | None) -> tuple[Any, ...]:
     return (*(first or ()), *(second or ()))

@@ -1,7 +1,8 @@
 """Heads that follow the gold annotation of any corpus: its words are renamed so that each names what it points at.
 
-No weights can compute a syntactic head in general, but a table can hold it: every word of the corpus gets a form of its own, so that the tree, the
-antecedents and the frame links become functions of the word, and an embedding can carry them.
+No weights can compute a syntactic head in general, but a table can hold it: every word of the corpus gets a form of its
+own, so that the tree, the antecedents and the frame links become functions of the word, and an embedding can carry
+them.
 """
 
 from __future__ import annotations
@@ -34,15 +35,17 @@ def planted_annotations(
     examples
         Examples with words; at least one with dependencies, coreference or frames.
     behaviours
-        As in `planted_model`. Tables: `tree` (a word points at its syntactic head), `antecedent` (the head word of a mention at the head word of the
-        nearest earlier mention of its entity), `frame` (the first word of a target at the first word of its first element). `tree:RELATION` works too.
+        As in `planted_model`. Tables: `tree` (a word points at its syntactic head), `antecedent` (the head word of a
+        mention at the head word of the nearest earlier mention of its entity), `frame` (the first word of a target at
+        the first word of its first element). `tree:RELATION` works too.
     several_pieces_every
         Every so many words one has two pieces; 0 for none.
 
     Returns
     -------
     tuple
-        The planted model, and the examples: same annotations, words renamed (`dog` becomes `dog_3_1`, with two pieces `dog_3_1+3_1`).
+        The planted model, and the examples: same annotations, words renamed (`dog` becomes `dog_3_1`, with two pieces
+        `dog_3_1+3_1`).
     """
     tables: dict[str, dict[str, str]] = {"tree": {}, "antecedent": {}, "frame": {}}
     relation: dict[str, str] = {}

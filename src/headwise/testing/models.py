@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,7 +12,55 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from headwise.core.errors import ModelError
-from headwise.testing.vocabulary import make_vocabulary
+from headwise.testing.vocabulary import Vocabulary, make_vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large a small model is."""
+
+    layers: int
+    heads: int
+    hidden: int
+    inner: int  # of the feed-forward layers
+    max_length: int
+
+
+def blank_model(vocabulary: Vocabulary, size: Size, causal: bool, seed: int, **changes: Any) -> Any:
+    """A BERT (or, causal, a GPT-2) with random weights for this vocabulary; `changes` go to its config."""
+    tokenizer = vocabulary.tokenizer
+    common = {"vocab_size": len(vocabulary), "pad_token_id": tokenizer.pad_token_id, **changes}
+    made: Any
+    config: Any
+    if causal:
+        made, config = (
+            GPT2LMHeadModel,
+            GPT2Config(
+                n_positions=size.max_length,
+                n_embd=size.hidden,
+                n_layer=size.layers,
+                n_head=size.heads,
+                n_inner=size.inner,
+                bos_token_id=tokenizer.bos_token_id,
+                eos_token_id=tokenizer.eos_token_id,
+                **common,
+            ),
+        )
+    else:
+        made, config = (
+            BertForMaskedLM,
+            BertConfig(
+                max_position_embeddings=size.max_length,
+                hidden_size=size.hidden,
+                num_hidden_layers=size.layers,
+                num_attention_heads=size.heads,
+                intermediate_size=size.inner,
+                **common,
+            ),
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return made(config).eval()
 
 
 def random_model(
@@ -24,37 +73,15 @@ def random_model(
     max_length: int = 64,
     seed: int = 0,
 ) -> tuple[nn.Module, PreTrainedTokenizerFast]:
-    """A BERT (or, causal, a GPT-2) with random weights large enough that its heads differ, and the tokenizer of `planted_model` for these words."""
+    """A BERT (or, causal, a GPT-2) whose random weights are so large that heads differ, and a tokenizer for `words`."""
     vocabulary = make_vocabulary(words, None, {}, {}, causal)
-    tokenizer = vocabulary.tokenizer
-    common: dict[str, Any] = {
-        "vocab_size": len(vocabulary),
-        "pad_token_id": tokenizer.pad_token_id,
-        "initializer_range": 0.25,
-    }
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        if causal:
-            sizes: dict[str, Any] = {
-                "n_positions": max_length,
-                "n_embd": heads * d_head,
-                "n_layer": layers,
-                "n_head": heads,
-            }
-            special: dict[str, Any] = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
-            model: Any = GPT2LMHeadModel(GPT2Config(**common, **sizes, **special))
-        else:
-            sizes = {
-                "max_position_embeddings": max_length,
-                "hidden_size": heads * d_head,
-                "intermediate_size": 2 * heads * d_head,
-            }
-            model = BertForMaskedLM(BertConfig(**common, **sizes, num_hidden_layers=layers, num_attention_heads=heads))
-    return model.eval(), tokenizer
+    width = heads * d_head
+    size = Size(layers, heads, width, (4 if causal else 2) * width, max_length)
+    return blank_model(vocabulary, size, causal, seed, initializer_range=0.25), vocabulary.tokenizer
 
 
 def permute_heads(model: Any, order: Sequence[Sequence[int]]) -> Any:
-    """A copy of a BERT or GPT-2 whose head `h` of layer `l` is head `order[l][h]` of the given one: the same function of its input."""
+    """A copy of a BERT or GPT-2 whose head `h` of layer `l` is head `order[l][h]` of the given one."""
     model = deepcopy(model)
     with torch.no_grad():
         for layer, new in enumerate(order):
@@ -77,6 +104,6 @@ def permute_heads(model: Any, order: Sequence[Sequence[int]]) -> Any:
 
 
 def _reordered(weight: Tensor, order: Sequence[int], dim: int, parts: int) -> Tensor:
-    """`weight` with the blocks of heads along `dim` reordered, within each of `parts` equal parts (query, key and value side by side)."""
-    split = weight.unflatten(dim, (parts, len(order), -1))
+    """The blocks of heads along `dim` reordered within each of `parts` equal parts (query, key, value side by side)."""
+    split = torch.unflatten(weight, dim, (parts, len(order), -1))
     return split.index_select(dim + 1, torch.as_tensor(list(order), device=weight.device)).flatten(dim, dim + 2)

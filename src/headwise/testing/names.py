@@ -1,4 +1,4 @@
-"""The names others build on: dims and variables of an atlas as DESIGN.md fixes them, and what must stand beside a mean."""
+"""The names others build on: dims and variables of an atlas, and what must stand beside a mean."""
 
 from __future__ import annotations
 
@@ -6,25 +6,11 @@ import numpy as np
 import xarray as xr
 
 # The one vocabulary of dims.
-DIMS = frozenset(
-    {
-        *(
-            "layer",
-            "head",
-            "role",
-            "relation",
-            "direction",
-            "offset",
-            "source",
-            "pattern",
-            "task",
-            "feature",
-            "pair",
-            "token_type",
-        ),
-        *("mention_type", "baseline", "probe", "pooling", "head_a", "head_b", "axis", "example"),
-    }
-)
+_DIMS = """
+layer head role relation direction offset source pattern task feature pair token_type mention_type baseline probe
+pooling head_a head_b axis example
+"""
+DIMS = frozenset(_DIMS.split())
 # Dims that stand for no label of the vocabulary, each with what it is.
 EXTRA_DIMS = {
     "layer_b": "the second layer of a pair of layers",
@@ -105,11 +91,12 @@ MEANS: dict[str, tuple[str, ...]] = {
 
 
 def check_names(group: str, dataset: xr.Dataset) -> None:
-    """Refuse a result with dims outside the vocabulary, without a promised variable, or with a mean that lacks its count or interval."""
+    """Refuse dims outside the vocabulary, a missing variable, and a mean without its count or interval."""
     for name, array in dataset.variables.items():
         strange = [dim for dim in array.dims if dim not in DIMS and dim not in EXTRA_DIMS]
         assert not strange, (
-            f"{group}.{name} has dims {strange}, which are not in the vocabulary: use its names, or add what the dim is to EXTRA_DIMS"
+            f"{group}.{name} has dims {strange}, which are not in the vocabulary: "
+            "use its names, or add what the dim is to EXTRA_DIMS"
         )
     for name, dims in VARIABLES.get(group, {}).items():
         assert name in dataset.data_vars, f"{group} lacks the variable `{name}`"

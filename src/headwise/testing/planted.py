@@ -1,10 +1,12 @@
 """Small real transformers models whose heads are made to do known things, by setting weights: the oracle of all tests.
 
-How it works. Every token's embedding is a row of one-hot codes (position, segment, kind of token, token, word, ...), each code centred so that its mean is
-zero. Layer norms get a huge epsilon and a weight of its square root, which makes them plain centring: they leave the codes as they are, exactly. Queries and
-keys read the codes (their biases put back what centring took) and prefer a head's targets to all else by at least `GAP` in the logit. Values are random;
-output projections write only into a few *payload* dimensions that no query or key reads, and feed-forward layers write nothing. So every layer sees the same
-codes, every map is known, and yet head outputs, hidden states and gradients are not trivial: they are linear, with closed forms (`contributions`).
+How it works. Every token's embedding is a row of one-hot codes (position, segment, kind of token, token, word, ...),
+each code centred so that its mean is zero. Layer norms get a huge epsilon and a weight of its square root, which makes
+them plain centring: they leave the codes as they are, exactly. Queries and keys read the codes (their biases put back
+what centring took) and prefer a head's targets to all else by at least `GAP` in the logit. Values are random; output
+projections write only into a few *payload* dimensions that no query or key reads, and feed-forward layers write
+nothing. So every layer sees the same codes, every map is known, and yet head outputs, hidden states and gradients are
+not trivial: they are linear, with closed forms (`contributions`).
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from headwise.core.errors import ParameterError
-from headwise.testing.behaviours import GAP, RULES, Behaviour, expected_weights, parse_behaviour, terms
+from headwise.testing.behaviours import GAP, Behaviour, expected_weights, parse_behaviour, terms
+from headwise.testing.models import Size, blank_model
 from headwise.testing.vocabulary import KINDS, Vocabulary, make_vocabulary
 from headwise.text.encode import Encoded, Encoder
 from headwise.text.example import Example
@@ -33,8 +36,9 @@ TABLE = "table:"
 class Planted:
     """A planted model with all that is known of it.
 
-    `model` is a `BertForMaskedLM` or, for causal models, a `GPT2LMHeadModel`, in eval mode with eager attention. `values[layer, head, d_head, hidden]` and
-    `outputs[layer, head, hidden, d_head]` are its value and output projections.
+    `model` is a `BertForMaskedLM` or, for causal models, a `GPT2LMHeadModel`, in eval mode with eager attention.
+    `values[layer, head, d_head, hidden]` and `outputs[layer, head, hidden, d_head]` are its value and output
+    projections.
     """
 
     model: nn.Module
@@ -54,12 +58,6 @@ class Planted:
     @property
     def heads(self) -> int:
         return len(self.behaviours[0])
-
-    @property
-    def description(self) -> dict[str, str]:
-        """Each planted behaviour and what it does exactly, at edges too."""
-        names = dict.fromkeys(name for layer in self.behaviours for name in layer)
-        return {name: RULES[name] if name in RULES else RULES[_rule_name(name)] for name in names}
 
     def where(self, behaviour: str) -> list[tuple[int, int]]:
         """The (layer, head) pairs that were made to do this."""
@@ -81,7 +79,10 @@ class Planted:
         return [row for row in rows if row is not None]
 
     def expected_map(self, row: Encoded | Sequence[int], types: Sequence[int] | None = None) -> np.ndarray:
-        """What every head must do on one row of tokens: float64 [layer, head, query, key], by plain rules on ids, positions and token types."""
+        """What every head must do on one row of tokens.
+
+        Float64 [layer, head, query, key], by plain rules on ids, positions and token types.
+        """
         if isinstance(row, Encoded):
             ids, types = row.ids.tolist(), row.types.tolist()
         else:
@@ -95,19 +96,13 @@ class Planted:
             )
         return np.array([[known[name] for name in layer] for layer in self.behaviours])
 
-    def permuted(self, order: Sequence[Sequence[int]]) -> Planted:
-        """The same model with its heads in another order: new head `h` of layer `l` is old head `order[l][h]`."""
-        behaviours = tuple(tuple(row[h] for h in new) for row, new in zip(self.behaviours, order, strict=True))
-        values = np.array([layer[list(new)] for layer, new in zip(self.values, order, strict=True)])
-        outputs = np.array([layer[list(new)] for layer, new in zip(self.outputs, order, strict=True)])
-        return _build(behaviours, self.vocabulary, self.causal, self.max_length, self.seed, values, outputs)
-
     def _check_colours(self, ids: Sequence[int]) -> None:
         colours: dict[int, int] = {}
         for i in ids:
             if colours.setdefault(self.vocabulary.token_colour[i], i) != i:
                 raise ParameterError(
-                    "Two words that never stand together in the examples this model was planted for stand together here; plant it with `words` instead."
+                    "Two words that never stand together in the examples this model was planted for do so here; "
+                    "plant it with `words` instead."
                 )
 
 
@@ -133,7 +128,8 @@ def planted_model(
     words
         The words the tokenizer knows; `play|ing` has the pieces `play` and `##ing`. All others are `[UNK]`.
     examples
-        Instead of `words`: the corpus the model is for, whose words become the vocabulary. What never stands together there shares its code.
+        Instead of `words`: the corpus the model is for, whose words become the vocabulary. What never stands together
+        there shares its code.
     tables
         For `tree`, `children`, `to:TABLE`, `from:TABLE`: which word each word points at.
     relation
@@ -154,12 +150,7 @@ def planted_model(
     return _build(tuple(tuple(row) for row in behaviours), vocabulary, causal, max_length, seed)
 
 
-def _rule_name(name: str) -> str:
-    kind = name.partition(":")[0]
-    return {"offset": "offset:K", "to": "to:TABLE", "from": "from:TABLE", "tree": "tree:RELATION"}[kind]
-
-
-# --- building -------------------------------------------------------------------------------------------------------------------
+# --- building ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,24 +198,17 @@ def _layout(parsed: Sequence[Sequence[Behaviour]], vocabulary: Vocabulary, causa
 
 
 def _build(
-    behaviours: tuple[tuple[str, ...], ...],
-    vocabulary: Vocabulary,
-    causal: bool,
-    max_length: int,
-    seed: int,
-    values: np.ndarray | None = None,
-    outputs: np.ndarray | None = None,
+    behaviours: tuple[tuple[str, ...], ...], vocabulary: Vocabulary, causal: bool, max_length: int, seed: int
 ) -> Planted:
     parsed = [[parse_behaviour(name, causal, vocabulary) for name in row] for row in behaviours]
     layout = _layout(parsed, vocabulary, causal, max_length)
     layers, heads = len(parsed), len(parsed[0])
-    if values is None or outputs is None:
-        generator = np.random.default_rng(seed)
-        values = generator.normal(size=(layers, heads, layout.d_head, layout.hidden)) / np.sqrt(layout.hidden)
-        outputs = np.zeros((layers, heads, layout.hidden, layout.d_head))
-        payload = generator.normal(size=(layers, heads, PAYLOAD, layout.d_head)) / np.sqrt(layout.d_head)
-        outputs[:, :, -PAYLOAD:] = payload - payload.mean(2, keepdims=True)  # zero mean: layer norms leave it alone too
-    model = _empty_model(vocabulary, layout, layers, heads, causal, max_length, seed)
+    generator = np.random.default_rng(seed)
+    values = generator.normal(size=(layers, heads, layout.d_head, layout.hidden)) / np.sqrt(layout.hidden)
+    outputs = np.zeros((layers, heads, layout.hidden, layout.d_head))
+    payload = generator.normal(size=(layers, heads, PAYLOAD, layout.d_head)) / np.sqrt(layout.d_head)
+    outputs[:, :, -PAYLOAD:] = payload - payload.mean(2, keepdims=True)  # zero mean: layer norms leave it alone too
+    model = _empty_model(vocabulary, Size(layers, heads, layout.hidden, 4, max_length), causal, seed)
     with torch.no_grad():
         _set_embeddings(model, vocabulary, layout, causal, max_length)
         for layer, row in enumerate(parsed):
@@ -235,48 +219,20 @@ def _build(
     return Planted(model, vocabulary.tokenizer, behaviours, causal, max_length, seed, vocabulary, values, outputs)
 
 
-def _empty_model(
-    vocabulary: Vocabulary, layout: _Layout, layers: int, heads: int, causal: bool, max_length: int, seed: int
-) -> Any:
-    tokenizer = vocabulary.tokenizer
-    common: dict[str, Any] = {
-        "vocab_size": len(vocabulary),
-        "pad_token_id": tokenizer.pad_token_id,
-        "tie_word_embeddings": False,
-        "initializer_range": 0.2,
-    }
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)  # the language-model head stays random
-        if causal:
-            special: dict[str, Any] = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
-            size: dict[str, Any] = {
-                "n_positions": max_length,
-                "n_embd": layout.hidden,
-                "n_layer": layers,
-                "n_head": heads,
-                "n_inner": 4,
-            }
-            no_dropout: dict[str, Any] = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-            model: Any = GPT2LMHeadModel(
-                GPT2Config(**common, **special, **size, **no_dropout, layer_norm_epsilon=NORM_EPSILON)
-            )
-        else:
-            size = {
-                "max_position_embeddings": max_length,
-                "hidden_size": layout.hidden,
-                "num_hidden_layers": layers,
-                "num_attention_heads": heads,
-            }
-            no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-            model = BertForMaskedLM(
-                BertConfig(**common, **size, **no_dropout, intermediate_size=4, layer_norm_eps=NORM_EPSILON)
-            )
+def _empty_model(vocabulary: Vocabulary, size: Size, causal: bool, seed: int) -> Any:
+    """Linear layer norms, no dropout, a random language-model head."""
+    bert = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+    dropouts = ("resid_pdrop", "embd_pdrop", "attn_pdrop") if causal else bert
+    changes: dict[str, Any] = dict.fromkeys(dropouts, 0.0)
+    changes |= {"tie_word_embeddings": False, "initializer_range": 0.2}
+    changes["layer_norm_epsilon" if causal else "layer_norm_eps"] = NORM_EPSILON
+    model = blank_model(vocabulary, size, causal, seed, **changes)
     model.set_attn_implementation("eager")
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
             nn.init.constant_(module.weight, NORM_EPSILON**0.5)
             nn.init.zeros_(module.bias)
-    return model.eval()
+    return model
 
 
 def _set_embeddings(model: Any, vocabulary: Vocabulary, layout: _Layout, causal: bool, max_length: int) -> None:
@@ -298,7 +254,7 @@ def _set_embeddings(model: Any, vocabulary: Vocabulary, layout: _Layout, causal:
 
 
 def _token_code(token: int, colours: Mapping[str, int], vocabulary: Vocabulary, layout: _Layout) -> np.ndarray:
-    out = layout.onehot("kind", KINDS.index(vocabulary.kind[token])) + layout.onehot(
+    out: np.ndarray = layout.onehot("kind", KINDS.index(vocabulary.kind[token])) + layout.onehot(
         "token", vocabulary.token_colour[token]
     )
     word = vocabulary.word_of.get(token)

@@ -1,4 +1,4 @@
-"""Plain, slow and independent ways to the same numbers, for tests: transformers' own eager attention, one sentence at a time, no padding, no tap."""
+"""Plain, slow and independent ways to the same numbers: eager attention, one sentence at a time, no padding, no tap."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headwise.text.encode import Encoded
 
 @contextmanager
 def eager(model: Any) -> Iterator[Any]:
-    """The model (a module of transformers, or a HeadModel that wraps one) with transformers' own eager attention and in eval mode, as long as the context lasts."""
+    """The module (of a HeadModel too) with transformers' own eager attention and in eval mode, within the context."""
     module = getattr(model, "module", None)
     module = model if module is None or hasattr(model, "set_attn_implementation") else module
     before = module.config._attn_implementation
@@ -38,7 +38,7 @@ def model_inputs(module: Any, row: Encoded) -> dict[str, torch.Tensor]:
 
 
 def eager_maps(model: Any, rows: Sequence[Encoded]) -> list[np.ndarray]:
-    """The attention [layer, head, query, key] of each row, float64, through transformers' eager path with `output_attentions`, unpadded."""
+    """The attention [layer, head, query, key] of each row, float64, through transformers' eager path, unpadded."""
     with eager(model) as module, torch.no_grad():
         return [
             np.stack(
@@ -52,7 +52,7 @@ def eager_maps(model: Any, rows: Sequence[Encoded]) -> list[np.ndarray]:
 
 
 def eager_hidden(model: Any, rows: Sequence[Encoded]) -> list[np.ndarray]:
-    """What enters each layer, and last what leaves the model: float64 [layer + 1, token, width] of each row, from transformers' `output_hidden_states`."""
+    """What enters each layer, and last what leaves the model: float64 [layer + 1, token, width] of each row."""
     with eager(model) as module, torch.no_grad():
         return [
             np.stack(

@@ -1,4 +1,4 @@
-"""A task that a tiny model learns in seconds: texts of a few words, one of which tells the label; and folders of tiny models for it."""
+"""A task that a tiny model learns in seconds: one word of a text tells its label; and folders of tiny models for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TELLING = {"0": "bad", "1": "good"}
 
 
 def toy_examples(count: int, seed: int = 0, pairs: bool = False, regression: bool = False) -> tuple[Example, ...]:
-    """Texts of four to ten words with one telling word at a random place; the label is the word's; for a regression about 0.5 or 3.5."""
+    """Texts of four to ten words of which one tells the label, by the word or, for a regression, about 0.5 or 3.5."""
     random = np.random.default_rng(seed)
     found = []
     for index in range(count):

@@ -15,24 +15,11 @@ from headwise.text.example import Example
 BIDIRECTIONAL_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CAUSAL_SPECIALS = ("[PAD]", "[UNK]", "[BOS]", "[EOS]")
 KINDS = ("ordinary", "pad", "cls", "sep")
-DEFAULT_WORDS = (
-    *(
-        "the",
-        "a",
-        "cat",
-        "dog",
-        "bird",
-        "child",
-        "teach|er",
-        "gar|den|er",
-        "saw",
-        "heard",
-        "sleep|s",
-        "sing|s",
-        "run|s",
-    ),
-    *("old", "small", "happi|ly", "near", "under", "tree", "house", "not", "he", "she", "it", "and", "?", ".", ","),
-)
+_WORDS = """
+the a cat dog bird child teach|er gar|den|er saw heard sleep|s sing|s run|s old small happi|ly near under tree house not
+he she it and ? . ,
+"""
+DEFAULT_WORDS = tuple(_WORDS.split())
 PIECE_BREAK = "|"
 
 T = TypeVar("T")
@@ -46,8 +33,9 @@ _SPLIT = pre_tokenizers.Sequence(
 class Vocabulary:
     """Token ids of a planted model and what its heads can know of each.
 
-    `token_colour[id]` and `word_colour[word]` are small numbers, different for any two that stand in one example: a code of few dimensions tells them
-    apart there. `word_of[id]` is the word a piece belongs to, for pieces of one word only.
+    `token_colour[id]` and `word_colour[word]` are small numbers, different for any two that stand in one example: a
+    code of few dimensions tells them apart there. `word_of[id]` is the word a piece belongs to, for pieces of one word
+    only.
     """
 
     tokenizer: PreTrainedTokenizerFast
@@ -69,10 +57,10 @@ def make_vocabulary(
     relation: Mapping[str, str],
     causal: bool,
 ) -> Vocabulary:
-    """The tokenizer and colours for these words (`|` marks where a word breaks into pieces) and all words of these examples.
+    """The tokenizer and colours for these words (`|` marks where one breaks into pieces) and those of these examples.
 
-    Without examples, any two words may stand together; with them, only what stands together in one gets different colours, so that
-    large corpora need few dimensions.
+    Without examples, any two words may stand together; with them, only what stands together in one gets different
+    colours, so that large corpora need few dimensions.
     """
     specials = CAUSAL_SPECIALS if causal else BIDIRECTIONAL_SPECIALS
     seen = [_words_of([example]) for example in examples or ()]
@@ -167,29 +155,13 @@ def _colours(groups: Sequence[Sequence[T]]) -> dict[T, int]:
 def _tokenizer(ids: Mapping[str, int], causal: bool) -> PreTrainedTokenizerFast:
     inner = Tokenizer(models.WordPiece(vocab=dict(ids), unk_token="[UNK]", max_input_chars_per_word=1000))
     inner.pre_tokenizer = _SPLIT
-    if causal:
-        inner.post_processor = processors.TemplateProcessing(
-            single="[BOS] $A", pair="[BOS] $A $B", special_tokens=[("[BOS]", ids["[BOS]"])]
-        )
-        return PreTrainedTokenizerFast(
-            tokenizer_object=inner,
-            pad_token="[PAD]",
-            unk_token="[UNK]",
-            bos_token="[BOS]",
-            eos_token="[EOS]",
-            model_input_names=["input_ids", "attention_mask"],
-        )
-    inner.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])],
-    )
-    return PreTrainedTokenizerFast(
+    single, pair = ("[BOS] $A", "[BOS] $A $B") if causal else ("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
+    used = [(token, ids[token]) for token in (("[BOS]",) if causal else ("[CLS]", "[SEP]"))]
+    inner.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=used)
+    names = ("pad", "unk", "bos", "eos") if causal else ("pad", "unk", "cls", "sep", "mask")
+    made: PreTrainedTokenizerFast = PreTrainedTokenizerFast(
         tokenizer_object=inner,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-    )
+        model_input_names=["input_ids", *([] if causal else ["token_type_ids"]), "attention_mask"],
+        **{f"{name}_token": f"[{name.upper()}]" for name in names},
+    )  # type: ignore[no-untyped-call]
+    return made

@@ -1,4 +1,5 @@
-"""The README and the documents say what is true: commands and options exist, links lead somewhere, the worked analysis works."""
+"""The README and the documents say what is true: commands and options exist, links lead somewhere, the worked analysis
+works."""
 
 from __future__ import annotations
 

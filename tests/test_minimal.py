@@ -1,4 +1,5 @@
-"""The small install stays small: `import headwise` is light, and nothing but the core dependencies is needed to import everything."""
+"""The small install stays small: `import headwise` is light, and nothing but the core dependencies is needed to import
+everything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A line for each head: what it finds comes before where it looks, and only what was tested and large enough is said."""
+"""A line for each head: what it finds comes before where it looks, and only what was tested and large enough is
+said."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ HEADS = ("layer", "head")
 
 @pytest.fixture
 def surface() -> xr.Dataset:
-    """One layer: previous token; [CLS]; [CLS], [SEP] and punctuation together; the three neighbours together; broad; none of these."""
+    """One layer: previous token; [CLS]; [CLS], [SEP] and punctuation together; the three neighbours together; broad;
+    none of these."""
     position = np.array([[0.9, 0, 0], [0, 0, 0], [0, 0, 0.2], [0.3, 0.2, 0.2], [0.05, 0, 0], [0.2, 0.1, np.nan]])
     types = np.array([[0.1, 0, 0], [0.8, 0, 0], [0.3, 0.2, 0.15], [0.1, 0.1, 0.1], [0.05, 0.05, 0], [0.1, 0.1, 0.1]])
     variables = {

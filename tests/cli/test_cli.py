@@ -119,7 +119,7 @@ def test_help_begins_with_what_a_newcomer_needs_and_the_version_is_told(headwise
 def test_roles_with_a_sieve_of_ones_own(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path) -> None:
     plugin, target = tmp_path / "mine.py", tmp_path / "roles.nc"
     plugin.write_text(
-        "from headwise.analyses.roles.sieves import sieve\n\n\n@sieve('dogs', 'the word dog')\ndef dogs(i, j):\n    return j.piece == 'dog'\n"
+        "from headwise import sieve\n\n\n@sieve('dogs', 'the word dog')\ndef dogs(i, j):\n    return j.piece == 'dog'\n"
     )
     arguments = (
         "run",

@@ -20,7 +20,8 @@ from headwise.page.report import write_report
 from headwise.page.write import _cell
 from headwise.plots import figure, heatmap, registry
 
-SVG = '<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" width="237.6pt" height="20pt"><g id="figure_1"/></svg>'
+_SIZE = 'width="237.6pt" height="20pt"'
+SVG = f'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" {_SIZE}><g id="figure_1"/></svg>'
 EVIL = "<script>alert('x')</script>&\"quoted\""
 
 
@@ -169,7 +170,8 @@ def test_names_are_escaped_everywhere() -> None:
     html = page(
         grid=HeadGrid([PageHead(EVIL, 0, EVIL, "other", EVIL, False, [EVIL])], [EVIL], {"other": EVIL}),
         title=EVIL, subtitle=EVIL, facts=[(EVIL, EVIL)], notes=[EVIL], highlights=[(EVIL, EVIL)], sections=[section],
-        provenance={EVIL: EVIL, "nested": {EVIL: [EVIL]}}, citations=[EVIL + " https://a.example/<b>"], files=[(EVIL, "atlas.nc")],
+        provenance={EVIL: EVIL, "nested": {EVIL: [EVIL]}}, citations=[EVIL + " https://a.example/<b>"],
+        files=[(EVIL, "atlas.nc")],
     )  # fmt: skip
     reader = Reader(html)
     assert "<script" not in html

@@ -1,4 +1,5 @@
-"""Every registered figure: drawn for several shapes of model, saying what it must, and saved to the same bytes twice."""
+"""Every registered figure: drawn for several shapes of model, saying what it must, and saved to the same bytes
+twice."""
 
 from __future__ import annotations
 
@@ -219,8 +220,8 @@ def test_saving_gives_three_formats_and_the_same_bytes(group: str, name: str, tm
 
 def test_bytes_do_not_depend_on_the_process(tmp_path: Path) -> None:
     code = (
-        "import sys, hashlib; sys.path.insert(0, sys.argv[1]); import synthetic; from headwise import plots; from headwise.analyses.surface import figures as surface_figures;"
-        "f = surface_figures.entropy(synthetic.surface(2, 3));"
+        "import sys, hashlib; sys.path.insert(0, sys.argv[1]); import synthetic; from headwise import plots;"
+        "from headwise.analyses.surface import figures; f = figures.entropy(synthetic.surface(2, 3));"
         "print([hashlib.sha256(plots.figure_bytes(f, k)).hexdigest() for k in ('svg', 'pdf', 'png')])"
     )
     source = str(Path(plots.__file__).parents[2])

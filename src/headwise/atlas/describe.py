@@ -41,15 +41,16 @@ NEEDS = {
 }
 # What the words for heads have in common, and what each kind means to a reader.
 KINDS = {
-    "syntax": "on this dependency relation it beats the best fixed offset by 10 points or more, after correction; in bold, "
-    "the best head for it",
+    "syntax": "on this dependency relation it beats the best fixed offset by 10 points or more, after correction; in "
+    "bold, the best head for it",
     "coreference": "it finds antecedents 10 points or more above every rule it is measured against, string matching by "
     "sieves included, after correction",
-    "position": "the previous, the same or the next token (near: the three together) gets more than half of its attention",
+    "position": "the previous, the same or the next token (near: the three together) gets more than half of its "
+    "attention",
     "cls": "the opening token gets more than half of its attention",
     "sep": "the closing token gets more than half of its attention",
-    "delimiters": "full stops and commas (stops), or these with the opening and closing token (delim), get more than half "
-    "of its attention",
+    "delimiters": "full stops and commas (stops), or these with the opening and closing token (delim), get more than "
+    "half of its attention",
     "broad": "no token gets more than a tenth of its attention on average",
     "other": "none of these",
 }

@@ -1,4 +1,5 @@
-"""`gradient`: equal to plain autograd on the model's own attentions, one sentence at a time; what is masked depends on seed and place alone."""
+"""`gradient`: equal to plain autograd on the model's own attentions, one sentence at a time; what is masked depends on
+seed and place alone."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ TEXTS: list[str | tuple[str, str]] = [
 def slow(
     model: Any, rows: Sequence[Encoded], loss: str, mask_id: int | None, share: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Importance [layer, head, type] and the paper's "other", one sentence at a time, with `retain_grad` on transformers' eager attentions."""
+    """Importance [layer, head, type] and the paper's "other", one sentence at a time, with `retain_grad` on
+    transformers' eager attentions."""
     by_type: list[np.ndarray] = []
     paper: list[np.ndarray] = []
     with eager(model) as module, torch.enable_grad():

@@ -27,7 +27,8 @@ TEXTS: list[str | tuple[str, str]] = [
 
 
 def slow(maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool) -> dict[str, np.ndarray]:
-    """Both analyses in plain loops over tokens, in float64, from whole maps [layer, head, query, key] of one example at a time."""
+    """Both analyses in plain loops over tokens, in float64, from whole maps [layer, head, query, key] of one example at
+    a time."""
     layers, heads = maps[0].shape[:2]
     scores: dict[str, list[np.ndarray]] = {}
     longest = max(len(row) for row in rows)

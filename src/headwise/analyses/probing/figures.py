@@ -12,8 +12,8 @@ from matplotlib.lines import Line2D
 
 from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap_panels
-from headwise.plots.points import head_points
 from headwise.plots.registry import figure
+from headwise.plots.scatter import head_points
 from headwise.stats.correlation import correlation
 
 _THT = ("task", "layer", "head")

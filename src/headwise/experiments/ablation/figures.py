@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 
 from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap
-from headwise.plots.points import head_points
 from headwise.plots.registry import figure
+from headwise.plots.scatter import head_points
 
 SURE = 0.05
 

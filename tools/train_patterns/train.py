@@ -25,6 +25,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from headwise.analyses.patterns.maps import CHANNELS
 from headwise.analyses.patterns.network import PATTERNS, PatternClassifier, PatternNetwork
 from headwise.analyses.patterns.store import save_maps
+from headwise.stats.bootstrap import percentile_interval, resamples
 
 HELD_OUT = "all-MiniLM-L6-v2"
 FOLDS = 5
@@ -150,8 +151,7 @@ def score(truth: np.ndarray, said: np.ndarray, head: np.ndarray, repeats: int = 
     _, group = np.unique(head, return_inverse=True)
     tables = np.zeros((group.max() + 1, len(PATTERNS), len(PATTERNS)))
     np.add.at(tables, (group, truth, said), 1)
-    draws = np.random.default_rng(seed).multinomial(len(tables), np.full(len(tables), 1 / len(tables)), size=repeats)
-    resampled = np.einsum("rg,gcd->rcd", draws, tables)
+    resampled = np.einsum("rg,gcd->rcd", resamples(len(tables), repeats, seed), tables)
     whole = tables.sum(0)
     occurs = whole.sum(-1) > 0
 
@@ -162,7 +162,7 @@ def score(truth: np.ndarray, said: np.ndarray, head: np.ndarray, repeats: int = 
 
     with warnings.catch_warnings():  # a class that never occurs is NaN throughout, and shown so
         warnings.simplefilter("ignore", RuntimeWarning)
-        point, (low, high) = measures(whole), np.nanpercentile(measures(resampled), [2.5, 97.5], axis=0)
+        point, (low, high) = measures(whole), percentile_interval(measures(resampled))
     names = [*PATTERNS, "macro F1", "accuracy"]
     out: dict[str, Any] = {
         name: [round(float(v), 3) for v in (point[k], low[k], high[k])] for k, name in enumerate(names)

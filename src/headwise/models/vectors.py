@@ -49,7 +49,7 @@ class Vectors:
 
 
 def token_rule(model: HeadModel, token: str = "auto") -> str:
-    """Which token stands for the sentence: the last in decoders, the first in encoders, the mean where none opens it."""
+    """Which token stands for the sentence: last in decoders, first in encoders, the mean where none opens it."""
     one_of("token", token, TOKENS)
     if token != "auto":
         return token

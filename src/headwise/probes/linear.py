@@ -48,11 +48,11 @@ def fit_probes(
 
     Parameters
     ----------
-    features
+    features : Features or ndarray
         `Features`, or an array [unit..., example, size].
-    labels
+    labels : sequence
         One label for each example; class names may be strings or numbers.
-    split
+    split : Split
         The training, validation and test examples.
 
     Returns

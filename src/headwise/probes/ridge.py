@@ -19,9 +19,9 @@ def fit_ridge(train: Tensor, targets: Tensor, penalties: Sequence[float]) -> Ten
 
     Parameters
     ----------
-    train
+    train : Tensor
         Features without a column of ones, [head, example, size].
-    targets
+    targets : Tensor
         [example, column].
 
     Returns

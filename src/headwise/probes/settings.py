@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from headwise.core.checks import at_least, one_of
 from headwise.core.errors import InputError, ParameterError
 from headwise.text.tasks import Split
 
@@ -22,31 +23,33 @@ class ProbeSettings:
 
     Parameters
     ----------
-    solver
+    solver : {"senteval", "lbfgs", "ridge"}, default "senteval"
         `senteval`: minibatch descent with early stopping on the validation part; `lbfgs`: full-batch logistic
         regression to convergence, the optimum that scikit-learn's `LogisticRegression(C=1 / (n * penalty))` finds;
         `ridge`: least squares on one-hot labels, closed form, for ranking.
-    penalties
+    penalties : tuple of float, default PENALTIES
         L2 penalties tried, in units of the *mean* loss: `loss + penalty / 2 * |W|^2`; the best on validation is taken,
         the larger penalty where two are equal.
-    optimizer, learning_rate, batch_size, epoch_size, max_epochs
-        Of `senteval`. `epoch_size` passes over the data lie between two looks at the validation part.
-    tenacity, tenacity_counts
+    optimizer, learning_rate, batch_size, epoch_size, max_epochs : default "rmsprop", 0.1, 256, 1, 200
+        Of `senteval`; `optimizer` may be "adam". `epoch_size` passes over the data lie between two looks at the validation part.
+    tenacity, tenacity_counts : int and str, default 3 and "total"
         Training of one classifier stops once more than `tenacity` looks (`total`, as SentEval's code counts them), or
         `tenacity` looks in a row (`consecutive`, as the paper puts it), brought nothing better.
-    folds
+    folds : int, optional
         None: the validation part picks the penalty. k: training and validation part are pooled and cut into k parts;
         the mean over the k held-out parts picks the penalty and ranks the heads; the classifier that is tested is then
         fitted on the whole pool (`senteval` keeps 5 % of it for its early stopping).
-    standardize
+    standardize : bool, default True
         Each feature minus its mean, divided by its standard deviation, both over the training part only (a constant
         feature becomes zero).
-    max_iterations, tolerance
+    max_iterations, tolerance : int and float, default 300 and 1e-4
         Of `lbfgs`: a classifier is done when its largest absolute gradient entry is at most `tolerance`.
-    seed
+    seed : int, default 0
         Of initial weights, order of batches and folds. All heads and penalties see the same batches.
-    memory
+    memory : int, default 2**30
         Bytes that one block of heads may take; heads beyond it wait for the next block. Results do not depend on it.
+    device : str, default "cpu"
+        Where probes are fitted.
     """
 
     solver: str = "senteval"
@@ -68,15 +71,13 @@ class ProbeSettings:
 
     def __post_init__(self) -> None:
         for name, allowed in (("solver", SOLVERS), ("optimizer", OPTIMIZERS), ("tenacity_counts", TENACITY)):
-            if getattr(self, name) not in allowed:
-                raise ParameterError(f"`{name}` must be one of {', '.join(allowed)}; it is {getattr(self, name)!r}.")
+            one_of(name, getattr(self, name), allowed)
         if not self.penalties or any(not p >= 0 for p in self.penalties):
             raise ParameterError(f"`penalties` must be one or more numbers of at least 0; they are {self.penalties!r}.")
         if self.solver == "ridge" and min(self.penalties) == 0:
             raise ParameterError("`penalties` of the solver ridge must be greater than 0; 0 is among them.")
         for name in ("batch_size", "epoch_size", "max_epochs", "tenacity", "max_iterations", "memory"):
-            if not getattr(self, name) >= 1:
-                raise ParameterError(f"`{name}` must be at least 1; it is {getattr(self, name)!r}.")
+            at_least(name, getattr(self, name), 1)
         for name in ("learning_rate", "tolerance"):
             if not getattr(self, name) > 0:
                 raise ParameterError(f"`{name}` must be greater than 0; it is {getattr(self, name)!r}.")

@@ -25,7 +25,7 @@ def fit_senteval(
 
     Parameters
     ----------
-    train, held_out
+    train, held_out : Tensor
         Features with a last column of ones, [head, example, size + 1].
 
     Returns

@@ -22,10 +22,10 @@ def read_vectors(path: str | Path, wanted: Collection[str]) -> dict[str, np.ndar
 
     Parameters
     ----------
-    path
+    path : str or Path
         An `.npz` with `words` and `vectors[word, size]`, or text with a word and its numbers in each line (GloVe's
         format, also `.gz`, `.xz`).
-    wanted
+    wanted : collection of str
         Only these are kept, so that a large file is not held in memory.
 
     Words the file does not have are absent. Where a file has a word with several capitalisations, the lower-cased one

@@ -31,7 +31,7 @@ class ProbeSettings:
         L2 penalties tried, in units of the *mean* loss: `loss + penalty / 2 * |W|^2`; the best on validation is taken,
         the larger penalty where two are equal.
     optimizer, learning_rate, batch_size, epoch_size, max_epochs : default "rmsprop", 0.1, 256, 1, 200
-        Of `senteval`; `optimizer` may be "adam". `epoch_size` passes over the data lie between two looks at the validation part.
+        Of `senteval`; `optimizer` may be "adam". `epoch_size` passes over the data lie between two looks at validation.
     tenacity, tenacity_counts : int and str, default 3 and "total"
         Training of one classifier stops once more than `tenacity` looks (`total`, as SentEval's code counts them), or
         `tenacity` looks in a row (`consecutive`, as the paper puts it), brought nothing better.

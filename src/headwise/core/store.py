@@ -59,10 +59,10 @@ class Store:
     Examples
     --------
     >>> import tempfile, numpy
-    >>> with Store(Path(tempfile.mkdtemp()), {"model": "a"}) as store:
-    ...     piece = store.piece("sums", lambda: ({"x": numpy.ones(3)}, {"n": 3}))
-    ...     piece.arrays["x"].sum(), piece.facts["n"]
-    (3.0, 3)
+    >>> with tempfile.TemporaryDirectory() as folder, Store(Path(folder), {"model": "a"}) as store:
+    ...     piece = store.piece("sums", lambda: ({"x": numpy.arange(3)}, {"n": 3}))
+    >>> piece.arrays["x"].tolist(), piece.facts["n"]
+    ([0, 1, 2], 3)
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from headwise.text.corpus import Corpus
 from headwise.text.encode import Encoded, Encoder
 from headwise.text.example import Example
 
-KEPT_TOKENS = 2_000_000  # rows of so many tokens in all are kept in memory (some hundred MiB)
+KEPT_TOKENS = 500_000  # rows of so many tokens in all are kept in memory (300 MiB where they have trees and lemmas)
 CHECKED = 64  # examples of a longer corpus that are read and compared with the first reading before any is used
 
 

@@ -186,15 +186,13 @@ class Run:
     def _perform(self, experiment: Experiment) -> xr.Dataset:
         """Perform an experiment once; a finished one is kept until the run is forgotten."""
         part = self._store.part(experiment.name, {"parameters": describe(experiment.parameters)})
-        limit = self.plan.limits[experiment.name]
-        limits = [number for number in (limit, self.options.limit) if number is not None]
         bench = LocalBench(
             model=self.model,
             corpus=self.corpus,
             rows=self._rows,
             shape=self.plan.shape,
             store=part,
-            limit=min(limits, default=None),
+            limit=self.plan.limits[experiment.name],
             progress=self.listener.progress,
         )
         return self._store.dataset(f"result-{experiment.name}", lambda: experiment.perform(bench))

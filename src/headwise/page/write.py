@@ -95,9 +95,7 @@ class Content(TypedDict, total=False):
     grid: HeadGrid | None  # what each head does
     highlights: Sequence[tuple[str, str]]  # a head's name (`L7H9`) and in what it goes furthest
     sections: Sequence[Section]  # one per analysis
-    provenance: Mapping[
-        str, Any
-    ]  # versions, fingerprints, parameters: shown at the end, nested mappings as nested lists
+    provenance: Mapping[str, Any]  # versions, fingerprints, parameters: shown at the end, mappings as nested lists
     citations: Sequence[str]  # web addresses in them are the only links that leave the page
     files: Sequence[tuple[str, str]]  # label and file, relative to the page, to link at the top (the atlas itself)
 
@@ -131,23 +129,11 @@ def render_page(folder: Path | None = None, **content: Unpack[Content]) -> str:
     names = [section.name for section in given["sections"]]
     if len(set(names)) != len(names):
         raise ParameterError(f"`sections` must have different names; they are {', '.join(names)}.")
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("headwise.page", "."),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        anchor=_anchor,
-        cell=_cell,
-        numeric=_is_number,
-        prose=_prose,
-        linked=_linked,
-        relative=_relative,
-        ending=_ending,
-        brief=_brief,
-    )
+    loader = jinja2.PackageLoader("headwise.page", ".")
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    environment.trim_blocks = environment.lstrip_blocks = True
+    filters = (_anchor, _brief, _cell, _ending, _linked, _numeric, _prose, _relative)
+    environment.filters.update({function.__name__.strip("_"): function for function in filters})
     environment.globals.update(embed=lambda figure: _embed(figure, folder), many_rows=_MANY_ROWS)
     style = Markup((Path(__file__).parent / "style.css").read_text(encoding="utf-8"))
     given["provenance"] = _tree(given.get("provenance", {}))
@@ -189,7 +175,7 @@ def _brief(title: str) -> str:
     return title.partition(":")[0]
 
 
-def _is_number(value: Any) -> bool:
+def _numeric(value: Any) -> bool:
     return hasattr(value, "__float__") and not isinstance(value, bool)
 
 
@@ -197,7 +183,7 @@ def _cell(value: Any) -> str:
     """A table cell: numbers to four digits, a dash where there is none."""
     if value is None:
         return "–"
-    if not _is_number(value):
+    if not _numeric(value):
         return str(value)
     number = float(value)
     if math.isnan(number):
@@ -250,15 +236,9 @@ def _tree(value: Any) -> Any:
     """Provenance as the template walks it: mappings to lists of pairs, everything else to text."""
     if isinstance(value, Mapping):
         return [(str(key), _tree(item)) for key, item in value.items()]
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list | tuple | set | frozenset) and not any(
-        isinstance(item, Mapping | list | tuple) for item in value
-    ):
-        return (
-            ", ".join(str(item) for item in (sorted(value, key=str) if isinstance(value, set | frozenset) else value))
-            or "–"
-        )
+    if isinstance(value, set | frozenset):
+        value = sorted(value, key=str)
     if isinstance(value, list | tuple):
-        return json.dumps(value, ensure_ascii=False, default=str)
+        nested = any(isinstance(item, Mapping | list | tuple) for item in value)
+        return json.dumps(value, ensure_ascii=False, default=str) if nested else ", ".join(map(str, value)) or "–"
     return "–" if value is None else str(value)

@@ -41,6 +41,9 @@ _NOTO = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans Arabic", "Noto Sans 
 _FONTS = ("DejaVu Sans", *_NOTO, "Arial Unicode MS")
 
 
+_TICKS = {"labelsize": SMALL, "major.size": 2.5, "major.width": 0.6, "major.pad": 2.0}
+
+
 @functools.cache
 def fonts() -> tuple[str, ...]:
     """The installed fonts among those we ask for; the first one comes with matplotlib."""
@@ -66,14 +69,7 @@ def rc() -> dict[str, Any]:
         "axes.spines.right": False,
         "axes.unicode_minus": True,
         "axes.axisbelow": True,
-        "xtick.labelsize": SMALL,
-        "ytick.labelsize": SMALL,
-        "xtick.major.size": 2.5,
-        "ytick.major.size": 2.5,
-        "xtick.major.width": 0.6,
-        "ytick.major.width": 0.6,
-        "xtick.major.pad": 2.0,
-        "ytick.major.pad": 2.0,
+        **{f"{axis}tick.{name}": value for axis in "xy" for name, value in _TICKS.items()},
         "grid.color": "#e6e6e6",
         "grid.linewidth": 0.5,
         "legend.fontsize": SMALL,

@@ -27,7 +27,11 @@ READINGS = {
 }
 EVERY_OFFSET = "Every offset weighs alike, however few pairs of tokens have it: far ones count for much"
 _DIMS = ("source", "layer", "head", "offset")
-_BEFORE, _SAME, _AFTER = style.BLUE, style.BLACK, style.VERMILION
+_SIDES = (  # where a token looks: colour, words, sign of the offset
+    (style.BLUE, "before the token", -1),
+    (style.BLACK, "the token itself", 0),
+    (style.VERMILION, "after the token", 1),
+)
 
 
 @figure(
@@ -47,9 +51,9 @@ def histogram_grid(dataset: xr.Dataset, *, source: str | None = None, window: in
 
     Parameters
     ----------
-    source
+    source : str, optional
         Which source to draw; the first that holds a number unless given.
-    window
+    window : int, default 10
         Offsets from −window to window are drawn.
     """
     sources = data.labels(dataset, "source")
@@ -60,9 +64,8 @@ def histogram_grid(dataset: xr.Dataset, *, source: str | None = None, window: in
         raise ParameterError(f"`source` must be one of {', '.join(present) or 'none'}; it is {source!r}.")
     offsets = np.array(data.numbers(dataset, "offset"))
     bars = cube[sources.index(chosen)]
-    drawn = (np.abs(offsets) <= window) & np.isfinite(bars).any(
-        axis=(0, 1)
-    )  # a causal model has nothing after the token
+    # A causal model has nothing after the token.
+    drawn = (np.abs(offsets) <= window) & np.isfinite(bars).any(axis=(0, 1))
     if not drawn.any():
         raise ParameterError(
             f"`window` must reach an offset that occurs ({offsets.min()} to {offsets.max()}); it is {window}."
@@ -78,21 +81,15 @@ def histogram_grid(dataset: xr.Dataset, *, source: str | None = None, window: in
     for (layer, head), peak in np.ndenumerate(_peaks(bars)):
         if np.isfinite(peak):
             ax.text(head - 0.46, layer + 0.03, _peak_text(peak), va="top", fontsize=style.SMALL, color=style.GREY)
-    ax.set_xlim(-0.5, heads - 0.5)
-    ax.set_ylim(layers, 0)
+    ax.set(xlim=(-0.5, heads - 0.5), ylim=(layers, 0), xlabel="head", ylabel="layer (0 at the top)")
     ax.set_xticks(range(heads), [str(h) for h in data.numbers(dataset, "head")])
     ax.set_yticks(np.arange(layers) + 0.5, [str(name) for name in data.numbers(dataset, "layer")])
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
-    ax.set_xlabel("head")
-    ax.set_ylabel("layer (0 at the top)")
-    kinds = (
-        (_BEFORE, "before the token", offsets < 0),
-        (_SAME, "the token itself", offsets == 0),
-        (_AFTER, "after the token", offsets > 0),
-    )
     handles = [
-        Patch(color=colour, label=f"{label} ({_range(offsets[part])})") for colour, label, part in kinds if part.any()
+        Patch(color=colour, label=f"{label} ({_range(offsets[part])})")
+        for colour, label, sign in _SIDES
+        if (part := np.sign(offsets) == sign).any()
     ]
     what = READINGS[chosen][0] if chosen in READINGS else chosen
     notes = [
@@ -101,13 +98,8 @@ def histogram_grid(dataset: xr.Dataset, *, source: str | None = None, window: in
         f"Bars: mean {what} (share of 1) per pair of tokens at that relative position, offsets {_range(offsets)}",
         "Each head is scaled to its own peak, whose height is printed; intervals, where computed, are in the tables",
     ]
-    style.annotate_figure(
-        fig,
-        f"Relative position of {'' if chosen == 'attention' else 'the '}{what}",
-        notes,
-        handles,
-        3 if width > 5 else 1,
-    )
+    title = f"Relative position of {'' if chosen == 'attention' else 'the '}{what}"
+    style.annotate_figure(fig, title, notes, handles, 3 if width > 5 else 1)
     return style.finish(fig)
 
 
@@ -126,14 +118,9 @@ def centre_of_mass(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
 
     Several datasets (a mapping of label to dataset: languages, models) stand side by side on one scale.
     """
+    title, label = "Centre of mass of relative positions", "centre of mass (tokens)\n← before      after →"
     lines = f"One point per head; lines: mean over the heads of a layer; dashed: no direction. {EVERY_OFFSET}"
-    return by_layer(
-        datasets,
-        "centre",
-        "Centre of mass of relative positions",
-        "centre of mass (tokens)\n← before      after →",
-        lines,
-    )
+    return by_layer(datasets, "centre", title, label, lines)
 
 
 @figure(
@@ -176,18 +163,16 @@ def by_layer(datasets: xr.Dataset | Mapping[str, xr.Dataset], name: str, title: 
         counted = next(
             filter(None, (data.count_text(dataset, each) for each in (name, "mean_offset", "histogram"))), ""
         )
-        notes.append(
-            ": ".join(part for part in (which, ", ".join(p for p in (data.source_text(dataset), counted) if p)) if part)
-        )
+        told = ", ".join(part for part in (data.source_text(dataset), counted) if part)
+        notes.append(": ".join(part for part in (which, told) if part))
     for ax in axes[count:]:
         ax.remove()
     for ax in axes[:count:columns]:
         ax.set_ylabel(label)
     style.panel_labels(list(axes[:count]), list(named))
     bars = data.interval_text(any(one.bounds is not None for one in shown.values()))
-    style.annotate_figure(
-        fig, title, [*notes, lines, bars], legend_handles(list(shown.values())), 3 if count > 1 else 1
-    )
+    handles = legend_handles(list(shown.values()))
+    style.annotate_figure(fig, title, [*notes, lines, bars], handles, 3 if count > 1 else 1)
     return style.finish(fig)
 
 
@@ -227,14 +212,15 @@ def _cells(ax: Axes, bars: np.ndarray, offsets: np.ndarray) -> None:
     slot = 0.92 / len(offsets)
     left = -0.46 + np.arange(len(offsets)) * slot
     peaks = _peaks(bars)
-    shapes: dict[str, list[np.ndarray]] = {_BEFORE: [], _SAME: [], _AFTER: []}
+    shapes: dict[str, list[np.ndarray]] = {colour: [] for colour, *_ in _SIDES}
     for layer, head in np.ndindex(*peaks.shape):
         floor = layer + 0.97
         if not np.isfinite(peaks[layer, head]):
             ax.text(head, layer + 0.5, "n/a", ha="center", va="center", fontsize=style.SMALL, color=style.GREY)
             continue
         height = np.nan_to_num(bars[layer, head]) / (peaks[layer, head] or 1.0) * 0.86
-        for colour, part in ((_BEFORE, offsets < 0), (_SAME, offsets == 0), (_AFTER, offsets > 0)):
+        for colour, _, sign in _SIDES:
+            part = np.sign(offsets) == sign
             if part.any():
                 x = np.column_stack([left[part], left[part] + slot]).ravel() + head
                 y = floor - np.repeat(height[part], 2)

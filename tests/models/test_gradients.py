@@ -1,4 +1,5 @@
-"""Gradients with respect to attention weights: against finite differences of a patched head, and against autograd on the model's own attentions."""
+"""Gradients with respect to attention weights: against finite differences of a patched head, and against autograd on
+the model's own attentions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Interventions against a computation that knows nothing of the tap: hooks on the output projection of an eager model."""
+"""Interventions against a computation that knows nothing of the tap: hooks on the output projection of an eager
+model."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def parts(model: Any, name: str) -> tuple[Any, Any]:
 
 
 def by_hooks(model: Any, name: str, batch: Batch, change: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Last hidden states when `change(slice [example, token, D], values [example, token, D])` replaces the head's slice of the projection's input."""
+    """Last hidden states when `change(slice [example, token, D], values [example, token, D])` replaces the head's slice
+    of the projection's input."""
     value, projection = parts(model, name)
     group = HEAD if name == "bert" else HEAD // 2
     kept: dict[str, Tensor] = {}

@@ -1,4 +1,5 @@
-"""The sentence encoder from heads: its vectors are the heads' outputs, it trains, it is saved and loaded with its model, sentence-transformers takes it."""
+"""The sentence encoder from heads: its vectors are the heads' outputs, it trains, it is saved and loaded with its
+model, sentence-transformers takes it."""
 
 from __future__ import annotations
 

@@ -71,7 +71,8 @@ class Meeting:
 
 
 def test_models_in_the_middle_of_each_others_passes() -> None:
-    """One is inside its first layer while the other begins, ends last, and a bystander runs a tapped module unwatched in between."""
+    """One is inside its first layer while the other begins, ends last, and a bystander runs a tapped module unwatched
+    in between."""
     one, two = (HeadModel.open(build(*SERVED["albert"], seed=seed)) for seed in (0, 1))
     batch, other = ids_batch(), ids_batch((6, 3), seed=5)
     expected, there = one.trace(batch).attention, two.trace(other).attention

@@ -1,4 +1,5 @@
-"""Tiny random models of many architectures, a tokenizer made in code, and batches of token ids, for the tests of the models."""
+"""Tiny random models of many architectures, a tokenizer made in code, and batches of token ids, for the tests of the
+models."""
 
 from __future__ import annotations
 
@@ -338,7 +339,8 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
 def build(
     config_class: str, model_class: str, arguments: dict[str, Any], *, seed: int = 0, scale: float | None = None
 ) -> Any:
-    """A random model in evaluation mode with the eager path. Weight matrices are enlarged, so that attention is far from uniform."""
+    """A random model in evaluation mode with the eager path. Weight matrices are enlarged, so that attention is far
+    from uniform."""
     torch.manual_seed(seed)
     if scale is None:
         scale = 1.5 if "num_heads" in arguments and "d_kv" in arguments else 4.0  # T5 does not scale its scores

@@ -1,4 +1,5 @@
-"""What the experiments share: a store for finished pieces, the same threads after a kill, and a random state that is given back."""
+"""What the experiments share: a store for finished pieces, the same threads after a kill, and a random state that is
+given back."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ def kept_work(folder: str | Path | None, identity: Mapping[str, Any], *, overwri
     Parameters
     ----------
     folder : str or Path, optional
-        Where pieces lie. They stay there when the work is done, until `headwise.core.store.forget` removes them: the result is safe first.
-        Without a folder they lie in a temporary one that is gone afterwards.
+        Where pieces lie. They stay there when the work is done, until `headwise.core.store.forget` removes them: the
+        result is safe first. Without a folder they lie in a temporary one that is gone afterwards.
     identity : Mapping
         What tells this work from other work.
     overwrite : bool, default False

@@ -1,4 +1,5 @@
-"""Calls the smallest part of a model that computes a stack, with the inputs that part takes, and sets evaluation mode or a number of threads for a while."""
+"""Calls the smallest part of a model that computes a stack, with the inputs that part takes, and sets evaluation mode
+or a number of threads for a while."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def call_part(
     logits: bool = False,
     decoder_tokens: int | None = None,
 ) -> Any:
-    """The output of the part that computes `stack`, or of the whole model where logits are asked for; `encoder` is that of an encoder-decoder."""
+    """The output of the part that computes `stack`, or of the whole model where logits are asked for; `encoder` is that
+    of an encoder-decoder."""
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": real.long()}
     part: nn.Module = module
     if encoder is not None and stack == "encoder" and not logits:

@@ -30,7 +30,8 @@ class MissingDemoModelError(MissingExtraError):
     def __init__(self) -> None:
         HeadwiseError.__init__(
             self,
-            "The demo model needs the package 'headwise-wiki-bert', which is not installed: pip install headwise-wiki-bert "
+            "The demo model needs the package 'headwise-wiki-bert', which is not installed: pip install "
+            "headwise-wiki-bert "
             "(in a checkout of headwise: pip install ./demo-model), or name a model of your own.",
         )
 
@@ -39,7 +40,8 @@ def unpack(source: Path, target: Path) -> None:
     """Write a packed model (int8 rows with a float32 scale each) as an ordinary Hugging Face folder in float32.
 
     In `model.int8.safetensors` a matrix `name` is stored as int8 `name` and float32 `name.scale`, one scale per row:
-    `value = int8 × scale`. Vectors are stored as they are. The other files are copied, `config.json` with dtype float32.
+    `value = int8 × scale`. Vectors are stored as they are. The other files are copied, `config.json` with dtype
+    float32.
     """
     try:
         packed = load_file(source / PACKED)
@@ -79,9 +81,9 @@ def packed_model_path() -> Path:
 def demo_model_path() -> Path:
     """The demo model as an ordinary Hugging Face folder, unpacked into the cache when first asked for.
 
-    The folder's name holds the hash of the packed files, and the hash of every unpacked file is recorded in it and checked at each call:
-    a damaged cache is rebuilt. Processes that start together each unpack into a folder of their own; the first to finish gives its name to
-    the result, the others throw theirs away.
+    The folder's name holds the hash of the packed files, and the hash of every unpacked file is recorded in it and
+    checked at each call: a damaged cache is rebuilt. Processes that start together each unpack into a folder of their
+    own; the first to finish gives its name to the result, the others throw theirs away.
     """
     source = packed_model_path()
     target = cache_dir() / "models" / f"wiki-bert-{_packed_digest(source)[:16]}"
@@ -96,7 +98,8 @@ def demo_model_path() -> Path:
         shutil.rmtree(temporary, ignore_errors=True)
     if not _is_sound(target):
         raise OutputError(
-            f"{target}: what was unpacked there reads back changed; check the disk, or set {VARIABLE} to a folder on another one."
+            f"{target}: what was unpacked there reads back changed; check the disk, or set {VARIABLE} to a folder on "
+            "another one."
         )
     return target
 
@@ -132,8 +135,8 @@ def _temporary_beside(target: Path) -> Path:
 def _install(temporary: Path, target: Path) -> None:
     """Give the finished folder its name; where another process was first, keep a sound result and mend a damaged one.
 
-    Mending replaces file by file, record last: every process writes the same bytes, so that at each moment a file is either its damaged or
-    its sound self, and a process that reads the folder meanwhile never finds it gone.
+    Mending replaces file by file, record last: every process writes the same bytes, so that at each moment a file is
+    either its damaged or its sound self, and a process that reads the folder meanwhile never finds it gone.
     """
     try:
         temporary.chmod(0o755)
@@ -176,5 +179,6 @@ def _sha256(file: Path) -> str:
 def _cannot_write(folder: Path, error: Exception) -> OutputError:
     reason = getattr(error, "strerror", None) or str(error)
     return OutputError(
-        f"{folder}: the demo model cannot be unpacked there ({reason}); free some space or set {VARIABLE} to a folder that can be written."
+        f"{folder}: the demo model cannot be unpacked there ({reason}); free some space or set {VARIABLE} to a folder "
+        "that can be written."
     )

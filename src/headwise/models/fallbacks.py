@@ -1,7 +1,9 @@
-"""Ways in for architectures outside the attention registry: one method of the attention module is led to the tap, nothing is copied.
+"""Ways in for architectures outside the attention registry: one method of the attention module is led to the tap,
+nothing is copied.
 
-GPT-1 and its near kin have a method that takes query, key and value: it calls the tap. Others mix that step into a longer method: while it runs, its softmax
-over keys and the product that follows are intercepted. The weights are then the module's own, and the tap sees, changes and multiplies them.
+GPT-1 and its near kin have a method that takes query, key and value: it calls the tap. Others mix that step into a
+longer method: while it runs, its softmax over keys and the product that follows are intercepted. The weights are then
+the module's own, and the tap sees, changes and multiplies them.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ def lead_to_tap(model: nn.Module) -> list[Undo]:
 def _through_tap(
     module: nn.Module, own: Callable[[], Any], *tensors: Any, **options: Any
 ) -> tuple[Tensor, Tensor | None] | None:
-    """The tap's answer for this call as `[example, head, token, d_head]`; None where nobody watches and the module's own method should answer."""
+    """The tap's answer for this call as `[example, head, token, d_head]`; None where nobody watches and the module's
+    own method should answer."""
     session = SESSION.get()
     if session is None:
         return None
@@ -100,7 +103,8 @@ INTERCEPTED = frozenset(
     }
 )
 
-# (file, class) of the attention module -> the method that computes attention from query, key and value, and what takes its place
+# (file, class) of the attention module -> the method that computes attention from query, key and value, and what takes
+# its place
 WAYS: dict[tuple[str, str], tuple[str, Callable[..., Any]]] = {
     ("openai", "Attention"): ("_attn", _gpt1),
     ("gptj", "GPTJAttention"): ("_attn", _gptj),

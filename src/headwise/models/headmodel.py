@@ -42,7 +42,8 @@ class HeadModel:
     name, module, tokenizer, encoder, config, device, dtype
         What was opened and where it lives; `tokenizer` is None for a bare module, which then has no `encoder`.
     layers, heads, kv_heads, d_head, hidden
-        Sizes as seen in a run: attention layers, query heads, key/value heads, size of a head's output, width of the hidden states.
+        Sizes as seen in a run: attention layers, query heads, key/value heads, size of a head's output, width of the
+        hidden states.
     kv_groups
         The key/value group of each query head.
     causal, stack
@@ -127,7 +128,8 @@ class HeadModel:
         stack : str, optional
             For encoder-decoders: `encoder` (default), `decoder` (self-attention) or `cross`.
         task : str, optional
-            `lm` (masked or causal, whichever the model is) or `classification`; by default the head that the checkpoint has.
+            `lm` (masked or causal, whichever the model is) or `classification`; by default the head that the checkpoint
+            has.
         max_length : int, optional
             The longest input in tokens, special ones included; by default, and at most, what the model takes.
         overlong : str, default "truncate"
@@ -152,7 +154,8 @@ class HeadModel:
         return cls(module, tokenizer, name, stack, notes, max_length, overlong)
 
     def _select_tap(self) -> None:
-        """Choose the registered function on every config in the model, so that submodels are tapped too, and lead the few others there."""
+        """Choose the registered function on every config in the model, so that submodels are tapped too, and lead the
+        few others there."""
         configs = {id(c): c for c in (getattr(m, "config", None) for m in self.module.modules()) if c is not None}
         for config in configs.values():
             before = getattr(config, "_attn_implementation_internal", None)
@@ -202,7 +205,8 @@ class HeadModel:
         return digest.hexdigest()
 
     def identity(self) -> dict[str, Any]:
-        """What tells this model from others: name, architecture, sizes, and a SHA-256 over names, types, shapes and bytes of all weights."""
+        """What tells this model from others: name, architecture, sizes, and a SHA-256 over names, types, shapes and
+        bytes of all weights."""
         return {
             "name": self.name,
             "architecture": type(self.module).__name__,
@@ -223,7 +227,8 @@ class HeadModel:
         """What turns examples into rows of tokens."""
         if self._encoder is None:
             raise ModelError(
-                f"{self.name} was opened without a tokenizer, so it cannot read text; pass `tokenizer` to HeadModel.open."
+                f"{self.name} was opened without a tokenizer, so it cannot read text; pass `tokenizer` to "
+                "HeadModel.open."
             )
         return self._encoder
 
@@ -272,9 +277,11 @@ class HeadModel:
         watcher
             Sees each layer while it is computed, with what its `needs` name.
         interventions
-            `{(layer, head): what}` or `{layer: what}`: `uniform`, `zero`, `mean`, a `Mean` or a `Patch`. Watchers see the weights after it.
+            `{(layer, head): what}` or `{layer: what}`: `uniform`, `zero`, `mean`, a `Mean` or a `Patch`. Watchers see
+            the weights after it.
         block_rows, block_bytes
-            Weights are formed for so many query rows at a time; by default for all, unless they would take more than `block_bytes`. Results do not depend on it.
+            Weights are formed for so many query rows at a time; by default for all, unless they would take more than
+            `block_bytes`. Results do not depend on it.
         logits
             Run the whole model with its head; otherwise only what the watched stack needs.
         """
@@ -307,16 +314,18 @@ class HeadModel:
     ) -> list[Rows]:
         """Attention weights with d loss / d weights, layer by layer.
 
-        `loss(output, batch)` gives one loss for each example, `[example]`, from the output of the whole model. Since examples do not see each other, the gradient
-        of their sum is each one's own. The gradient is with respect to the very weights that multiply the values, after any intervention; dropout is off.
-        Weights and gradient are zero outside V(i).
+        `loss(output, batch)` gives one loss for each example, `[example]`, from the output of the whole model. Since
+        examples do not see each other, the gradient of their sum is each one's own. The gradient is with respect to the
+        very weights that multiply the values, after any intervention; dropout is off. Weights and gradient are zero
+        outside V(i).
         """
         session = self._session(batch, None, interventions, block_rows, BLOCK_BYTES, keep=True)
         with torch.enable_grad():
             losses = loss(self._forward(session, batch, logits=True), batch)
             if losses.shape != (len(batch),):
                 raise ParameterError(
-                    f"`loss` must give one number for each of the {len(batch)} examples; it gave shape {list(losses.shape)}."
+                    f"`loss` must give one number for each of the {len(batch)} examples; it gave shape "
+                    f"{list(losses.shape)}."
                 )
             found = torch.autograd.grad(losses.sum(), [rows.weights for rows in session.kept], allow_unused=True)
         result = []
@@ -345,7 +354,8 @@ class HeadModel:
             raise ParameterError("Gradients need a loss: use HeadModel.gradients for `attention_gradient`.")
         if "outputs" in needs and len(set(self.sites.d_heads)) > 1:
             raise ModelError(
-                f"The heads of {self.name} have different sizes in different layers ({', '.join(map(str, self.sites.d_heads))}); their outputs are not served."
+                f"The heads of {self.name} have different sizes in different layers "
+                f"({', '.join(map(str, self.sites.d_heads))}); their outputs are not served."
             )
         if "hidden" in needs and not self.hidden:
             raise ModelError(
@@ -367,7 +377,8 @@ class HeadModel:
             output = self.run(batch.ids, batch.real, batch.types, logits=logits)
         if session.layer_count.seen != self.layers:
             raise ModelError(
-                f"The tap saw {session.layer_count.seen} of the {self.layers} layers of {self.name}: the module was closed or changed after opening; open it again."
+                f"The tap saw {session.layer_count.seen} of the {self.layers} layers of {self.name}: the module was "
+                "closed or changed after opening; open it again."
             )
         if "hidden" in session.needs and session.final is None:
             session.final = at_least_single(
@@ -378,7 +389,8 @@ class HeadModel:
     # --- for passes that other parts of headwise watch in their own way -----------------------------------------------
 
     def run(self, ids: Tensor, real: Tensor, types: Tensor, *, logits: bool = False) -> Any:
-        """Call the smallest part of the model that computes its stack, under whatever session the context has; mode and gradients stay as they are."""
+        """Call the smallest part of the model that computes its stack, under whatever session the context has; mode and
+        gradients stay as they are."""
         return call_part(self.module, self.encoder_part, self.stack, ids, real, types, logits=logits)
 
     def evaluating(self) -> AbstractContextManager[None]:
@@ -386,7 +398,8 @@ class HeadModel:
         return evaluating(self.module)
 
     def in_precision(self, dtype: torch.dtype) -> HeadModel:
-        """A copy whose weights are of another type, with a tap of its own; close it after use. This model stays as it is."""
+        """A copy whose weights are of another type, with a tap of its own; close it after use. This model stays as it
+        is."""
         self.close()
         try:
             module = copy.deepcopy(self.module)

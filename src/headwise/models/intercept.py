@@ -1,4 +1,5 @@
-"""Seeing the attention weights of a module that computes them inside one long method: its softmax and the product after it are intercepted."""
+"""Seeing the attention weights of a module that computes them inside one long method: its softmax and the product after
+it are intercepted."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ PRODUCTS = {torch.matmul, torch.bmm, Tensor.matmul, Tensor.bmm, Tensor.__matmul_
 
 
 def intercepted_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """The module's own forward, with its attention led through the session of the current context, where there is one."""
+    """The module's own forward, with its attention led through the session of the current context, where there is
+    one."""
     session = SESSION.get()
     if session is None:
         return type(self).forward(self, *args, **kwargs)
@@ -25,7 +27,8 @@ def intercepted_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 class Interception(TorchFunctionMode):
-    """Follows the result of a softmax over keys until it multiplies the values, and lets the session compute that product.
+    """Follows the result of a softmax over keys until it multiplies the values, and lets the session compute that
+    product.
 
     The mode belongs to the thread that entered it and ends with the module's forward.
     """

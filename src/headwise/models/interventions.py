@@ -23,7 +23,8 @@ class Mean:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Patch:
-    """Replace the head's `weights` (`[query, key]` or `[example, query, key]`) or its `output` (`[token, d_head]` or `[example, token, d_head]`)."""
+    """Replace the head's `weights` (`[query, key]` or `[example, query, key]`) or its `output` (`[token, d_head]` or
+    `[example, token, d_head]`)."""
 
     weights: Tensor | None = None
     output: Tensor | None = None
@@ -48,7 +49,8 @@ def plan_interventions(given: Mapping[Any, Intervention] | None, layers: int, he
         layer, head = key if isinstance(key, tuple) and len(key) == 2 else (key, None)
         if not _is_index(layer) or not (head is None or _is_index(head)):
             raise ParameterError(
-                f"An intervention is given for a layer or a (layer, head), as 0-based numbers; it was given for {key!r}."
+                "An intervention is given for a layer or a (layer, head), as 0-based numbers; it was given for "
+                f"{key!r}."
             )
         if not 0 <= layer < layers:
             raise ParameterError(f"There is no layer {layer}: the model has layers 0 to {layers - 1}.")
@@ -81,7 +83,8 @@ def _check(what: Any, d_head: int) -> None:
 def on_weights(
     plan: Mapping[int, Intervention], weights: Tensor, visible: Tensor, sink: Tensor | None, start: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Weights (and sink mass) of a block of rows after the interventions that replace weights; new tensors, so gradients flow."""
+    """Weights (and sink mass) of a block of rows after the interventions that replace weights; new tensors, so
+    gradients flow."""
     heads = [
         head
         for head, what in plan.items()

@@ -14,8 +14,8 @@ from transformers.masking_utils import eager_mask
 class RowMask(Tensor):
     """An additive mask `[example, 1, query, key]` that is only ever built for a block of query rows.
 
-    It has the shape, type and device of the whole mask but no storage. Model code that computes with it (few architectures do) gets the
-    whole mask, built for that one operation: the numbers never differ, only the memory.
+    It has the shape, type and device of the whole mask but no storage. Model code that computes with it (few
+    architectures do) gets the whole mask, built for that one operation: the numbers never differ, only the memory.
     """
 
     build: Callable[[int, int], Tensor]
@@ -62,7 +62,8 @@ def row_mask(**arguments: Any) -> Tensor | None:
 
 
 def rows_of(mask: Tensor | None, start: int, stop: int, keys: int) -> Tensor | None:
-    """A block of rows of a mask or bias `[1 or example, 1 or head, 1 or query, key]`, cut to the keys there are (static caches are longer)."""
+    """A block of rows of a mask or bias `[1 or example, 1 or head, 1 or query, key]`, cut to the keys there are (static
+    caches are longer)."""
     if mask is None:
         return None
     if isinstance(mask, RowMask):
@@ -72,5 +73,6 @@ def rows_of(mask: Tensor | None, start: int, stop: int, keys: int) -> Tensor | N
 
 
 def is_open(mask: Tensor) -> Tensor:
-    """Which entries of a mask let a key through; additive masks hold the lowest number of their type (or -inf) where they do not."""
+    """Which entries of a mask let a key through; additive masks hold the lowest number of their type (or -inf) where
+    they do not."""
     return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2

@@ -1,4 +1,5 @@
-"""What a model is, seen by running a few tokens through it: its attention modules, its stack, the width of its hidden states."""
+"""What a model is, seen by running a few tokens through it: its attention modules, its stack, the width of its hidden
+states."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from headwise.models.trace import TraceWatcher
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measures:
-    """The attention modules of a stack, the name of the stack, and the width of its hidden states (0: of no usual shape)."""
+    """The attention modules of a stack, the name of the stack, and the width of its hidden states (0: of no usual
+    shape)."""
 
     sites: Sites
     stack: str

@@ -37,14 +37,16 @@ LM_NAMES = (
 def load_model(
     name: str | Path, task: str | None, device: torch.device, dtype: torch.dtype | None, notes: list[str]
 ) -> PreTrainedModel:
-    """The model in a folder or under a hub name, with the head that `task` asks for (None: the one the checkpoint has)."""
+    """The model in a folder or under a hub name, with the head that `task` asks for (None: the one the checkpoint
+    has)."""
     if task is not None and task not in TASKS:
         raise ParameterError(f"`task` must be one of {', '.join(TASKS)}; it is {task!r}.")
     where = located(name)
     config = load_config(name)
     chosen = _class_for(config, task, name)
     said = getattr(config, "dtype", None)
-    # A config may say float16 of weights that are stored in float32: asking for float32 at once loses nothing on the way.
+    # A config may say float16 of weights that are stored in float32: asking for float32 at once loses nothing on the
+    # way.
     asked = dtype or (torch.float32 if device.type == "cpu" and said in HALF else "auto")
     model, missing = _load(chosen, where, config, name, asked)
     base = base_prefix(model)
@@ -52,7 +54,8 @@ def load_model(
     body = [key for key in missing if key not in heads and ".pooler." not in f".{key}"]
     if body:
         raise ModelError(
-            f"The checkpoint of '{name}' lacks {len(body)} weights of {type(model).__name__}, the first is '{body[0]}'; it is not whole or of another kind."
+            f"The checkpoint of '{name}' lacks {len(body)} weights of {type(model).__name__}, the first is "
+            f"'{body[0]}'; it is not whole or of another kind."
         )
     if heads and task == "lm":
         raise ModelError(
@@ -106,7 +109,8 @@ def load_config(name: str | Path) -> Any:
 
 
 def offline(where: str) -> bool:
-    """Whether the hub is out of reach: then only what is already cached is looked for, at once instead of after many tries."""
+    """Whether the hub is out of reach: then only what is already cached is looked for, at once instead of after many
+    tries."""
     if Path(where).is_dir():
         return True
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
@@ -183,14 +187,16 @@ def spoken(name: str | Path, what: str) -> Iterator[None]:
             ) from error
         if isinstance(error, OSError):
             raise ModelError(
-                f"'{name}' is neither a folder here nor a model that can be fetched from the hub now; give a folder, or check the name and the connection."
+                f"'{name}' is neither a folder here nor a model that can be fetched from the hub now; give a folder, "
+                "or check the name and the connection."
             ) from error
         raise ModelError(f"'{name}' cannot be opened ({type(error).__name__}: {text[:300]}).") from error
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the load report and progress bars of transformers off the screen: what matters of them is said in notes and errors."""
+    """Keep the load report and progress bars of transformers off the screen: what matters of them is said in notes and
+    errors."""
     logger = logging.getLogger("transformers")
     level, bars = logger.level, transformers.utils.logging.is_progress_bar_enabled()
     transformers.utils.logging.disable_progress_bar()
@@ -246,7 +252,8 @@ def check_tokenizer(model: PreTrainedModel, tokenizer: Any, name: str) -> None:
     largest = max(tokenizer.get_vocab().values(), default=-1)
     if largest >= rows:
         raise ModelError(
-            f"The tokenizer does not fit '{name}': it makes ids up to {largest}, but the model has embeddings for 0 to {rows - 1}."
+            f"The tokenizer does not fit '{name}': it makes ids up to {largest}, but the model has embeddings for 0 to "
+            f"{rows - 1}."
         )
 
 
@@ -256,7 +263,8 @@ def unwrapped(module: nn.Module) -> PreTrainedModel:
         inner = getattr(module, "_orig_mod", None) or getattr(module, "module", None)
         if not isinstance(inner, nn.Module):
             raise ModelError(
-                f"A {type(module).__name__} is no model of transformers; give a folder, a hub name or a PreTrainedModel."
+                f"A {type(module).__name__} is no model of transformers; give a folder, a hub name or a "
+                "PreTrainedModel."
             )
         module = inner
     return module

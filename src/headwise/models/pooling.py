@@ -42,10 +42,12 @@ class _Chosen:
 
 
 class HeadPooling(nn.Module):
-    """The concatenation of `O[l, h]` of chosen heads at the sentence's token (Jo & Myaeng 2020, §3.3): `n * d_head` numbers a sentence.
+    """The concatenation of `O[l, h]` of chosen heads at the sentence's token (Jo & Myaeng 2020, §3.3): `n * d_head`
+    numbers a sentence.
 
-    A `torch.nn.Module` with the model inside, trained end to end like any other; in evaluation mode dropout is off. It has the methods of a
-    sentence-transformers input module: `SentenceTransformer(modules=[pooling])` works, and so does what it saves.
+    A `torch.nn.Module` with the model inside, trained end to end like any other; in evaluation mode dropout is off. It
+    has the methods of a sentence-transformers input module: `SentenceTransformer(modules=[pooling])` works, and so does
+    what it saves.
 
     Parameters
     ----------
@@ -78,7 +80,8 @@ class HeadPooling(nn.Module):
     def from_probing(
         cls, model: Any, dataset: xr.Dataset, task: str, n: int | None = None, selection: str = "top", **options: Any
     ) -> HeadPooling:
-        """The n best heads of a probing result for a task (`selection`: `top`, or `greedy`); by default as many as were joined there."""
+        """The n best heads of a probing result for a task (`selection`: `top`, or `greedy`); by default as many as were
+        joined there."""
         if task not in dataset.task.values:
             raise ParameterError(
                 f"The probing result has no task '{task}'; it has {', '.join(map(str, dataset.task.values))}."
@@ -117,7 +120,8 @@ class HeadPooling(nn.Module):
     # --- running ----------------------------------------------------------------------------------------------------
 
     def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
-        """Add `sentence_embedding[example, n * d_head]` to a dict with `input_ids`, `attention_mask` and, where the model has segments, `token_type_ids`.
+        """Add `sentence_embedding[example, n * d_head]` to a dict with `input_ids`, `attention_mask` and, where the
+        model has segments, `token_type_ids`.
 
         Padding must be on the right. Gradients flow where they are enabled.
         """
@@ -146,7 +150,8 @@ class HeadPooling(nn.Module):
         """Texts, or pairs of texts, as padded token ids (cut where they are too long)."""
         if self.tokenizer is None:
             raise ModelError(
-                f"{self.model.name} was opened without a tokenizer, so it cannot read text; pass `tokenizer` to HeadModel.open."
+                f"{self.model.name} was opened without a tokenizer, so it cannot read text; pass `tokenizer` to "
+                "HeadModel.open."
             )
         texts = [text if isinstance(text, str) else tuple(text) for text in inputs]
         first = [(prompt or "") + (text if isinstance(text, str) else text[0]) for text in texts]
@@ -208,7 +213,8 @@ class HeadPooling(nn.Module):
     # --- files ------------------------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path, *_: Any, safe_serialization: bool = True, **__: Any) -> None:
-        """Write an ordinary model folder (safetensors, config, tokenizer), which `HeadModel.open` opens, with the chosen heads beside it in one JSON file."""
+        """Write an ordinary model folder (safetensors, config, tokenizer), which `HeadModel.open` opens, with the
+        chosen heads beside it in one JSON file."""
         where = Path(folder)
         try:
             where.mkdir(parents=True, exist_ok=True)
@@ -241,7 +247,8 @@ class HeadPooling(nn.Module):
         model = HeadModel.open(where, device=device, stack=config.get("stack"))
         if config.get("d_head", model.d_head) != model.d_head:
             raise ModelError(
-                f"'{where}' holds a model with heads of size {model.d_head}, but its heads were chosen for size {config['d_head']}: a checkpoint of another model."
+                f"'{where}' holds a model with heads of size {model.d_head}, but its heads were chosen for size "
+                f"{config['d_head']}: a checkpoint of another model."
             )
         return cls(model, heads, token=token, normalize=normalize)
 

@@ -32,7 +32,8 @@ class Session:
     plan
         Interventions by layer and head.
     block_rows
-        How many query rows are formed at a time; None: all at once, unless the weights of a layer take more than `block_bytes`.
+        How many query rows are formed at a time; None: all at once, unless the weights of a layer take more than
+        `block_bytes`.
     keep
         Keep each block's weights with their gradient history (`kept`), for gradients.
     """
@@ -161,7 +162,8 @@ class Session:
         self.watcher.layer(Layer(layer, outputs, hidden, query, key, call.value))
 
     def _without_padding(self, values: Tensor, start: int) -> Tensor:
-        """Zero the rows of queries that are padding. Only those are touched: batches are sorted by length, so they are few."""
+        """Zero the rows of queries that are padding. Only those are touched: batches are sorted by length, so they are
+        few."""
         if not self.padded:
             return values
         if torch.is_grad_enabled() or torch.autograd.forward_ad._current_level >= 0:

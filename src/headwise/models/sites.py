@@ -1,4 +1,5 @@
-"""Which modules of a model compute attention, of which kind, in which layer: found by running a few tokens through it."""
+"""Which modules of a model compute attention, of which kind, in which layer: found by running a few tokens through
+it."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ TOLERANCE = 1e-2  # of the probe; loose because the model may be in half precisi
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Site:
-    """An attention module and the layers it computes, in the order of its calls (more than one where layers share it)."""
+    """An attention module and the layers it computes, in the order of its calls (more than one where layers share
+    it)."""
 
     path: str
     layers: tuple[int, ...]
@@ -45,7 +47,8 @@ class Sites:
 
 
 class LayerCount:
-    """Tells which layer each attention call of one pass is: that of its module, or by the order of calls where layers share one."""
+    """Tells which layer each attention call of one pass is: that of its module, or by the order of calls where layers
+    share one."""
 
     def __init__(self, sites: Sites) -> None:
         self._sites = sites
@@ -94,7 +97,8 @@ class Probe:
     def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
         if call.value.ndim != 4 or len(call.value) != len(self.real) or call.sizes[1] % call.sizes[4]:
             raise ModelError(
-                f"{type(call.module).__name__} lays out its attention as {list(call.value.shape)}, which headwise does not serve."
+                f"{type(call.module).__name__} lays out its attention as {list(call.value.shape)}, which headwise does "
+                "not serve."
             )
         _, heads, queries, keys, kv_heads, d_head = call.sizes
         key, value = call.repeated()
@@ -106,7 +110,8 @@ class Probe:
             difference = (own[rows] - output[rows]).abs().max().item()
             if not difference <= TOLERANCE * max(1.0, own[rows].abs().max().item()):
                 raise ModelError(
-                    f"{type(call.module).__name__} computes its attention in a way that headwise does not reproduce (outputs differ by {difference:.1e}); this model is not served."
+                    f"{type(call.module).__name__} computes its attention in a way that headwise does not reproduce "
+                    f"(outputs differ by {difference:.1e}); this model is not served."
                 )
         causal = queries == keys and not bool((weights * self.real[:, None, :queries, None]).triu(1).any())
         self.seen.append(_Seen(call.module, queries, keys, heads, kv_heads, d_head, causal))
@@ -127,7 +132,8 @@ def find_sites(
     name = type(model).__name__
     if not probe.seen:
         raise ModelError(
-            f"{name} is not served: it computes its attention in its own way (or has none), outside the attention interface of transformers."
+            f"{name} is not served: it computes its attention in its own way (or has none), outside the attention "
+            "interface of transformers."
         )
     inside = {id(m) for m in encoder.modules()} if encoder is not None else set()
     kinds: dict[str, list[_Seen]] = {}
@@ -146,7 +152,8 @@ def find_sites(
 def _sites(model: nn.Module, calls: Sequence[_Seen], name: str) -> Sites:
     if len({c.heads for c in calls}) > 1:
         raise ModelError(
-            f"The layers of {name} have different numbers of heads ({', '.join(str(c.heads) for c in calls)}), which headwise does not serve."
+            f"The layers of {name} have different numbers of heads ({', '.join(str(c.heads) for c in calls)}), which "
+            "headwise does not serve."
         )
     paths = {module: path for path, module in model.named_modules()}
     layers: dict[nn.Module, list[int]] = {}
@@ -172,7 +179,8 @@ def _sites(model: nn.Module, calls: Sequence[_Seen], name: str) -> Sites:
 
 
 def _entry(model: nn.Module, path: str, attentions: Mapping[nn.Module, object]) -> nn.Module | None:
-    """The outermost entry of a ModuleList on the way to an attention module that holds no other attention of the same stack."""
+    """The outermost entry of a ModuleList on the way to an attention module that holds no other attention of the same
+    stack."""
     parts = path.split(".")
     for depth in range(1, len(parts) + 1):
         parent = model.get_submodule(".".join(parts[: depth - 1]))

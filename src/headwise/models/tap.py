@@ -1,7 +1,8 @@
 """The one attention function and its mask function that headwise registers with transformers.
 
-Both are stateless: what they do is decided by the session of the current context (`SESSION`, one per thread) and by the module they are called for.
-Without a session, or for a module the session does not know, they compute what the model's own eager path computes.
+Both are stateless: what they do is decided by the session of the current context (`SESSION`, one per thread) and by the
+module they are called for. Without a session, or for a module the session does not know, they compute what the model's
+own eager path computes.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from headwise.models.masks import row_mask, rows_of
 
 NAME = "headwise"
 
-# What architectures hand to their attention function that does not change what it computes: switches for other backends, bookkeeping, and things
-# already honoured elsewhere (a sliding window is in the mask, rotary embeddings are in query and key).
+# What architectures hand to their attention function that does not change what it computes: switches for other
+# backends, bookkeeping, and things already honoured elsewhere (a sliding window is in the mask, rotary embeddings are
+# in query and key).
 HARMLESS = frozenset(
     [
         "deterministic",
@@ -120,8 +122,9 @@ class Call:
     def weights(self, key: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor | None]:
         """Attention weights of a block of query rows, in float32 or better, and the mass on the sink.
 
-        The order of operations is that of the eager functions of transformers: scale, cap, bias, mask, softmax. The softmax of half-precision scores
-        is taken in float32, as eager does (before it rounds; the caller rounds for the product with the values).
+        The order of operations is that of the eager functions of transformers: scale, cap, bias, mask, softmax. The
+        softmax of half-precision scores is taken in float32, as eager does (before it rounds; the caller rounds for the
+        product with the values).
         """
         scores = (self.query[:, :, start:stop] @ key.transpose(2, 3)).mul_(self.scaling)
         if self.softcap is not None:
@@ -178,7 +181,8 @@ class Call:
 
 
 class FormedCall(Call):
-    """A call of a module that forms its weights itself: they are taken as they are, `[example, head, query, key]`, with the values they multiply."""
+    """A call of a module that forms its weights itself: they are taken as they are, `[example, head, query, key]`, with
+    the values they multiply."""
 
     __slots__ = ("formed", "open")
 
@@ -220,7 +224,8 @@ def attention(
     dropout: float = 0.0,
     **extras: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The function registered under `headwise`: what transformers calls for every attention of a model that selects it."""
+    """The function registered under `headwise`: what transformers calls for every attention of a model that selects
+    it."""
     session = SESSION.get()
     eager = own_eager(module)
 
@@ -255,7 +260,8 @@ def read_extras(module: nn.Module, extras: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if name not in honoured:
             raise ModelError(
-                f"{type(module).__name__} passes `{name}` to its attention, which headwise does not know how to honour; this model is not served."
+                f"{type(module).__name__} passes `{name}` to its attention, which headwise does not know how to "
+                "honour; this model is not served."
             )
         known[honoured[name]] = value
     return known

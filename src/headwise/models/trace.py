@@ -1,4 +1,5 @@
-"""Everything the tap shows of one batch, stacked: for small inputs, drawings, tests, and analyses that look at whole examples."""
+"""Everything the tap shows of one batch, stacked: for small inputs, drawings, tests, and analyses that look at whole
+examples."""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ from headwise.models.view import Layer, Rows
 class Trace:
     """All layers of one batch; None for what was not asked for.
 
-    `attention[example, layer, head, query, key]`, `visible[example, layer, 1, query, key]`, `sink[example, layer, head, query]`,
-    `outputs[example, layer, head, token, d_head]`, `hidden[example, layer + 1, token, width]` (E[0] to E[L]: the last is what leaves the last layer).
+    `attention[example, layer, head, query, key]`, `visible[example, layer, 1, query, key]`, `sink[example, layer, head,
+    query]`, `outputs[example, layer, head, token, d_head]`, `hidden[example, layer + 1, token, width]` (E[0] to E[L]:
+    the last is what leaves the last layer).
     """
 
     attention: Tensor | None = None

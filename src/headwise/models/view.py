@@ -12,12 +12,14 @@ TAPS = ("attention", "outputs", "hidden", "attention_gradient")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """A block of query rows of one layer: usually all of them; several blocks for long inputs, so that memory stays linear in length.
+    """A block of query rows of one layer: usually all of them; several blocks for long inputs, so that memory stays
+    linear in length.
 
-    `weights[example, head, row, key]` is float32 or better, after softmax and any intervention, and exactly zero outside `visible`; padding rows
-    (queries that are no token) hold no meaning: `visible` is False all along them. `visible[example, 1, row, key]` is V(i), the same for all heads.
-    `sink[example, head, row]` is the mass on a learned sink (rows sum to one minus it), None where the model has none.
-    `gradient`, where asked for, is d loss / d weights, of the same shape.
+    `weights[example, head, row, key]` is float32 or better, after softmax and any intervention, and exactly zero
+    outside `visible`; padding rows (queries that are no token) hold no meaning: `visible` is False all along them.
+    `visible[example, 1, row, key]` is V(i), the same for all heads. `sink[example, head, row]` is the mass on a learned
+    sink (rows sum to one minus it), None where the model has none. `gradient`, where asked for, is d loss / d weights,
+    of the same shape.
     """
 
     layer: int
@@ -33,8 +35,9 @@ class Rows:
 class Layer:
     """One layer once its attention is done, with what was asked for.
 
-    `outputs[example, head, token, d_head]`: each head's output before the output projection; `hidden[example, token, width]`: what enters the layer, before
-    any norm inside it (E[l]). `query`, `key`, `value` as the attention function got them (after norms and rotary embedding, key and value before group repetition).
+    `outputs[example, head, token, d_head]`: each head's output before the output projection; `hidden[example, token,
+    width]`: what enters the layer, before any norm inside it (E[l]). `query`, `key`, `value` as the attention function
+    got them (after norms and rotary embedding, key and value before group repetition).
     """
 
     layer: int
@@ -46,7 +49,8 @@ class Layer:
 
 
 class Watcher(Protocol):
-    """Whoever wants to see a forward pass. Both methods are called inside it, layer by layer, under no_grad unless gradients were asked for."""
+    """Whoever wants to see a forward pass. Both methods are called inside it, layer by layer, under no_grad unless
+    gradients were asked for."""
 
     needs: frozenset[str]
 

@@ -1,4 +1,5 @@
-"""Disabling heads: shared prefixes, scores, tests, sets and first-order importance, against slow independent computations."""
+"""Disabling heads: shared prefixes, scores, tests, sets and first-order importance, against slow independent
+computations."""
 
 from __future__ import annotations
 
@@ -295,7 +296,8 @@ def test_a_correlation_that_is_not_defined_is_left_out(trained: dict[str, Path])
 
 @pytest.mark.parametrize("pooling", list(POOLINGS))
 def test_importance_is_the_slope_of_the_loss_in_a_gate_on_the_head(trained: dict[str, Path], pooling: str) -> None:
-    """Each head's output is scaled by a gate in float64; the slope is taken by finite differences, example by example."""
+    """Each head's output is scaled by a gate in float64; the slope is taken by finite differences, example by
+    example."""
     from headwise.models.interventions import Patch
 
     subject = subject_of(trained[pooling])

@@ -1,4 +1,5 @@
-"""Figures of disabling say what the numbers say: rings on sure heads only, points for scores and nats for losses, roles in order."""
+"""Figures of disabling say what the numbers say: rings on sure heads only, points for scores and nats for losses, roles
+in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Figures of disabling: what each head, each layer and each set does to the score, and first-order importance beside it (Kovaleva et al. 2019, Fig 8-9)."""
+"""Figures of disabling: what each head, each layer and each set does to the score, and first-order importance beside it
+(Kovaleva et al. 2019, Fig 8-9)."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ def _notes(dataset: xr.Dataset, over_heads: bool = False) -> list[str]:
     scale, unit = _points(dataset)
     notes = [f"{int(facts['examples']):,} examples"] if "examples" in facts else []
     notes.append(
-        f"{metric.capitalize()} of the whole model {scale * float(facts.get('baseline', np.nan)):.{1 if scale > 1 else 3}f}"
+        f"{metric.capitalize()} of the whole model "
+        f"{scale * float(facts.get('baseline', np.nan)):.{1 if scale > 1 else 3}f}"
     )
     if "how" in facts:
         notes.append(f"Disabled as: {facts['how']}")
@@ -44,7 +46,8 @@ def _points(dataset: xr.Dataset) -> tuple[float, str]:
     name="heads",
     title="What disabling one head does to the score",
     caption="Each cell is one head: the score without it minus the score of the whole model. "
-    "Below: the mean over the heads, and how many the model is better and worse without; a ring marks a change that survives correction.",
+    "Below: the mean over the heads, and how many the model is better and worse without; a ring marks a change that "
+    "survives correction.",
     paper="Kovaleva et al. 2019, Fig 8",
     needs=("difference",),
 )
@@ -119,7 +122,8 @@ def layers(dataset: xr.Dataset) -> Figure:
     needs=("importance",),
 )
 def importance(dataset: xr.Dataset) -> Figure:
-    """`importance[layer, head]` against `difference[layer, head]`, coloured by layer; a heat map where nothing was disabled."""
+    """`importance[layer, head]` against `difference[layer, head]`, coloured by layer; a heat map where nothing was
+    disabled."""
     if "difference" not in dataset:
         coords = {dim: data.numbers(dataset, dim) for dim in ("layer", "head")}
         array = xr.DataArray(

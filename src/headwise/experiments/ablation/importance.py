@@ -1,4 +1,5 @@
-"""First-order importance of heads (Michel et al. 2019): how much the loss would change, to first order, if a head's output were scaled away."""
+"""First-order importance of heads (Michel et al. 2019): how much the loss would change, to first order, if a head's
+output were scaled away."""
 
 from __future__ import annotations
 
@@ -22,9 +23,11 @@ GRADIENT_TOKENS = 1024  # tokens run at once where gradients are kept
 
 
 def head_importance(subject: Subject, *, store: Store | None = None, report: Report = silent) -> dict[str, np.ndarray]:
-    """`I[l, h] = mean over examples of | Σ_t O[l,h,t] · d loss / d O[l,h,t] |`, with `O` the head's output (Michel et al. 2019, §4.1).
+    """`I[l, h] = mean over examples of | Σ_t O[l,h,t] · d loss / d O[l,h,t] |`, with `O` the head's output (Michel et
+    al. 2019, §4.1).
 
-    Gives `mean`, `low`, `high` (95 % interval over examples) `[layer, head]` and `n`. With a `store`, finished batches are kept there.
+    Gives `mean`, `low`, `high` (95 % interval over examples) `[layer, head]` and `n`. With a `store`, finished batches
+    are kept there.
     """
     found: list[np.ndarray] = []
     with subject.evaluating(), _trainable(subject.model.module):

@@ -14,10 +14,12 @@ from headwise.models.sites import Sites
 
 
 class Prefix:
-    """What each layer of a model gave on one batch, in the order of the layers' calls (a module shared between layers is called several times).
+    """What each layer of a model gave on one batch, in the order of the layers' calls (a module shared between layers
+    is called several times).
 
-    `recording` keeps it during a run; `skipping(l)` makes layers 0 to l−1 give it again without computing anything. Layer outputs are all that passes from one layer to the
-    next in most architectures; `serves` says whether the layers are modules that can be stood in for, and the first batch is compared with whole runs.
+    `recording` keeps it during a run; `skipping(l)` makes layers 0 to l−1 give it again without computing anything.
+    Layer outputs are all that passes from one layer to the next in most architectures; `serves` says whether the layers
+    are modules that can be stood in for, and the first batch is compared with whole runs.
     """
 
     def __init__(self, model: HeadModel) -> None:
@@ -48,7 +50,8 @@ class Prefix:
 
     @contextmanager
     def skipping(self, layer: int, session: Session) -> Iterator[None]:
-        """Layers below `layer` give what they gave; the session counts them as seen, so that shared modules know which layer they are."""
+        """Layers below `layer` give what they gave; the session counts them as seen, so that shared modules know which
+        layer they are."""
         calls = 0
         entries = self.model.sites.entries
 

@@ -1,4 +1,5 @@
-"""Removing heads from a model's weights, or zeroing them where its class cannot have fewer, and what that does to score and speed."""
+"""Removing heads from a model's weights, or zeroing them where its class cannot have fewer, and what that does to score
+and speed."""
 
 from __future__ import annotations
 
@@ -33,9 +34,10 @@ GROUPS = ("num_key_value_heads", "num_kv_heads")
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What became of a model: `table` has parameters, score (where one was asked for) and seconds of a run before and after; `difference` is the largest
-    difference of its outputs to those of the model with the same heads disabled (zero), as a share of the largest output where that is above 1 (float32 rounds by shares);
-    `absolute` is the same difference as it is."""
+    """What became of a model: `table` has parameters, score (where one was asked for) and seconds of a run before and
+    after; `difference` is the largest difference of its outputs to those of the model with the same heads disabled
+    (zero), as a share of the largest output where that is above 1 (float32 rounds by shares); `absolute` is the same
+    difference as it is."""
 
     folder: Path
     mode: str
@@ -52,9 +54,10 @@ class PruneOptions:
     Parameters
     ----------
     mode : str, default "remove"
-        `remove`: the weights get smaller, and the folder loads in plain transformers; only for classes whose config names the size of a
-        head apart from their number (Llama, Mistral, Qwen, Gemma and their kin), with as many heads removed from every layer (with grouped
-        queries: from every group). `zero`: the same size, the heads' share of the output projection zero; for every class.
+        `remove`: the weights get smaller, and the folder loads in plain transformers; only for classes whose config
+        names the size of a head apart from their number (Llama, Mistral, Qwen, Gemma and their kin), with as many heads
+        removed from every layer (with grouped queries: from every group). `zero`: the same size, the heads' share of
+        the output projection zero; for every class.
     batches : sequence of Batch, optional
         What outputs are compared and speed is measured on; a few made-up inputs by default.
     score : callable, optional
@@ -125,7 +128,8 @@ def prune(
         difference = max(value / max(1.0, float(a.abs().max())) for value, a in zip(apart, wanted, strict=True))
         if not difference <= TOLERANCE:
             raise ModelError(
-                f"{type(smaller).__name__} without these heads differs from itself with them disabled by {difference:.1e}; give --zero to zero them instead."
+                f"{type(smaller).__name__} without these heads differs from itself with them disabled by "
+                f"{difference:.1e}; give --zero to zero them instead."
             )
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
@@ -156,7 +160,8 @@ def _zeroed(model: HeadModel, heads: Heads) -> PreTrainedModel:
 
 
 def output_projections(model: HeadModel) -> dict[int, tuple[nn.Module, bool]]:
-    """The module that reads the concatenated head outputs of each layer, found by what enters it in a run, and whether its weight is laid out input first (GPT-2)."""
+    """The module that reads the concatenated head outputs of each layer, found by what enters it in a run, and whether
+    its weight is laid out input first (GPT-2)."""
     batch = _sample(model)
     trace = model.trace(batch, {"outputs"})
     assert trace.outputs is not None
@@ -183,7 +188,8 @@ def output_projections(model: HeadModel) -> dict[int, tuple[nn.Module, bool]]:
                 break
         else:
             raise ModelError(
-                f"The output projection of layer {layer} of {model.name} cannot be found, so heads cannot be taken out of its weights."
+                f"The output projection of layer {layer} of {model.name} cannot be found, so heads cannot be taken out "
+                "of its weights."
             )
     if len({id(module) for module, _ in found.values()}) < model.layers:
         raise ModelError(
@@ -210,12 +216,14 @@ def _removed(model: HeadModel, heads: Heads) -> PreTrainedModel:
     counts = {len(stay) for stay in kept.values()}
     if len(counts) > 1:
         raise ModelError(
-            f"{name} has one number of heads for all layers, but these leave from {min(counts)} to {max(counts)} of them; remove as many from every layer, or {instead}."
+            f"{name} has one number of heads for all layers, but these leave from {min(counts)} to {max(counts)} of "
+            f"them; remove as many from every layer, or {instead}."
         )
     each = {len([h for h in kept[layer] if model.kv_groups[h] == group]) for layer in kept for group in groups[layer]}
     if len(each) > 1 or len({len(g) for g in groups.values()}) > 1:
         raise ModelError(
-            f"{name} has one number of query heads for every key/value group; remove as many from every group, or {instead}."
+            f"{name} has one number of query heads for every key/value group; remove as many from every group, or "
+            f"{instead}."
         )
     left = counts.pop()
     setattr(text, number, left)
@@ -348,7 +356,8 @@ def _copy_classifier(source: Path, target: Path, heads: Heads, total: int, mode:
             layer, head = parse_head(name)
             if (layer, head) in heads:
                 raise ParameterError(
-                    f"The classifier of '{source}' reads the head {name}, so it cannot be removed; give --zero to zero it."
+                    f"The classifier of '{source}' reads the head {name}, so it cannot be removed; give --zero to zero "
+                    "it."
                 )
             renamed.append(head_name(layer, [h for h in range(total) if (layer, h) not in heads].index(head)))
         facts["heads"] = renamed

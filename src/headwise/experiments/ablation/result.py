@@ -144,7 +144,8 @@ def _add_roles(
     size: tuple[int, int],
     correction: str,
 ) -> None:
-    """Spearman's correlation over heads between the harm of disabling a head and its bias to each role, corrected over roles."""
+    """Spearman's correlation over heads between the harm of disabling a head and its bias to each role, corrected over
+    roles."""
     if (roles.sizes.get("layer"), roles.sizes.get("head")) != size or "bias" not in roles:
         return
     bias = roles["bias"].transpose("role", "layer", "head").values

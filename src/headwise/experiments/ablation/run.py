@@ -1,4 +1,5 @@
-"""Disabling heads: every single head, whole layers and sets, scored in one run that shares the layers below the change."""
+"""Disabling heads: every single head, whole layers and sets, scored in one run that shares the layers below the
+change."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class AblationOptions:
     Parameters
     ----------
     how : str, default "uniform"
-        `uniform` (the paper's: the same attention to every visible token), `zero` (no output) or `mean` (its mean output over the input).
+        `uniform` (the paper's: the same attention to every visible token), `zero` (no output) or `mean` (its mean
+        output over the input).
     heads : str or list of (layer, head), default "all"
         `all` single heads, `none`, or those of a rule or list.
     layers : bool, default True
@@ -120,9 +122,10 @@ def evaluate(
 ) -> Evaluation:
     """Run a model under every condition on every batch.
 
-    With `share` the layers below a condition's first disturbed layer are not run again: they give what they gave undisturbed. The first
-    batch is run both ways for conditions at several depths; where the outputs differ by more than 1e-6 (an architecture that passes more
-    between layers than its layers' outputs), whole runs are made and `note` says so. With a `store`, finished batches are kept there.
+    With `share` the layers below a condition's first disturbed layer are not run again: they give what they gave
+    undisturbed. The first batch is run both ways for conditions at several depths; where the outputs differ by more
+    than 1e-6 (an architecture that passes more between layers than its layers' outputs), whole runs are made and `note`
+    says so. With a `store`, finished batches are kept there.
     """
     one_of("how", how, NAMED)
     name, runner, note = subject.model.name, Runner(subject, conditions, how), ""
@@ -221,9 +224,11 @@ def ablate(
     options : AblationOptions, optional
         What is disabled, and how.
     atlas : mapping of str to Dataset, optional
-        Results of the same model, where rules are looked up; where it has `roles`, the effect of heads is correlated with their roles.
+        Results of the same model, where rules are looked up; where it has `roles`, the effect of heads is correlated
+        with their roles.
     folder : str or Path, optional
-        Where finished batches are kept: a killed call goes on from them. They stay until `headwise.core.store.forget` removes them.
+        Where finished batches are kept: a killed call goes on from them. They stay until `headwise.core.store.forget`
+        removes them.
     overwrite : bool, default False
         Start anew where the folder holds other work, instead of refusing.
     report : callable, optional
@@ -233,7 +238,8 @@ def ablate(
     -------
     Dataset
         `score[layer, head]`, `difference` (score − baseline) with `_low`, `_high`, `p_value`, `p_adjusted`;
-        `layer_score[layer]`, `set_score[set]` and the like; attributes `baseline`, `metric`, `mean_difference` (a random head).
+        `layer_score[layer]`, `set_score[set]` and the like; attributes `baseline`, `metric`, `mean_difference` (a
+        random head).
     """
     size = (subject.model.layers, subject.model.heads)
 

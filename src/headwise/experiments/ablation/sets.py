@@ -13,7 +13,8 @@ from headwise.core.labels import existing_heads, labels_of
 
 LAYER = re.compile(r"(?:layer:|L)(\d+)")
 EXTREME = re.compile(r"(top|bottom)(\d+)(/layer)?")
-# The variable of a group that ranks its heads where a rule names none, and whether heads are ranked by how far a mean is high.
+# The variable of a group that ranks its heads where a rule names none, and whether heads are ranked by how far a mean
+# is high.
 RANKED = {
     "frames": "score",
     "ablation": "difference",
@@ -36,9 +37,10 @@ def pick_heads(rule: str, layers: int, heads: int, atlas: Mapping[str, xr.Datase
     Parameters
     ----------
     rule
-        `L7H9,L8H1` (heads), `L3` or `layer:3` (a whole layer), `roles:delimiter` (heads that have the role), `frames:top5`, `ablation:bottom10`,
-        `probing.accuracy=MRPC:top12` (the highest or lowest of a variable, at one label of its other dimension),
-        `ablation:bottom2/layer` (so many of each layer), `ablation.harm:bottom10` (the heads whose loss harms least, for scores and losses alike).
+        `L7H9,L8H1` (heads), `L3` or `layer:3` (a whole layer), `roles:delimiter` (heads that have the role),
+        `frames:top5`, `ablation:bottom10`, `probing.accuracy=MRPC:top12` (the highest or lowest of a variable, at one
+        label of its other dimension), `ablation:bottom2/layer` (so many of each layer), `ablation.harm:bottom10` (the
+        heads whose loss harms least, for scores and losses alike).
     atlas
         Where results are looked up.
     """
@@ -62,7 +64,8 @@ def pick_heads(rule: str, layers: int, heads: int, atlas: Mapping[str, xr.Datase
     dataset = atlas[group]
     if (dataset.sizes.get("layer"), dataset.sizes.get("head")) != (layers, heads):
         raise ParameterError(
-            f"'{group}' is of a model with {dataset.sizes.get('layer')} layers of {dataset.sizes.get('head')} heads; this one has {layers} of {heads}."
+            f"'{group}' is of a model with {dataset.sizes.get('layer')} layers of {dataset.sizes.get('head')} heads; "
+            f"this one has {layers} of {heads}."
         )
     extreme = EXTREME.fullmatch(what)
     if extreme is None:
@@ -110,7 +113,8 @@ def _plane(dataset: xr.Dataset, group: str, variable: str) -> np.ndarray:
             array = array.isel({dim: known.index(label) if label in known else 0})
         else:
             raise ParameterError(
-                f"'{group}.{name}' has several values a head by {dim}; name one as {group}.{name}=LABEL:topN ({', '.join(known[:12])})."
+                f"'{group}.{name}' has several values a head by {dim}; name one as {group}.{name}=LABEL:topN "
+                f"({', '.join(known[:12])})."
             )
     return array.transpose("layer", "head").values.astype(float)
 

@@ -1,4 +1,5 @@
-"""Differences to the baseline on the same examples: intervals by paired bootstrap, p-values by McNemar's exact test or the bootstrap's spread."""
+"""Differences to the baseline on the same examples: intervals by paired bootstrap, p-values by McNemar's exact test or
+the bootstrap's spread."""
 
 from __future__ import annotations
 
@@ -45,8 +46,9 @@ def paired_differences(
     draws
         Resamples made before (`resamples`), where many comparisons share them.
 
-    The interval is the percentile interval of the metric's difference over resampled examples, the same resamples for every condition. The p-value is McNemar's exact one for
-    accuracy (from the examples only one of both gets right), a paired t-test for losses, and `2 Φ(−|difference| / s)` with s the bootstrap's standard deviation for the others.
+    The interval is the percentile interval of the metric's difference over resampled examples, the same resamples for
+    every condition. The p-value is McNemar's exact one for accuracy (from the examples only one of both gets right), a
+    paired t-test for losses, and `2 Φ(−|difference| / s)` with s the bootstrap's standard deviation for the others.
     """
     n = len(baseline)
     draws = resamples(n, repeats, seed) if draws is None else draws

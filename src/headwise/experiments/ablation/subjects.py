@@ -48,8 +48,8 @@ class HeadOutputs:
 class Subject(ABC):
     """A model, batches to run it on, and how its output is scored.
 
-    `values` gives one number for each example (class, value, or loss); `score` turns those of all examples into the metric, of which more
-    is better where `higher_better`. `divisible` batches may be run in parts.
+    `values` gives one number for each example (class, value, or loss); `score` turns those of all examples into the
+    metric, of which more is better where `higher_better`. `divisible` batches may be run in parts.
     """
 
     model: HeadModel
@@ -185,8 +185,8 @@ class TaskSubject(Subject):
 
 
 class LanguageSubject(Subject):
-    """A language model on a text: the mean loss in nats over predicted tokens of each example (15 % masked by seed, or the next token),
-    then over examples.
+    """A language model on a text: the mean loss in nats over predicted tokens of each example (15 % masked by seed, or
+    the next token), then over examples.
 
     Parameters
     ----------

@@ -1,4 +1,5 @@
-"""Figures of change between models: similarity of maps, change by role or feature and by thirds of the layers, probing on one colour scale."""
+"""Figures of change between models: similarity of maps, change by role or feature and by thirds of the layers, probing
+on one colour scale."""
 
 from __future__ import annotations
 
@@ -94,7 +95,8 @@ def _thirds(dataset: xr.Dataset, variable: str, dim: str, title: str, label: str
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A quantity with one value a head and label that is compared: where it lies in the result, and in which words it is drawn."""
+    """A quantity with one value a head and label that is compared: where it lies in the result, and in which words it
+    is drawn."""
 
     group: str
     variable: str
@@ -113,7 +115,8 @@ class Changed:
 
 CHANGED = (
     Changed(
-        "change_roles", "bias", "role", "sieve bias", "change of bias", "heads lean more to the role than in the first model",
+        "change_roles", "bias", "role", "sieve bias", "change of bias", "heads lean more to the role than in the first "
+        "model",
         "Pande et al. 2021, Fig 6",
     ),
     Changed(
@@ -177,7 +180,8 @@ def _head_panels(dataset: xr.Dataset, name: str, dim: str, title: str, label: st
     each="task",
 )
 def probing(dataset: xr.Dataset) -> Figure:
-    """`accuracy[model_all, task, layer, head]` of one task on one colour scale, heads sorted (Jo & Myaeng 2020, Fig 4)."""
+    """`accuracy[model_all, task, layer, head]` of one task on one colour scale, heads sorted (Jo & Myaeng 2020, Fig
+    4)."""
     task = str(dataset["task"].values[0])
     notes = [data.count_text(dataset, "accuracy", each="test examples")]
     if data.has(dataset, "majority"):

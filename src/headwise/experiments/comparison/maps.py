@@ -1,4 +1,5 @@
-"""Cosine similarity of attention maps of the same head in two models, on the same inputs (Kovaleva et al. 2019, §4.3)."""
+"""Cosine similarity of attention maps of the same head in two models, on the same inputs (Kovaleva et al. 2019,
+§4.3)."""
 
 from __future__ import annotations
 

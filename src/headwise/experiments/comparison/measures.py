@@ -1,4 +1,5 @@
-"""Any streaming analysis, example by example: what each example adds to a mean is kept, so that two models can be compared on the same examples."""
+"""Any streaming analysis, example by example: what each example adds to a mean is kept, so that two models can be
+compared on the same examples."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from headwise.text.encode import Batch
 
 
 class Kept(Moments):
-    """Moments that also keep the value of each example of a batch, unless an analysis hands in other examples than those."""
+    """Moments that also keep the value of each example of a batch, unless an analysis hands in other examples than
+    those."""
 
     def __init__(self, examples: int, *shape: int) -> None:
         super().__init__(*shape)

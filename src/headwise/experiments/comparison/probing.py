@@ -32,9 +32,10 @@ REPEATS = 500  # resamples behind an interval: one for each head of each model
 def probing_change(
     models: Sequence[HeadModel], names: Sequence[str], wanted: ComparisonOptions, *, store: Store, report: Report
 ) -> xr.Dataset:
-    """The group `change_probing`: `accuracy[model_all, task, layer, head]` of every model (Pearson's r for regressions), and
-    `accuracy_change[model, task, layer, head]` against the first with interval (paired bootstrap over test examples), `_p` (McNemar's exact
-    test, or the bootstrap's) and `_p_adjusted` over the heads of a task. The probes of each model and task are kept in `store`."""
+    """The group `change_probing`: `accuracy[model_all, task, layer, head]` of every model (Pearson's r for
+    regressions), and `accuracy_change[model, task, layer, head]` against the first with interval (paired bootstrap over
+    test examples), `_p` (McNemar's exact test, or the bootstrap's) and `_p_adjusted` over the heads of a task. The
+    probes of each model and task are kept in `store`."""
     seed = wanted.seed
     found = [task.limit(*wanted.probing_limits, seed=seed) for task in read_tasks(wanted.probing, seed)]
     options = ProbingOptions(default_settings(models[0], seed))

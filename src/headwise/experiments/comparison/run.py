@@ -44,8 +44,8 @@ class ComparisonOptions:
     Parameters
     ----------
     analyses : sequence of str or Analysis, default ("surface", "roles", "features")
-        Streaming analyses whose per-example means are compared; those that do not apply to the corpus are left out and named in the
-        provenance.
+        Streaming analyses whose per-example means are compared; those that do not apply to the corpus are left out and
+        named in the provenance.
     names : sequence of str, optional
         What the models are called; by default their own names.
     probing : optional
@@ -95,7 +95,8 @@ def compare(
     options : ComparisonOptions, optional
         What is compared, and how.
     folder : str or Path, optional
-        Where finished batches are kept: a killed call goes on from them. They stay until `headwise.core.store.forget` removes them.
+        Where finished batches are kept: a killed call goes on from them. They stay until `headwise.core.store.forget`
+        removes them.
     overwrite : bool, default False
         Start anew where the folder holds other work, instead of refusing.
     report : callable, optional
@@ -104,8 +105,9 @@ def compare(
     Returns
     -------
     Atlas
-        `change` (`cosine[layer, head]`: Kovaleva et al. 2019, Fig 5), `change_surface`, `change_roles` (with thirds of the layers: Pande
-        et al. 2021, Fig 6), `change_features` (Kovaleva Fig 6), `change_probing` (Jo & Myaeng 2020, Fig 4).
+        `change` (`cosine[layer, head]`: Kovaleva et al. 2019, Fig 5), `change_surface`, `change_roles` (with thirds of
+        the layers: Pande et al. 2021, Fig 6), `change_features` (Kovaleva Fig 6), `change_probing` (Jo & Myaeng 2020,
+        Fig 4).
     """
     if len(models) < 2:
         raise ParameterError(f"Comparing takes at least two models; {len(models)} was given.")

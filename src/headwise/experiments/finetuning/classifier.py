@@ -41,10 +41,11 @@ class ClassifierOptions:
     Parameters
     ----------
     pooling : str, default "last_layer"
-        `last_layer` (the model's own classification class), `best_layer` (the output of `layer`) or `top_heads` (the outputs of `heads`).
+        `last_layer` (the model's own classification class), `best_layer` (the output of `layer`) or `top_heads` (the
+        outputs of `heads`).
     start : str, default "pretrained"
-        `none` (no training: pre-trained encoder, random classifier), `random` (all weights drawn from a normal distribution, then
-        trained), `pretrained`, or `frozen` (only the head is trained).
+        `none` (no training: pre-trained encoder, random classifier), `random` (all weights drawn from a normal
+        distribution, then trained), `pretrained`, or `frozen` (only the head is trained).
     layer : int, optional
         The layer of `best_layer`.
     heads : sequence of (layer, head) or names like `L7H9`, optional
@@ -68,7 +69,8 @@ class ClassifierOptions:
 
 
 class TaskModel(nn.Module):
-    """What is trained: `forward` gives `[example, output]`; `encoder` is the model of transformers inside, `pad_id` fills batches."""
+    """What is trained: `forward` gives `[example, output]`; `encoder` is the model of transformers inside, `pad_id`
+    fills batches."""
 
     encoder: PreTrainedModel
     pad_id: int
@@ -102,7 +104,8 @@ class TaskModel(nn.Module):
 
 
 class OwnClassifier(TaskModel):
-    """The model's own class for sequence classification: for BERT and its kin, `[CLS]` of the last layer; for decoders, the last real token."""
+    """The model's own class for sequence classification: for BERT and its kin, `[CLS]` of the last layer; for decoders,
+    the last real token."""
 
     def __init__(self, encoder: PreTrainedModel, tokenizer: Any) -> None:
         super().__init__()
@@ -140,7 +143,8 @@ def _inputs(part: nn.Module, config: Any, ids: Tensor, types: Tensor, real: Tens
 
 
 class _Outputs:
-    """A session that lets the model compute its attention as ever, dropout included, and keeps the head outputs of some layers."""
+    """A session that lets the model compute its attention as ever, dropout included, and keeps the head outputs of some
+    layers."""
 
     def __init__(self, sites: Sites, layers: set[int]) -> None:
         self.layers, self.layer_count = layers, LayerCount(sites)
@@ -158,7 +162,8 @@ class _Outputs:
 
 
 class PooledClassifier(TaskModel):
-    """Dropout, linear, tanh and a classifier (Jo & Myaeng 2020, App. A.4) on one layer's vector, or on the outputs of chosen heads one after the other.
+    """Dropout, linear, tanh and a classifier (Jo & Myaeng 2020, App. A.4) on one layer's vector, or on the outputs of
+    chosen heads one after the other.
 
     Parameters
     ----------
@@ -240,7 +245,8 @@ class PooledClassifier(TaskModel):
         return self.joined(session.found, real)
 
     def joined(self, outputs: Mapping[int, Tensor], real: Tensor) -> Tensor:
-        """The chosen heads' vectors one after the other, from `outputs[example, head, token, d_head]` of their layers."""
+        """The chosen heads' vectors one after the other, from `outputs[example, head, token, d_head]` of their
+        layers."""
         heads = self.heads or ()
         return torch.cat([pool_tokens(outputs[layer][:, head], real, self.token) for layer, head in heads], -1)
 

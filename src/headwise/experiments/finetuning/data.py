@@ -77,7 +77,8 @@ def collate_rows(rows: Rows, index: Sequence[int], pad_id: int, device: torch.de
 
 
 def training_order(rows: Rows, batch_size: int, seed: int, epoch: int) -> list[list[int]]:
-    """The batches of an epoch: rows shuffled, sorted by length within pools of some batches, batches shuffled. The same for the same seed and epoch."""
+    """The batches of an epoch: rows shuffled, sorted by length within pools of some batches, batches shuffled. The same
+    for the same seed and epoch."""
     random = np.random.default_rng([seed, epoch])
     order = random.permutation(len(rows))
     found = []

@@ -1,4 +1,5 @@
-"""Figures of fine-tuning: scores by pooling and start over seeds (Kovaleva et al. 2019, Table 1; Jo & Myaeng 2020, Table 4)."""
+"""Figures of fine-tuning: scores by pooling and start over seeds (Kovaleva et al. 2019, Table 1; Jo & Myaeng 2020,
+Table 4)."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def score_figure(summary: Sequence[Mapping[str, Any]], metric: str | None = None
         seeds = sorted({len(row["seeds"]) for row in summary})
         coverage = float(np.min([next(iter(row["metrics"].values()))["coverage"] for row in summary]))
         notes = [
-            f"Dot: median over {' to '.join(map(str, seeds))} seeds; line: its interval by order statistics (coverage at least {100 * coverage:.0f} %)"
+            f"Dot: median over {' to '.join(map(str, seeds))} seeds; line: its interval by order statistics (coverage "
+            f"at least {100 * coverage:.0f} %)"
         ]
         style.annotate_figure(fig, "Fine-tuning scores", notes, legend=handles, columns=len(tasks))
         return style.finish(fig)

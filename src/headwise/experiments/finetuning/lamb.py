@@ -10,7 +10,8 @@ from torch import Tensor
 
 
 class Lamb(torch.optim.Optimizer):
-    """`w ← w − lr · φ(‖w‖) / ‖r‖ · r` with `r = m̂ / (√v̂ + eps) + λ w`, moments corrected for bias; `φ` cuts at `largest`, and the ratio is 1 where a norm is 0.
+    """`w ← w − lr · φ(‖w‖) / ‖r‖ · r` with `r = m̂ / (√v̂ + eps) + λ w`, moments corrected for bias; `φ` cuts at
+    `largest`, and the ratio is 1 where a norm is 0.
 
     Parameters
     ----------

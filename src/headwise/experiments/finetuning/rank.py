@@ -43,9 +43,11 @@ class Ranking:
 def rank_heads(
     model: HeadModel, task: Task, *, examples: int = EXAMPLES, seed: int = 0, report: Report = silent
 ) -> Ranking:
-    """Rank all heads and layers of a model by a logistic (or ridge) regression on their vectors at the sentence's token.
+    """Rank all heads and layers of a model by a logistic (or ridge) regression on their vectors at the sentence's
+    token.
 
-    Only the training part is used: a sample of it, four fifths to fit and one fifth to rank (Jo & Myaeng 2020, §3.3 rank on validation too).
+    Only the training part is used: a sample of it, four fifths to fit and one fifth to rank (Jo & Myaeng 2020, §3.3
+    rank on validation too).
     """
     labels = ["" if task.regression else example.label for example in task.train]
     chosen = sample(labels, np.arange(len(task.train)), examples, seed)

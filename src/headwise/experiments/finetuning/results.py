@@ -53,7 +53,8 @@ class Results:
                 self.records = [Record(**record) for record in found["records"]]
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise OutputError(
-                    f"{self.path} is no results file of headwise ({type(error).__name__}: {error}); choose another folder with --out."
+                    f"{self.path} is no results file of headwise ({type(error).__name__}: {error}); choose another "
+                    "folder with --out."
                 ) from error
 
     def find(self, group: tuple[str, str, str, str], seed: int) -> Record | None:
@@ -81,7 +82,8 @@ def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """The summary as rows of text: task, pooling, start, recipe, then `median (low – high)` of each metric in hundredths."""
+    """The summary as rows of text: task, pooling, start, recipe, then `median (low – high)` of each metric in
+    hundredths."""
     return [
         [
             row["task"],

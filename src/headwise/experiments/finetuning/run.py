@@ -1,4 +1,5 @@
-"""Fine-tuning from names: a model, a task, a pooling, a start, a recipe and seeds in; records, models and one results file out."""
+"""Fine-tuning from names: a model, a task, a pooling, a start, a recipe and seeds in; records, models and one results
+file out."""
 
 from __future__ import annotations
 
@@ -41,11 +42,11 @@ class FinetuneOptions:
     Parameters
     ----------
     pooling : str, default "last_layer"
-        `last_layer` (the model's own classification class), `best_layer` (`layer`, or the best by a probe on the training part) or
-        `top_heads` (`heads`, or the `top` best; as many as a layer has by default).
+        `last_layer` (the model's own classification class), `best_layer` (`layer`, or the best by a probe on the
+        training part) or `top_heads` (`heads`, or the `top` best; as many as a layer has by default).
     start : str, default "pretrained"
-        `none` (no training: pre-trained encoder, random classifier), `random` (all weights drawn from a normal distribution, then
-        trained), `pretrained`, or `frozen` (only the head is trained).
+        `none` (no training: pre-trained encoder, random classifier), `random` (all weights drawn from a normal
+        distribution, then trained), `pretrained`, or `frozen` (only the head is trained).
     recipe : str or Recipe, default "kovaleva"
         `kovaleva`, `jo`, `pande`, or a `Recipe`.
     epochs, batch_size, learning_rate : optional
@@ -69,7 +70,8 @@ class FinetuneOptions:
     save_models : str, default "all"
         `all`, `first` (of the first seed) or `none`.
     checkpoints : bool, default True
-        Keep each finished epoch until the training is done; without them a killed call starts its current training anew.
+        Keep each finished epoch until the training is done; without them a killed call starts its current training
+        anew.
     """
 
     pooling: str = "last_layer"
@@ -123,8 +125,8 @@ def finetune(
     task : Task
         What `read_task` gives: `read_task("MRPC", data="glue")`.
     out : str or Path
-        A folder: `results.json`, and for each training its predictions and its model, an ordinary folder that `headwise atlas` opens.
-        A call that was killed goes on where it stopped; what is finished is not done again.
+        A folder: `results.json`, and for each training its predictions and its model, an ordinary folder that `headwise
+        atlas` opens. A call that was killed goes on where it stopped; what is finished is not done again.
     options : FinetuneOptions, optional
         What is trained, how, and how often.
     overwrite : bool, default False
@@ -192,7 +194,8 @@ class _Job:
         return {"heads": ranking.top(top), "chosen": "best by a probe on the training part"}
 
     def _ranking(self) -> Ranking:
-        """Heads and layers from best to worst: made once for a model, a task and a seed, and kept for other poolings."""
+        """Heads and layers from best to worst: made once for a model, a task and a seed, and kept for other
+        poolings."""
         seed = self.options.seed
 
         def make() -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -238,7 +241,8 @@ class _Job:
         if changed:
             kind = " (a checkpoint of another model)" if "model" in changed else ""
             raise OutputError(
-                f"{self.results.path} holds a result of {' / '.join(self.group)}, seed {identity['seed']}, that differs in "
+                f"{self.results.path} holds a result of {' / '.join(self.group)}, seed {identity['seed']}, that "
+                "differs in "
                 f"{', '.join(changed)}{kind}; give --overwrite to replace it, or choose another folder with --out."
             )
 
@@ -261,7 +265,8 @@ class _Job:
         return trained
 
     def _write_predictions(self, folder: Path, trained: Trained) -> None:
-        """`predictions.tsv`: the dev examples in their order, with what is so and what the model said (for paired tests between trainings)."""
+        """`predictions.tsv`: the dev examples in their order, with what is so and what the model said (for paired tests
+        between trainings)."""
         names = self.task.classes
         lines = ["index\ttruth\tpredicted"]
         said = zip(self.rows["dev"].targets.tolist(), trained.predicted.tolist(), strict=True)

@@ -1,4 +1,5 @@
-"""One training with checkpoints: killed at any moment, the same call goes on from the last finished epoch to the same numbers."""
+"""One training with checkpoints: killed at any moment, the same call goes on from the last finished epoch to the same
+numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ SCORING_BATCH = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trained:
-    """What a training came to: `history` has loss and dev scores after each epoch; `predicted` what the trained model says of the dev part."""
+    """What a training came to: `history` has loss and dev scores after each epoch; `predicted` what the trained model
+    says of the dev part."""
 
     metrics: dict[str, float]
     history: list[dict[str, float]]
@@ -66,7 +68,8 @@ def train(
 ) -> Trained:
     """Train a model on `rows["train"]` and score it on `rows["dev"]` after each epoch.
 
-    With a `checkpoint` each finished epoch is kept, and a training found there goes on. Dropout comes from torch's current random state.
+    With a `checkpoint` each finished epoch is kept, and a training found there goes on. Dropout comes from torch's
+    current random state.
     """
     recipe, frozen, half = options.recipe, options.frozen, options.half
     device = next(model.parameters()).device
@@ -136,13 +139,15 @@ def predict(model: TaskModel, task: Task, rows: Rows, half: bool = False) -> np.
 
 
 class Checkpoint:
-    """The state of a training after its last finished epoch, as one piece of a store: weights, optimizer, random state, history."""
+    """The state of a training after its last finished epoch, as one piece of a store: weights, optimizer, random state,
+    history."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> list[dict[str, float]]:
-        """Put weights, optimizer and random state back; gives the history so far, empty where there is no checkpoint."""
+        """Put weights, optimizer and random state back; gives the history so far, empty where there is no
+        checkpoint."""
         piece = self.store.load("epoch")
         if piece is None:
             return []

@@ -27,7 +27,9 @@ def lead_to_tap(model: nn.Module) -> list[Undo]:
     undo: list[Undo] = []
     for module in model.modules():
         place = type(module).__module__.rpartition(".")[2].removeprefix("modeling_"), type(module).__name__
-        method, tapped = WAYS.get(place) or (("forward", intercepted_forward) if place in INTERCEPTED else ("", None))
+        method, tapped = WAYS.get(place) or (
+            ("forward", intercepted_forward) if ".".join(place) in INTERCEPTED else ("", None)
+        )
         if tapped is None or method in vars(module):
             continue
         setattr(module, method, types.MethodType(tapped, module))
@@ -82,26 +84,14 @@ def _gpt_neo(self: Any, query: Tensor, key: Tensor, value: Tensor, attention_mas
     return _through_tap(self, own, query.float(), key.float(), value, window, scaling=1.0) or own()
 
 
-# (file, class) of attention modules whose softmax is intercepted
-INTERCEPTED = frozenset(
-    {
-        ("bloom", "BloomAttention"),
-        ("deberta", "DisentangledSelfAttention"),
-        ("deberta_v2", "DisentangledSelfAttention"),
-        ("falcon", "FalconAttention"),
-        ("flaubert", "MultiHeadAttention"),
-        ("fsmt", "Attention"),
-        ("gpt_neox_japanese", "GPTNeoXJapaneseAttention"),
-        ("megatron_bert", "MegatronBertSelfAttention"),
-        ("mpnet", "MPNetSelfAttention"),
-        ("mpt", "MptAttention"),
-        ("rembert", "RemBertSelfAttention"),
-        ("roformer", "RoFormerSelfAttention"),
-        ("xglm", "XGLMAttention"),
-        ("xlm", "MultiHeadAttention"),
-        ("xlnet", "XLNetRelativeAttention"),
-    }
-)
+# file.class of attention modules whose softmax is intercepted
+INTERCEPTED = frozenset((
+    "bloom.BloomAttention", "deberta.DisentangledSelfAttention", "deberta_v2.DisentangledSelfAttention",
+    "falcon.FalconAttention", "flaubert.MultiHeadAttention", "fsmt.Attention",
+    "gpt_neox_japanese.GPTNeoXJapaneseAttention", "megatron_bert.MegatronBertSelfAttention",
+    "mpnet.MPNetSelfAttention", "mpt.MptAttention", "rembert.RemBertSelfAttention",
+    "roformer.RoFormerSelfAttention", "xglm.XGLMAttention", "xlm.MultiHeadAttention", "xlnet.XLNetRelativeAttention",
+))  # fmt: skip
 
 # (file, class) of the attention module -> the method that computes attention from query, key and value, and what takes
 # its place

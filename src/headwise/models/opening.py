@@ -24,14 +24,13 @@ from headwise.core.errors import ModelError, ParameterError
 TASKS = ("lm", "classification")
 HALF = (torch.float16, torch.bfloat16)
 LM_NAMES = (
-    "ForMaskedLM",
-    "ForPreTraining",
-    "ForCausalLM",
-    "LMHeadModel",
-    "LMHead",
-    "WithLMHeadModel",
+    "ForMaskedLM", "ForPreTraining", "ForCausalLM", "LMHeadModel", "LMHead", "WithLMHeadModel",
     "ForConditionalGeneration",
-)
+)  # fmt: skip
+TOKENIZER_FILES = (
+    "tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
+    "spm.model", "tokenizer_config.json",
+)  # fmt: skip
 
 
 def load_model(
@@ -215,19 +214,7 @@ def quiet() -> Iterator[None]:
 def load_tokenizer(name: str | Path) -> Any:
     """The fast tokenizer beside a model."""
     where = located(name)
-    if Path(where).is_dir() and not any(
-        (Path(where) / file).is_file()
-        for file in (
-            "tokenizer.json",
-            "vocab.txt",
-            "vocab.json",
-            "tokenizer.model",
-            "spiece.model",
-            "sentencepiece.bpe.model",
-            "spm.model",
-            "tokenizer_config.json",
-        )
-    ):
+    if Path(where).is_dir() and not any((Path(where) / file).is_file() for file in TOKENIZER_FILES):
         raise ModelError(f"The folder '{name}' has no tokenizer; put tokenizer.json there, or pass `tokenizer`.")
     with spoken(name, "tokenizer"):
         return AutoTokenizer.from_pretrained(

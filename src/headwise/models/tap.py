@@ -25,36 +25,13 @@ NAME = "headwise"
 # What architectures hand to their attention function that does not change what it computes: switches for other
 # backends, bookkeeping, and things already honoured elsewhere (a sliding window is in the mask, rotary embeddings are
 # in query and key).
-HARMLESS = frozenset(
-    [
-        "deterministic",
-        "position_ids",
-        "position_embeddings",
-        "output_attentions",
-        "output_hidden_states",
-        "return_dict",
-        "use_cache",
-        "cache_position",
-        "past_key_values",
-        "past_key_value",
-        "cu_seq_lens_q",
-        "cu_seq_lens_k",
-        "max_length_q",
-        "max_length_k",
-        "sliding_window",
-        "token_type_ids",
-        "num_items_in_batch",
-        "target_dtype",
-        "layer_idx",
-        "implementation",
-        "logits_to_keep",
-        "inputs_embeds",
-        "input_ids",
-        "labels",
-        "output_router_logits",
-        "mm_token_type_ids",
-    ]
-)
+HARMLESS = frozenset((
+    "deterministic", "position_ids", "position_embeddings", "output_attentions", "output_hidden_states",
+    "return_dict", "use_cache", "cache_position", "past_key_values", "past_key_value", "cu_seq_lens_q",
+    "cu_seq_lens_k", "max_length_q", "max_length_k", "sliding_window", "token_type_ids", "num_items_in_batch",
+    "target_dtype", "layer_idx", "implementation", "logits_to_keep", "inputs_embeds", "input_ids", "labels",
+    "output_router_logits", "mm_token_type_ids",
+))  # fmt: skip
 
 
 class Running(Protocol):

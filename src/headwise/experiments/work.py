@@ -51,8 +51,8 @@ def software() -> dict[str, str]:
 
 
 @contextmanager
-def random_state_kept(device: torch.device) -> Iterator[None]:
-    """Torch's global random state, of the CPU and of every GPU in use, is afterwards what it was before."""
-    used = device.type == "cuda" or torch.cuda.is_initialized()
-    with torch.random.fork_rng(range(torch.cuda.device_count()) if used else []):
-        yield
+def random_state_kept(device: torch.device) -> Iterator[Callable[[int], object]]:
+    """Gives what seeds torch for work on a device; afterwards torch's random state is what it was before."""
+    on_gpu = device.type == "cuda"
+    with torch.random.fork_rng(range(torch.cuda.device_count()) if on_gpu else []):
+        yield torch.manual_seed if on_gpu else torch.default_generator.manual_seed

@@ -17,9 +17,22 @@ import torch
 from torch import Tensor, nn
 
 from headwise.models.intercept import intercepted_forward
-from headwise.models.tap import SESSION, Call
+from headwise.models.tap import NAME, SESSION, Call
 
-Undo = Callable[[], None]
+Undo = Callable[[], object]
+
+
+def select_tap(module: nn.Module) -> list[Undo]:
+    """Choose the registered function on every config in a model (submodels are tapped too), and lead the few others
+    there; gives what undoes it."""
+    undo: list[Undo] = []
+    configs = {id(c): c for c in (getattr(m, "config", None) for m in module.modules()) if c is not None}
+    for config in configs.values():
+        before = getattr(config, "_attn_implementation_internal", None)
+        if hasattr(config, "_attn_implementation_internal") and before != NAME:
+            config._attn_implementation_internal = NAME
+            undo.append(partial(setattr, config, "_attn_implementation_internal", before))
+    return undo + lead_to_tap(module)
 
 
 def lead_to_tap(model: nn.Module) -> list[Undo]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,13 +17,12 @@ from headwise.core.checks import at_least, one_of
 from headwise.core.errors import InputError, ModelError, ParameterError, unknown
 from headwise.models import opening
 from headwise.models.calling import call_part, evaluating
-from headwise.models.fallbacks import lead_to_tap
+from headwise.models.fallbacks import select_tap
 from headwise.models.interventions import Intervention, plan_interventions
 from headwise.models.measure import measure
 from headwise.models.session import BLOCK_BYTES, Session, at_least_single
 from headwise.models.sites import KINDS
-from headwise.models.sizes import head_of, input_limit, padding_id
-from headwise.models.tap import NAME
+from headwise.models.sizes import head_of, input_limit, padding_id, text_config, weight_hash
 from headwise.models.trace import Trace, TraceWatcher
 from headwise.models.view import TAPS, Rows, Watcher
 from headwise.text.encode import OVERLONG, Batch, Encoded, Encoder, collate
@@ -87,8 +85,7 @@ class HeadModel:
         limit = min(max_length or self.max_length, self.max_length)
         self._encoder = None if tokenizer is None else Encoder(tokenizer, limit, overlong)
         self.encoder_part: nn.Module | None = module.get_encoder() if self.config.is_encoder_decoder else None
-        self._undo: list[Callable[[], object]] = []
-        self._select_tap()
+        self._undo = select_tap(module)
         try:
             found = measure(module, self.encoder_part, self.pad_id, stack)
         except BaseException:
@@ -153,17 +150,6 @@ class HeadModel:
             tokenizer = opening.load_tokenizer(tokenizer)
         return cls(module, tokenizer, name, stack, notes, max_length, overlong)
 
-    def _select_tap(self) -> None:
-        """Choose the registered function on every config in the model, so that submodels are tapped too, and lead the
-        few others there."""
-        configs = {id(c): c for c in (getattr(m, "config", None) for m in self.module.modules()) if c is not None}
-        for config in configs.values():
-            before = getattr(config, "_attn_implementation_internal", None)
-            if hasattr(config, "_attn_implementation_internal") and before != NAME:
-                config._attn_implementation_internal = NAME
-                self._undo.append(partial(setattr, config, "_attn_implementation_internal", before))
-        self._undo.extend(lead_to_tap(self.module))
-
     def close(self) -> None:
         """Give the module back as it was."""
         while self._undo:
@@ -176,7 +162,8 @@ class HeadModel:
         self.close()
 
     def __repr__(self) -> str:
-        return f"HeadModel({self.name!r}, {self.stack}, layers={self.layers}, heads={self.heads}, d_head={self.d_head}, {self.dtype}, {self.device})"
+        sizes = f"layers={self.layers}, heads={self.heads}, d_head={self.d_head}"
+        return f"HeadModel({self.name!r}, {self.stack}, {sizes}, {self.dtype}, {self.device})"
 
     # --- what the model is ------------------------------------------------------------------------------------------
 
@@ -185,12 +172,7 @@ class HeadModel:
         self.layers, self.heads, self.kv_heads, self.causal = sites.layers, sites.heads, sites.kv_heads, sites.causal
         self.d_head = sites.d_heads[0]
         self.kv_groups = tuple(head // (self.heads // self.kv_heads) for head in range(self.heads))
-        text = (
-            self.config.get_text_config(decoder=self.stack != "encoder")
-            if hasattr(self.config, "get_text_config")
-            else self.config
-        )
-        counted = getattr(text, "num_hidden_layers", self.layers)
+        counted = getattr(text_config(self.module, decoder=self.stack != "encoder"), "num_hidden_layers", self.layers)
         if self.encoder_part is None and isinstance(counted, int) and counted != self.layers:
             self.notes.append(
                 f"{self.layers} of the model's {counted} layers compute attention; only those are counted, from 0."
@@ -198,27 +180,17 @@ class HeadModel:
 
     @cached_property
     def _hash(self) -> str:
-        digest = hashlib.sha256()
-        for key, parameter in sorted(self.module.named_parameters()):
-            digest.update(f"{key} {parameter.dtype} {tuple(parameter.shape)}\n".encode())
-            digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
+        return weight_hash(self.module)
 
     def identity(self) -> dict[str, Any]:
-        """What tells this model from others: name, architecture, sizes, and a SHA-256 over names, types, shapes and
-        bytes of all weights."""
+        """What tells this model from others: name, architecture, sizes, and a hash over its weights."""
+        sizes = ("stack", "layers", "heads", "kv_heads", "d_head", "hidden", "causal")
         return {
             "name": self.name,
             "architecture": type(self.module).__name__,
             "model_type": self.config.model_type,
             "weight_hash": self._hash,
-            "stack": self.stack,
-            "layers": self.layers,
-            "heads": self.heads,
-            "kv_heads": self.kv_heads,
-            "d_head": self.d_head,
-            "hidden": self.hidden,
-            "causal": self.causal,
+            **{name: getattr(self, name) for name in sizes},
             "dtype": str(self.dtype).removeprefix("torch."),
         }
 
@@ -227,8 +199,7 @@ class HeadModel:
         """What turns examples into rows of tokens."""
         if self._encoder is None:
             raise ModelError(
-                f"{self.name} was opened without a tokenizer, so it cannot read text; pass `tokenizer` to "
-                "HeadModel.open."
+                f"{self.name} was opened without a tokenizer and cannot read text: give HeadModel.open one."
             )
         return self._encoder
 
@@ -274,15 +245,17 @@ class HeadModel:
 
         Parameters
         ----------
-        watcher
+        batch : Batch
+            The examples.
+        watcher : Watcher, optional
             Sees each layer while it is computed, with what its `needs` name.
-        interventions
+        interventions : mapping, optional
             `{(layer, head): what}` or `{layer: what}`: `uniform`, `zero`, `mean`, a `Mean` or a `Patch`. Watchers see
             the weights after it.
-        block_rows, block_bytes
+        block_rows, block_bytes : int, optional
             Weights are formed for so many query rows at a time; by default for all, unless they would take more than
             `block_bytes`. Results do not depend on it.
-        logits
+        logits : bool, default False
             Run the whole model with its head; otherwise only what the watched stack needs.
         """
         session = self._session(batch, watcher, interventions, block_rows, block_bytes)
@@ -323,10 +296,8 @@ class HeadModel:
         with torch.enable_grad():
             losses = loss(self._forward(session, batch, logits=True), batch)
             if losses.shape != (len(batch),):
-                raise ParameterError(
-                    f"`loss` must give one number for each of the {len(batch)} examples; it gave shape "
-                    f"{list(losses.shape)}."
-                )
+                given = f"it gave shape {list(losses.shape)}"
+                raise ParameterError(f"`loss` must give one number for each of the {len(batch)} examples; {given}.")
             found = torch.autograd.grad(losses.sum(), [rows.weights for rows in session.kept], allow_unused=True)
         result = []
         for rows, gradient in zip(session.kept, found, strict=True):
@@ -381,16 +352,14 @@ class HeadModel:
                 "closed or changed after opening; open it again."
             )
         if "hidden" in session.needs and session.final is None:
-            session.final = at_least_single(
-                output.last_hidden_state
-            )  # XLM keeps its layers in pieces: nothing else leaves the last one
+            # XLM keeps its layers in pieces: nothing else leaves the last one.
+            session.final = at_least_single(output.last_hidden_state)
         return output
 
     # --- for passes that other parts of headwise watch in their own way -----------------------------------------------
 
     def run(self, ids: Tensor, real: Tensor, types: Tensor, *, logits: bool = False) -> Any:
-        """Call the smallest part of the model that computes its stack, under whatever session the context has; mode and
-        gradients stay as they are."""
+        """Call the smallest part of the model that computes its stack, in the context's session, mode and gradients."""
         return call_part(self.module, self.encoder_part, self.stack, ids, real, types, logits=logits)
 
     def evaluating(self) -> AbstractContextManager[None]:
@@ -398,13 +367,12 @@ class HeadModel:
         return evaluating(self.module)
 
     def in_precision(self, dtype: torch.dtype) -> HeadModel:
-        """A copy whose weights are of another type, with a tap of its own; close it after use. This model stays as it
-        is."""
+        """A copy with weights of another type and a tap of its own, to be closed after use."""
         self.close()
         try:
             module = copy.deepcopy(self.module)
         finally:
-            self._select_tap()
+            self._undo = select_tap(self.module)
         try:
             module = module.to(dtype)  # type: ignore[arg-type]
         except (ValueError, RuntimeError, TypeError) as error:
@@ -412,7 +380,6 @@ class HeadModel:
             raise ModelError(
                 f"The weights of {self.name} cannot be turned into {name} ({error}); give an unquantised model."
             ) from error
-        limit, overlong = (
-            (None, "truncate") if self._encoder is None else (self.encoder.max_length, self.encoder.overlong)
-        )
-        return HeadModel(module, self.tokenizer, self.name, self.stack, [], limit, overlong)
+        made = HeadModel(module, self.tokenizer, self.name, self.stack, [])
+        made._encoder = self._encoder
+        return made

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlparse
 
 import huggingface_hub
@@ -69,9 +69,10 @@ def load_model(
         notes.append("The pooler was newly initialised: its weights are not in the checkpoint.")
     found = said if asked is torch.float32 and dtype is None else next(model.parameters()).dtype
     if dtype is None and device.type == "cpu" and found in HALF:
-        model = model.float()
+        model.to(torch.float32)  # type: ignore[arg-type]
         notes.append(f"The checkpoint is in {str(found).removeprefix('torch.')}; on a CPU it is opened in float32.")
-    return model.to(device).eval()  # type: ignore[arg-type]
+    model.to(device).eval()  # type: ignore[arg-type]
+    return model
 
 
 def located(name: str | Path) -> str:
@@ -178,7 +179,7 @@ def spoken(name: str | Path, what: str) -> Iterator[None]:
             yield
     except (ModelError, KeyboardInterrupt, MemoryError):
         raise
-    except Exception as error:  # loaders raise OSError, ValueError, KeyError, safetensors and pickle errors, depending on what is wrong
+    except Exception as error:  # OSError, ValueError, KeyError, errors of safetensors and pickle, by what is wrong
         text = " ".join(str(error).split())
         if Path(str(name)).expanduser().is_dir():
             raise ModelError(
@@ -196,16 +197,16 @@ def spoken(name: str | Path, what: str) -> Iterator[None]:
 def quiet() -> Iterator[None]:
     """Keep the load report and progress bars of transformers off the screen: what matters of them is said in notes and
     errors."""
-    logger = logging.getLogger("transformers")
-    level, bars = logger.level, transformers.utils.logging.is_progress_bar_enabled()
-    transformers.utils.logging.disable_progress_bar()
+    logger, theirs = logging.getLogger("transformers"), cast("Any", transformers.utils.logging)
+    level, bars = logger.level, theirs.is_progress_bar_enabled()
+    theirs.disable_progress_bar()
     logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
         logger.setLevel(level)
         if bars:
-            transformers.utils.logging.enable_progress_bar()
+            theirs.enable_progress_bar()
 
 
 # --- tokenizers -----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from headwise.core.errors import ModelError
 from headwise.models.tap import SESSION, Call
 
 KINDS = ("encoder", "decoder", "cross")
-TOLERANCE = 1e-2  # of the probe; loose because the model may be in half precision: it looks for another computation, not for rounding
+TOLERANCE = 1e-2  # of the probe; loose, for half precision: it looks for another computation, not for rounding
 
 
 @dataclass(frozen=True, slots=True, eq=False)

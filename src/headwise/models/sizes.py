@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.models.auto import modeling_auto as auto
@@ -12,9 +14,24 @@ DEFAULT_LIMIT = 512
 UNLIMITED = 10**6  # tokenizers without a limit say 1e30
 
 
+def text_config(module: PreTrainedModel, **options: Any) -> Any:
+    """The part of a config that speaks of text."""
+    config = module.config
+    return config.get_text_config(**options) if hasattr(config, "get_text_config") else config
+
+
+def weight_hash(module: nn.Module) -> str:
+    """A SHA-256 over names, types, shapes and bytes of all weights."""
+    digest = hashlib.sha256()
+    for key, parameter in sorted(module.named_parameters()):
+        digest.update(f"{key} {parameter.dtype} {tuple(parameter.shape)}\n".encode())
+        digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
 def input_limit(module: PreTrainedModel, tokenizer: Any, notes: list[str]) -> int:
     """The longest input in tokens: by the position embeddings, the config and the tokenizer, whichever is least."""
-    config = module.config.get_text_config() if hasattr(module.config, "get_text_config") else module.config
+    config = text_config(module)
     limits = [
         getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
     ]
@@ -24,9 +41,8 @@ def input_limit(module: PreTrainedModel, tokenizer: Any, notes: list[str]) -> in
             and path.rpartition(".")[2] == "position_embeddings"
             and part.padding_idx is not None
         ):
-            limits.append(
-                part.num_embeddings - part.padding_idx - 1
-            )  # positions start after the padding's (RoBERTa and its kin)
+            # Positions start after the padding's (RoBERTa and its kin).
+            limits.append(part.num_embeddings - part.padding_idx - 1)
     limits.append(getattr(tokenizer, "model_max_length", None))
     known = [int(limit) for limit in limits if isinstance(limit, int | float) and 0 < limit < UNLIMITED]
     if not known:

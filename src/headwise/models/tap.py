@@ -21,6 +21,7 @@ from headwise.core.errors import ModelError
 from headwise.models.masks import row_mask, rows_of
 
 NAME = "headwise"
+Eager = Callable[..., tuple[Tensor, Tensor | None]]
 
 # What architectures hand to their attention function that does not change what it computes: switches for other
 # backends, bookkeeping, and things already honoured elsewhere (a sliding window is in the mask, rotary embeddings are
@@ -244,10 +245,10 @@ def read_extras(module: nn.Module, extras: Mapping[str, Any]) -> dict[str, Any]:
     return known
 
 
-def own_eager(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]] | None:
+def own_eager(module: nn.Module) -> Eager | None:
     """The eager attention function of the file that defines this module's class."""
     for cls in type(module).__mro__:
-        found = getattr(sys.modules.get(cls.__module__), "eager_attention_forward", None)
+        found: Eager | None = getattr(sys.modules.get(cls.__module__), "eager_attention_forward", None)
         if found is not None:
             return found
     return None

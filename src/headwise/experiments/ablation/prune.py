@@ -234,7 +234,7 @@ def _removed(model: HeadModel, heads: Heads) -> PreTrainedModel:
     try:
         if hasattr(config, "validate"):
             config.validate()
-        smaller = type(model.module)(config).to(next(model.module.parameters()).dtype)  # type: ignore[arg-type]
+        smaller: PreTrainedModel = type(model.module)(config).to(next(model.module.parameters()).dtype)  # type: ignore[arg-type]
     except Exception as error:  # configs and classes check numbers of heads in many ways
         cause = error.__cause__ or error
         reason = " ".join(str(cause).split()).rstrip(".")
@@ -242,7 +242,8 @@ def _removed(model: HeadModel, heads: Heads) -> PreTrainedModel:
             f"{name} does not take {left} heads a layer ({reason[:200]}); remove another number, or {instead}."
         ) from error
     _fill(smaller, model, kept, groups, refusal)
-    return smaller.to(model.device).eval()
+    smaller.to(model.device).eval()  # type: ignore[arg-type]
+    return smaller
 
 
 def _fill(
@@ -320,7 +321,7 @@ def _output(model: HeadModel, batch: Batch, interventions: Any) -> Tensor:
         hasattr(model.module, "num_labels") and type(model.module).__name__.endswith("ForSequenceClassification")
     )
     output = model.forward(batch, interventions=interventions, logits=has_head)
-    found = output.logits if has_head and getattr(output, "logits", None) is not None else output[0]
+    found: Tensor = output.logits if has_head and getattr(output, "logits", None) is not None else output[0]
     found = found.float().cpu()
     return found[batch.real.cpu()] if found.ndim == 3 else found
 

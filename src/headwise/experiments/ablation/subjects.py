@@ -163,7 +163,7 @@ class TaskSubject(Subject):
             logits: Tensor = self.model.run(batch.ids, batch.real, batch.types, logits=True).logits
             return logits
         if classifier.heads is None:
-            return classifier(batch.ids, batch.types, batch.real)
+            return classifier.classify(classifier.pooled(batch.ids, batch.types, batch.real))
         assert isinstance(session.watcher, HeadOutputs)
         self.model.run(batch.ids, batch.real, batch.types)
         return classifier.classify(classifier.joined(session.watcher.outputs, batch.real))

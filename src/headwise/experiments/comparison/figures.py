@@ -35,7 +35,8 @@ def _planes(dataset: xr.Dataset, name: str, dim: str, scale: float = 1.0) -> dic
     "change",
     name="cosine",
     title="How far the attention maps of two models are alike",
-    caption="Each cell is one head: the cosine similarity of its flattened attention maps in two models on the same inputs (real tokens only). Dark heads changed most.",
+    caption="Each cell is one head: the cosine similarity of its flattened attention maps in two models on the same "
+    "inputs (real tokens only). Dark heads changed most.",
     paper="Kovaleva et al. 2019, Fig 5",
     needs=("cosine_to",),
 )
@@ -174,7 +175,7 @@ def _head_panels(dataset: xr.Dataset, name: str, dim: str, title: str, label: st
     "change_probing",
     name="states",
     title="Probing accuracy of heads in every model, on one colour scale",
-    caption="Each cell is one head; one panel for each model, heads sorted within their layer, all on one colour scale.",
+    caption="Each cell is one head; one panel for each model, heads sorted within their layer, on one colour scale.",
     paper="Jo & Myaeng 2020, Fig 4",
     needs=("accuracy",),
     each="task",
@@ -201,7 +202,8 @@ def probing(dataset: xr.Dataset) -> Figure:
     "change_probing",
     name="heads",
     title="Change of probing accuracy, head by head",
-    caption="Each cell is one head: its test score minus that of the same head in the first model, one panel for each other model, all on one colour scale.",
+    caption="Each cell is one head: its test score minus that of the same head in the first model, one panel for each "
+    "other model, all on one colour scale.",
     paper="Jo & Myaeng 2020, Fig 4",
     needs=("accuracy_change",),
     each="task",

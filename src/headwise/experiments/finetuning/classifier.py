@@ -125,7 +125,8 @@ class OwnClassifier(TaskModel):
         return [*after, pooler] if isinstance(pooler, nn.Module) else after
 
     def forward(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
-        return self.encoder(**_inputs(self.encoder, self.encoder.config, ids, types, real)).logits
+        logits: Tensor = self.encoder(**_inputs(self.encoder, self.encoder.config, ids, types, real)).logits
+        return logits
 
     def save(self, folder: Path, tokenizer: Any) -> None:
         save_folder(self.encoder, tokenizer, folder)
@@ -320,7 +321,9 @@ def make_classifier(
 def _load(chosen: Any, where: str, config: Any, name: str | Path, start: str) -> PreTrainedModel:
     with opening.spoken(name, "weights"):
         if start == "random":
-            return chosen.from_config(config, dtype=torch.float32)
+            drawn: PreTrainedModel = chosen.from_config(config, dtype=torch.float32)
+            return drawn
+        model: PreTrainedModel
         model, info = chosen.from_pretrained(
             where,
             config=copy.deepcopy(config),

@@ -20,7 +20,7 @@ from headwise.core.errors import OutputError, ParameterError
 from headwise.core.files import write_atomically
 from headwise.core.labels import head_name
 from headwise.core.store import Store, forget
-from headwise.experiments.finetuning.classifier import ClassifierOptions, make_classifier
+from headwise.experiments.finetuning.classifier import ClassifierOptions, TaskModel, make_classifier
 from headwise.experiments.finetuning.data import Rows, encode_rows
 from headwise.experiments.finetuning.rank import Ranking, rank_heads
 from headwise.experiments.finetuning.recipes import Recipe, parse_seeds, recipe_named
@@ -227,8 +227,14 @@ class _Job:
         if self.overwrite:
             shutil.rmtree(folder / "model", ignore_errors=True)
         began = time.perf_counter()
-        with kept_work(work, identity, overwrite=self.overwrite) as store, random_state_kept(self.device):
-            trained = self._train(folder, seed, Checkpoint(store), save=self.options.save_models == "all" or first)
+        with kept_work(work, identity, overwrite=self.overwrite) as store, random_state_kept(self.device) as seed_torch:
+            seed_torch(seed)
+            model = make_classifier(self.source, self.tokenizer, self.task, self._head(), self.device)
+            seed_torch(seed + DROPOUT_SEED)
+            trained = self._train(model, seed, Checkpoint(store))
+            self._write_predictions(folder, trained)
+            if self.options.save_models == "all" or (self.options.save_models == "first" and first):
+                model.save(folder / "model", self.tokenizer)
         where, seconds = str(folder.relative_to(self.out)), round(time.perf_counter() - began, 2)
         about = {**software(), **identity}
         record = Record(*self.group, seed, trained.metrics, trained.history, about, self.detail, where, seconds)
@@ -246,23 +252,16 @@ class _Job:
                 f"{', '.join(changed)}{kind}; give --overwrite to replace it, or choose another folder with --out."
             )
 
-    def _train(self, folder: Path, seed: int, checkpoint: Checkpoint, save: bool) -> Trained:
-        options, recipe = self.options, self.recipe
-        chosen = {"layer": self.detail.get("layer"), "heads": self.detail.get("heads")}
-        head = ClassifierOptions(
-            options.pooling, options.start, **chosen, dropout=recipe.dropout, new_pooler=recipe.new_pooler
-        )
-        torch.manual_seed(seed)
-        model = make_classifier(self.source, self.tokenizer, self.task, head, self.device)
-        torch.manual_seed(seed + DROPOUT_SEED)
-        untrained = options.start == "none"
-        how = TrainingOptions(recipe, seed, 0 if untrained else None, options.start == "frozen", options.half)
+    def _head(self) -> ClassifierOptions:
+        layer, heads = self.detail.get("layer"), self.detail.get("heads")
+        read = (self.options.pooling, self.options.start, layer, heads)
+        return ClassifierOptions(*read, self.recipe.dropout, self.recipe.new_pooler)
+
+    def _train(self, model: TaskModel, seed: int, checkpoint: Checkpoint) -> Trained:
+        options, untrained = self.options, self.options.start == "none"
+        how = TrainingOptions(self.recipe, seed, 0 if untrained else None, options.start == "frozen", options.half)
         kept = checkpoint if options.checkpoints and not untrained else None
-        trained = train(model, self.task, self.rows, how, checkpoint=kept, report=self.report)
-        self._write_predictions(folder, trained)
-        if save and options.save_models != "none":
-            model.save(folder / "model", self.tokenizer)
-        return trained
+        return train(model, self.task, self.rows, how, checkpoint=kept, report=self.report)
 
     def _write_predictions(self, folder: Path, trained: Trained) -> None:
         """`predictions.tsv`: the dev examples in their order, with what is so and what the model said (for paired tests

@@ -94,7 +94,7 @@ def train(
                 with torch.autocast(device.type, torch.bfloat16, enabled=half):
                     loss = task_loss(task, model(batch.ids, batch.types, batch.real), batch.targets)
                 optimizer.zero_grad(set_to_none=True)
-                loss.backward()
+                torch.autograd.backward(loss)
                 nn.utils.clip_grad_norm_(trained, recipe.clip)
                 optimizer.step()
                 total += loss.detach() * len(index)  # no look at the number itself: that would wait for the device

@@ -166,16 +166,8 @@ def _sites(model: nn.Module, calls: Sequence[_Seen], name: str) -> Sites:
         by_module[module] = Site(paths[module], tuple(numbers), entry)
         if entry is not None:
             entries.append(entry)
-    first = calls[0]
-    return Sites(
-        by_module,
-        len(calls),
-        first.heads,
-        first.kv_heads,
-        tuple(c.d_head for c in calls),
-        all(c.causal for c in calls),
-        entries,
-    )
+    sizes, causal = tuple(c.d_head for c in calls), all(c.causal for c in calls)
+    return Sites(by_module, len(calls), calls[0].heads, calls[0].kv_heads, sizes, causal, entries)
 
 
 def _entry(model: nn.Module, path: str, attentions: Mapping[nn.Module, object]) -> nn.Module | None:

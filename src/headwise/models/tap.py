@@ -214,18 +214,9 @@ def attention(
     if session is None and eager is not None:
         return own()
     known = read_extras(module, extras)
-    causal = bool(known.pop("is_causal", False)) and attention_mask is None and query.shape[2] > 1
-    call = Call(
-        module,
-        query,
-        key,
-        value,
-        attention_mask,
-        scaling=scaling,
-        causal=causal,
-        own=None if eager is None else own,
-        **known,
-    )
+    known["causal"] = bool(known.pop("is_causal", False)) and attention_mask is None and query.shape[2] > 1
+    known |= {"scaling": scaling, "own": None if eager is None else own}
+    call = Call(module, query, key, value, attention_mask, **known)
     return call.plain() if session is None else session.attend(call)
 
 

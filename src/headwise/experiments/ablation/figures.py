@@ -78,8 +78,8 @@ def heads(dataset: xr.Dataset) -> Figure:
     "ablation",
     name="layers",
     title="What disabling a layer or a set of heads does to the score",
-    caption="Bars are the score without a whole layer (or a set) minus that of the whole model, with 95 % intervals over "
-    "examples; filled where the change survives correction.",
+    caption="Bars are the score without a whole layer (or a set) minus that of the whole model, with 95 % intervals "
+    "over examples; filled where the change survives correction.",
     paper="Kovaleva et al. 2019, Fig 9",
     needs=("layer_difference", "set_difference"),
 )
@@ -118,8 +118,8 @@ def layers(dataset: xr.Dataset) -> Figure:
     "ablation",
     name="importance",
     title="First-order importance against the harm of disabling",
-    caption="Each dot is one head: across, how much the loss would change to first order if its output were scaled away; "
-    "up, how much the score falls without it.",
+    caption="Each dot is one head: across, how much the loss would change to first order if its output were scaled "
+    "away; up, how much the score falls without it.",
     paper="Michel et al. 2019, §4.1",
     needs=("importance",),
 )
@@ -154,8 +154,9 @@ def importance(dataset: xr.Dataset) -> Figure:
     "ablation",
     name="roles",
     title="Which roles go with the harm of disabling a head",
-    caption="Spearman's correlation over heads between the harm of disabling a head and its bias to each role, with 95 % "
-    "intervals; filled where it survives correction over roles. To the right: heads that lean more to the role are missed more.",
+    caption="Spearman's correlation over heads between the harm of disabling a head and its bias to each role, with "
+    "95 % intervals; filled where it survives correction over roles. "
+    "To the right: heads that lean more to the role are missed more.",
     paper="Kovaleva et al. 2019, §4.6 and §5",
     needs=("role_correlation", "role_correlation_p_adjusted"),
 )

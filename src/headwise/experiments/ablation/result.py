@@ -152,11 +152,6 @@ def _add_roles(
     found = correlation(bias.reshape(len(bias), -1), np.broadcast_to(harm.ravel(), (len(bias), harm.size)), "spearman")
     coords["role"] = np.array(labels_of(roles, "role"))
     text = "correlation over heads of the harm of disabling and the bias to the role"
-    for name, values in (
-        ("role_correlation", found.r),
-        ("role_correlation_low", found.low),
-        ("role_correlation_high", found.high),
-        ("role_correlation_p", found.p_value),
-        ("role_correlation_p_adjusted", correct(found.p_value, correction)),
-    ):
-        variables[name] = xr.Variable(("role",), values, {"long_name": text})
+    values = {"": found.r, "_low": found.low, "_high": found.high, "_p": found.p_value}
+    for suffix, value in {**values, "_p_adjusted": correct(found.p_value, correction)}.items():
+        variables[f"role_correlation{suffix}"] = xr.Variable(("role",), value, {"long_name": text})

@@ -44,14 +44,8 @@ def cosine(dataset: xr.Dataset) -> Figure:
     """`cosine_to[model, layer, head]` as heat maps on one colour scale (Kovaleva et al. 2019, Fig 5)."""
     notes = [_against(dataset), f"{dataset.attrs.get('examples', '?')} inputs"]
     planes = _planes(dataset, "cosine_to", "model")
-    return heatmap_panels(
-        planes,
-        title="Similarity of attention maps",
-        label="cosine similarity",
-        limits=(None, 1.0),
-        annotate="none",
-        notes=notes,
-    )
+    title, label = "Similarity of attention maps", "cosine similarity"
+    return heatmap_panels(planes, title=title, label=label, limits=(None, 1.0), annotate="none", notes=notes)
 
 
 def _thirds(dataset: xr.Dataset, variable: str, dim: str, title: str, label: str) -> Figure:
@@ -70,27 +64,16 @@ def _thirds(dataset: xr.Dataset, variable: str, dim: str, title: str, label: str
             place = np.arange(len(shown)) + 0.26 * (third - 1)
             middle, low, high = (parts[key][row, third, shown] for key in ("", "_low", "_high"))
             ax.bar(place, middle, width=0.24, color=colours[third], label=MARKS[third])
-            ax.errorbar(
-                place,
-                middle,
-                yerr=np.abs(np.stack([middle - low, high - middle])),
-                fmt="none",
-                ecolor="black",
-                elinewidth=0.5,
-                capsize=1,
-            )
+            errors = np.abs(np.stack([middle - low, high - middle]))
+            ax.errorbar(place, middle, yerr=errors, fmt="none", ecolor="black", elinewidth=0.5, capsize=1)
         ax.axhline(0, color="black", linewidth=0.5)
         ax.set_ylabel(label)
     slanted: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if len(shown) > 6 else {}
     axes[-1].set_xticks(np.arange(len(shown)), [labels[i].replace("_", " ") for i in shown], **slanted)
     style.panel_labels(list(axes), models)
     handles, _ = axes[0].get_legend_handles_labels()
-    notes = [
-        _against(dataset),
-        "Whiskers: 95 % interval over inputs, paired",
-        "Thirds of the layers, mean over their heads",
-    ]
-    style.annotate_figure(fig, title, notes, legend=handles, columns=3)
+    notes = ["Whiskers: 95 % interval over inputs, paired", "Thirds of the layers, mean over their heads"]
+    style.annotate_figure(fig, title, [_against(dataset), *notes], legend=handles, columns=3)
     return style.finish(fig)
 
 
@@ -188,14 +171,8 @@ def probing(dataset: xr.Dataset) -> Figure:
     if data.has(dataset, "majority"):
         notes.append(f"The most frequent label alone: {100 * float(dataset['majority'].values[0]):.1f} %")
     planes = _planes(dataset.isel(task=0), "accuracy", "model_all", 100.0)
-    return heatmap_panels(
-        planes,
-        title=f"{task}: probing accuracy in every model",
-        label=score_label(dataset),
-        sort=True,
-        annotate="none",
-        notes=notes,
-    )
+    title, label = f"{task}: probing accuracy in every model", score_label(dataset)
+    return heatmap_panels(planes, title=title, label=label, sort=True, annotate="none", notes=notes)
 
 
 @figure(
@@ -214,11 +191,5 @@ def probing_heads(dataset: xr.Dataset) -> Figure:
     planes = _planes(dataset.isel(task=0), "accuracy_change", "model", 100.0)
     scores = score_label(dataset)
     label = "points" if scores.endswith("(%)") else f"change of {scores}"
-    return heatmap_panels(
-        planes,
-        title=f"{task}: change of probing accuracy",
-        label=label,
-        centre=0.0,
-        annotate="none",
-        notes=[_against(dataset)],
-    )
+    title, notes = f"{task}: change of probing accuracy", [_against(dataset)]
+    return heatmap_panels(planes, title=title, label=label, centre=0.0, annotate="none", notes=notes)

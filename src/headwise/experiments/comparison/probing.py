@@ -79,20 +79,14 @@ def probing_change(
     variables: dict[str, Any] = {"accuracy": (("model_all", *heads), scores)}
     variables |= {f"accuracy_change{key}": (("model", *heads), value) for key, value in changes.items()}
     variables |= {"accuracy_n": (("task",), test_n), "majority": (("task",), majority)}
-    coords = {
-        "model_all": list(names),
-        "model": list(names[1:]),
-        "task": [task.name for task in found],
-        "kind": ("task", [task.kind for task in found]),
-        "layer": np.arange(size[0]),
-        "head": np.arange(size[1]),
-    }
-    attrs = {
+    coords: dict[str, Any] = {"model_all": list(names), "model": list(names[1:]), "task": [task.name for task in found]}
+    coords |= {"kind": ("task", [task.kind for task in found])}
+    coords |= {"layer": np.arange(size[0]), "head": np.arange(size[1])}
+    about = {
         "title": "Change of probing accuracy",
         "paper": paper.short,
         "section": "Fig 4",
         "citation": paper.citation,
-        "reference_model": names[0],
-        "solver": options.fitting.solver,
     }
-    return xr.Dataset(variables, coords=coords, attrs=attrs | {"correction": wanted.correction, "analysis": "probing"})
+    how = {"solver": options.fitting.solver, "correction": wanted.correction, "analysis": "probing"}
+    return xr.Dataset(variables, coords=coords, attrs={**about, "reference_model": names[0], **how})

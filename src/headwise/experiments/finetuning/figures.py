@@ -13,6 +13,8 @@ from matplotlib.lines import Line2D
 from headwise.core.errors import ParameterError
 from headwise.plots import style
 
+COLOURS = (style.BLUE, style.VERMILION, style.ORANGE, style.GREY)
+
 
 def score_figure(summary: Sequence[Mapping[str, Any]], metric: str | None = None) -> Figure:
     """Median scores with their intervals over seeds, one row for each task, pooling, start and recipe.
@@ -33,7 +35,7 @@ def score_figure(summary: Sequence[Mapping[str, Any]], metric: str | None = None
         names, place = [], []
         at = 0.0
         for number, task in enumerate(tasks):
-            colour = style.cycle((style.BLUE, style.VERMILION, style.ORANGE, style.GREY), number)
+            colour = style.cycle(COLOURS, number)
             for row in [r for r in summary if r["task"] == task]:
                 chosen = metric if metric in row["metrics"] else next(iter(row["metrics"]))
                 found = row["metrics"][chosen]
@@ -47,14 +49,7 @@ def score_figure(summary: Sequence[Mapping[str, Any]], metric: str | None = None
         ax.invert_yaxis()
         ax.set_xlabel("score on the dev part (× 100)")
         handles = [
-            Line2D(
-                [],
-                [],
-                color=style.cycle((style.BLUE, style.VERMILION, style.ORANGE, style.GREY), i),
-                marker="o",
-                markersize=3.5,
-                label=task,
-            )
+            Line2D([], [], color=style.cycle(COLOURS, i), marker="o", markersize=3.5, label=task)
             for i, task in enumerate(tasks)
         ]
         seeds = sorted({len(row["seeds"]) for row in summary})

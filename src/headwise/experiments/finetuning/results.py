@@ -82,19 +82,17 @@ def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """The summary as rows of text: task, pooling, start, recipe, then `median (low – high)` of each metric in
-    hundredths."""
+    """The summary as rows of text: task, pooling, start, recipe, `median (low – high)` of each metric in hundredths, and
+    the number of seeds."""
+
+    def shown(name: str, score: Mapping[str, float]) -> str:
+        interval = f" ({100 * score['low']:.1f}–{100 * score['high']:.1f})" if score["n"] > 1 else ""
+        return f"{name} {100 * score['median']:.1f}{interval}"
+
     return [
         [
-            row["task"],
-            row["pooling"],
-            row["start"],
-            row["recipe"],
-            ", ".join(
-                f"{name} {100 * s['median']:.1f}"
-                + (f" ({100 * s['low']:.1f}–{100 * s['high']:.1f})" if s["n"] > 1 else "")
-                for name, s in row["metrics"].items()
-            ),
+            *(row[key] for key in ("task", "pooling", "start", "recipe")),
+            ", ".join(shown(name, score) for name, score in row["metrics"].items()),
             str(len(row["seeds"])),
         ]
         for row in rows

@@ -3,8 +3,11 @@ works."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,3 +86,37 @@ def test_the_worked_analysis_works_as_printed() -> None:
     # [CLS] a cat sleeps [SEP]: of five rows, [SEP] alone looks back at the longest word, and that word alone at itself.
     assert found["mass"].values.tolist() == [[pytest.approx(0.2, abs=1e-4)] * 2]
     assert found["mass_n"].values.tolist() == [[1, 1]]
+
+
+@pytest.mark.slow
+def test_a_package_of_ones_own_made_word_by_word_is_on_the_page(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "adding-an-analysis.md").read_text(encoding="utf-8")
+    (_, project), (_, code), (_, steps), (_, check) = re.findall(r"```(\w*)\n(.*?)```", text, re.S)[:4]
+    assert project.count("\n") + code.count("\n") < 40
+    folder, site = tmp_path / "plugin", tmp_path / "site"
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text(project)
+    (folder / "longest_word.py").write_text(code)
+    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    said = ""
+    for step in [*steps.strip().splitlines(), "check"]:
+        words = shlex.split(step)
+        if words[0] == "pip":  # into a folder of its own instead of this environment
+            words = [*words, "--no-deps", "--no-index", "--quiet", "--disable-pip-version-check", "--target", str(site)]
+        command = (
+            ["-c", check]
+            if step == "check"
+            else ["-m", "headwise.cli" if words[0] == "headwise" else "pip", *words[1:]]
+        )
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, (step, done.stdout, done.stderr)
+        said += done.stdout
+    assert "longest_word" in said
+    assert "Attention to the longest word" in (folder / "mine" / "index.html").read_text(encoding="utf-8")
+    assert (folder / "mine" / "figures" / "longest_word-heads.svg").exists()

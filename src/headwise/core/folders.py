@@ -1,0 +1,104 @@
+"""Folders that are replaced whole: written beside, then swapped; nothing goes that headwise did not write."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from headwise.core.errors import OutputError
+from headwise.core.files import write_atomically
+
+MANIFEST = ".headwise-files.json"  # what headwise wrote into a folder: all that it may ever remove from it
+
+
+def files_in(folder: Path) -> list[str]:
+    """Every file below a folder, by its path from there, sorted; the manifest itself is none."""
+    files = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return sorted(name for path in files if (name := path.relative_to(folder).as_posix()) != MANIFEST)
+
+
+def written_before(folder: Path) -> set[str]:
+    """The files that headwise itself wrote into a folder, as its manifest says; none where there is no manifest."""
+    try:
+        named = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+        return {name for name in named if isinstance(name, str)}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return set()
+
+
+def refuse_unsafe(target: Path, overwrite: bool, sources: Iterable[Path] = ()) -> None:
+    """Find out before any work that a folder must not be written.
+
+    Parameters
+    ----------
+    target : Path
+        Where the result goes.
+    overwrite : bool
+        Whether an earlier result of headwise there may be replaced.
+    sources : iterable of Path, optional
+        What is read: the model, the corpus. None of it may lie in the target, nor may the working folder.
+    """
+    place = target.expanduser().resolve()
+    for source in (Path.cwd(), *sources):
+        if place == source.expanduser().resolve() or place in source.expanduser().resolve().parents:
+            raise OutputError(f"{target} holds {source}, which is still needed; choose another place with --out.")
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise OutputError(f"{target} is a file, not a folder; choose another place with --out.")
+    there = files_in(target)
+    if there and not overwrite:
+        raise OutputError(f"{target} exists; give --overwrite to replace it, or choose another place with --out.")
+    if there and not written_before(target):
+        some = ", ".join(there[:3]) + (" …" if len(there) > 3 else "")
+        raise OutputError(
+            f"{target} holds files that headwise did not write ({some}), which it does not delete; "
+            "choose another place with --out."
+        )
+
+
+@contextmanager
+def new_folder(target: Path, *, overwrite: bool = False, sources: Iterable[Path] = ()) -> Iterator[Path]:
+    """An empty folder beside `target` that takes its place once the block has ended well; an error leaves all as it was.
+
+    Of an earlier result only the files named in its manifest go; what else a user put there is carried over.
+    See `refuse_unsafe` for the parameters.
+    """
+    refuse_unsafe(target, overwrite, sources)
+    beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    before = target.with_name(f".{target.name}.{os.getpid()}.old")
+    try:
+        beside.mkdir(parents=True)
+        yield beside
+        names = files_in(beside)
+        write_atomically(beside / MANIFEST, json.dumps({"files": names}, indent=1).encode())
+        if target.exists():
+            _carry_over(target, beside, written_before(target))
+            os.replace(target, before)
+        os.replace(beside, target)
+    except OSError as error:
+        if before.exists() and not target.exists():
+            os.replace(before, target)
+        raise OutputError(
+            f"{target} cannot be written ({error.strerror or error}); free some space, or choose another --out."
+        ) from error
+    finally:
+        with suppress(OSError):
+            shutil.rmtree(beside)
+    if before.exists():
+        shutil.rmtree(before)  # by now it holds only what the manifest named, and copies of what was carried over
+
+
+def _carry_over(target: Path, beside: Path, own: set[str]) -> None:
+    """Copy what a user put into the earlier result into the new one."""
+    for name in files_in(target):
+        if name in own:
+            continue
+        if (beside / name).exists():
+            raise OutputError(f"{target / name} was not written by headwise and would be replaced; move it away first.")
+        (beside / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(target / name, beside / name, follow_symlinks=False)

@@ -63,7 +63,7 @@ def refuse_unsafe(target: Path, overwrite: bool, sources: Iterable[Path] = ()) -
 
 @contextmanager
 def new_folder(target: Path, *, overwrite: bool = False, sources: Iterable[Path] = ()) -> Iterator[Path]:
-    """An empty folder beside `target` that takes its place once the block has ended well; an error leaves all as it was.
+    """An empty folder beside `target` that takes its place once the block has ended well; an error leaves all as is.
 
     Of an earlier result only the files named in its manifest go; what else a user put there is carried over.
     See `refuse_unsafe` for the parameters.

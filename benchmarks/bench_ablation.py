@@ -1,8 +1,11 @@
-"""Disabling all single heads in one run that shares the layers below the change, against one whole evaluation for each head; same numbers, one run.
+"""Disabling all single heads in one run that shares the layers below the change, against one whole evaluation for each
+head; same numbers, one run.
 
-    python benchmarks/bench_ablation.py [--model FOLDER] [--examples 8] [--length 64] [--how uniform] [--threads 1] [--device cpu]
+    python benchmarks/bench_ablation.py [--model FOLDER] [--examples 8] [--length 64] [--how uniform] [--threads 1]
+    [--device cpu]
 
-Without a model a BERT of the demo model's shape (12 layers of 12 heads, width 384) with random weights is built. Sharing bounds the gain at 2 L / (L + 1), 1.85 for 12 layers.
+Without a model a BERT of the demo model's shape (12 layers of 12 heads, width 384) with random weights is built.
+Sharing bounds the gain at 2 L / (L + 1), 1.85 for 12 layers.
 """
 
 from __future__ import annotations

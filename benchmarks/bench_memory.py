@@ -40,6 +40,7 @@ if __name__ == "__main__":
     options = parser.parse_args()
     small, large = peak(options.examples), peak(10 * options.examples)
     print(
-        f"{options.examples} examples: {small:.0f} MiB; {10 * options.examples}: {large:.0f} MiB; growth {large / small - 1:+.1%} (under +10 % wanted)"
+        f"{options.examples} examples: {small:.0f} MiB; {10 * options.examples}: {large:.0f} MiB; growth "
+        f"{large / small - 1:+.1%} (under +10 % wanted)"
     )
     print(json.dumps({"what": "peak memory", "small": small, "large": large, "growth": large / small - 1}))

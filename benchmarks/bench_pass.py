@@ -1,4 +1,5 @@
-"""The full pass with `surface` and `offsets` against a bare eager forward pass that returns attentions: same batches, same run. At most 1.5 times is wanted.
+"""The full pass with `surface` and `offsets` against a bare eager forward pass that returns attentions: same batches,
+same run. At most 1.5 times is wanted.
 
 Processor time is compared, which a busy machine disturbs least; --wall compares wall-clock time.
 

@@ -1,9 +1,12 @@
 """All-head probing against one classifier per head in sequence, both with SentEval's settings, same numbers, one run.
 
-The reference is SentEval's `PyTorchClassifier` in our words: for each head and each penalty a `torch.nn.Linear`, `torch.optim.RMSprop` with weight decay, shuffled
-batches, a look at the validation part after each epoch, the best model kept, stop once more than `tenacity` looks brought nothing better.
+The reference is SentEval's `PyTorchClassifier` in our words: for each head and each penalty a `torch.nn.Linear`,
+`torch.optim.RMSprop` with weight decay, shuffled
+batches, a look at the validation part after each epoch, the best model kept, stop once more than `tenacity` looks
+brought nothing better.
 
-    python benchmarks/bench_probing.py [--examples 6000] [--heads 144] [--size 64] [--classes 2] [--threads 1] [--device cpu] [--sequential-heads N]
+    python benchmarks/bench_probing.py [--examples 6000] [--heads 144] [--size 64] [--classes 2] [--threads 1] [--device
+    cpu] [--sequential-heads N]
 """
 
 from __future__ import annotations
@@ -130,7 +133,8 @@ def main() -> None:
     ratio = sequential_seconds / batched_seconds
     difference = np.abs(together.test[chosen] - test)
     print(
-        f"{given.heads} heads x {len(PENALTIES)} penalties, {given.examples} examples x {given.size}, {given.classes} classes, {given.device}, {given.threads} thread(s)"
+        f"{given.heads} heads x {len(PENALTIES)} penalties, {given.examples} examples x {given.size}, "
+        f"{given.classes} classes, {given.device}, {given.threads} thread(s)"
     )
     print(
         f"one by one     {sequential_seconds:8.2f} s"
@@ -139,13 +143,15 @@ def main() -> None:
     print(f"all at once    {batched_seconds:8.2f} s")
     print(f"ratio          {ratio:8.1f} x   (wanted: {WANTED[given.device.split(':')[0]]:.0f} x)")
     print(
-        f"test accuracy: mean {together.test[chosen].mean():.4f} and {test.mean():.4f}, largest difference of a head {difference.max():.4f}"
+        f"test accuracy: mean {together.test[chosen].mean():.4f} and {test.mean():.4f}, largest difference of "
+        f"a head {difference.max():.4f}"
     )
     others = [fit_probes(vectors[chosen], labels, split, replace(settings, seed=seed)).test for seed in (1, 2)]
     spread = np.std([together.test[chosen], *others], axis=0, ddof=1)
     print(f"spread of a head's test accuracy over three seeds: mean {spread.mean():.4f}, largest {spread.max():.4f}")
     print(
-        f"validation accuracy: largest difference of a head {np.abs(together.validation[chosen] - validation).max():.4f}"
+        f"validation accuracy: largest difference of a head "
+        f"{np.abs(together.validation[chosen] - validation).max():.4f}"
     )
 
 

@@ -24,7 +24,8 @@ def best_time(work: Callable[[], Any], repeats: int = 3) -> float:
 
 
 def demo_rows(model: Any, count: int, length: int, seed: int = 0) -> list[Encoded]:
-    """Pairs of texts of exactly `length` tokens: whole words of the tokenizer's vocabulary in random order (what the words are does not matter for time)."""
+    """Pairs of texts of exactly `length` tokens: whole words of the tokenizer's vocabulary in random order (what the
+    words are does not matter for time)."""
     rng = np.random.default_rng(seed)
     words = [w for w in model.tokenizer.get_vocab() if w.isalpha() and len(w) > 2]
     words.sort()
@@ -45,7 +46,8 @@ def report_ratio(what: str, seconds: float, reference: str, reference_seconds: f
     ratio = seconds / reference_seconds
     faster = f"{1 / ratio:.1f} x faster" if ratio < 1 else f"{ratio:.2f} x the time"
     print(
-        f"{what}: {seconds:.4g} s; {reference}: {reference_seconds:.4g} s; {faster}{f' ({wanted} wanted)' if wanted else ''}"
+        f"{what}: {seconds:.4g} s; {reference}: {reference_seconds:.4g} s; "
+        f"{faster}{f' ({wanted} wanted)' if wanted else ''}"
     )
     print(
         json.dumps(

@@ -1,10 +1,15 @@
-"""Fine-tuning for the published tables on one GPU: reference scores, starts and poolings, several trainings side by side, models packed small.
+"""Fine-tuning for the published tables on one GPU: reference scores, starts and poolings, several trainings side by
+side, models packed small.
 
-    PYTHONPATH=src python benchmarks/gpu_finetune.py --shared FOLDER --out OUT [--jobs 6] [--only reference,starts,poolings,frozen,models]
-    PYTHONPATH=src python benchmarks/gpu_finetune.py --unpack OUT/MRPC.delta.safetensors.gz --base FOLDER/models/wiki-bert --to MODEL
+    PYTHONPATH=src python benchmarks/gpu_finetune.py --shared FOLDER --out OUT [--jobs 6] [--only
+    reference,starts,poolings,frozen,models]
+    PYTHONPATH=src python benchmarks/gpu_finetune.py --unpack OUT/MRPC.delta.safetensors.gz --base
+    FOLDER/models/wiki-bert --to MODEL
 
-FOLDER holds `models/wiki-bert` and `data/glue`. A small model leaves a GPU waiting for the processor, so several processes train at once; each training is one call of
-`headwise.experiments.finetuning.finetune`, so the numbers are those of the command line. Packed models are the difference to the base model, int8 rows with a scale, compressed.
+FOLDER holds `models/wiki-bert` and `data/glue`. A small model leaves a GPU waiting for the processor, so several
+processes train at once; each training is one call of
+`headwise.experiments.finetuning.finetune`, so the numbers are those of the command line. Packed models are the
+difference to the base model, int8 rows with a scale, compressed.
 """
 
 from __future__ import annotations
@@ -31,7 +36,8 @@ from safetensors.torch import load_file, save, save_file
 MODEL = "wiki-bert"
 REFERENCE = {"MRPC": "accuracy 82.6, F1 87.5", "RTE": "accuracy 65.7", "STS-B": "Pearson 88.6"}
 STEP = 4  # a difference is stored in steps of a quarter of its row's root mean square: 7 % of it is lost
-UNTOUCHED = 1e-3  # rows that moved less than this share of their size (tokens never seen, moved by decay alone) are stored as zero
+# rows that moved less than this share of their size (tokens never seen, moved by decay alone) are stored as zero
+UNTOUCHED = 1e-3
 
 
 def jobs(args: argparse.Namespace, chosen: dict[str, dict[str, Any]], ready: bool) -> Iterator[dict[str, Any]]:
@@ -226,7 +232,8 @@ def main() -> None:
             else ""
         )
         print(
-            f"[{time.perf_counter() - began:5.0f} s] {record['task']} {record['pooling']} {record['start']} {record['recipe']} seed {record['seed']}: {scores}"
+            f"[{time.perf_counter() - began:5.0f} s] {record['task']} {record['pooling']} {record['start']} "
+            f"{record['recipe']} seed {record['seed']}: {scores}"
             f" ({record['job_seconds']} s){packed}",
             flush=True,
         )

@@ -37,7 +37,8 @@ def imports(source: str) -> list[tuple[int, str, str]]:
 
 
 def room_of(module: str, name: str = "") -> str:
-    """`stats` for `headwise.stats.tests` and for `from headwise import stats`; nothing for the top level's own names."""
+    """`stats` for `headwise.stats.tests` and for `from headwise import stats`; nothing for the top level's own
+    names."""
     parts = [*module.split("."), name]
     return parts[1] if len(parts) > 1 and parts[1] in plan() else ""
 

@@ -44,7 +44,10 @@ def refuse_unsafe(target: Path, overwrite: bool, sources: Iterable[Path] = ()) -
     """
     place = target.expanduser().resolve()
     for source in (Path.cwd(), *sources):
-        if place == source.expanduser().resolve() or place in source.expanduser().resolve().parents:
+        needed = source.expanduser().resolve()
+        if place == needed:
+            raise OutputError(f"{target} is itself what is read or worked in; choose another place with --out.")
+        if place in needed.parents:
             raise OutputError(f"{target} holds {source}, which is still needed; choose another place with --out.")
     if not target.exists():
         return

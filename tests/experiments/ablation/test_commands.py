@@ -1,4 +1,5 @@
-"""The commands finetune, ablate, prune and compare from end to end on tiny models, their figures, and their one-sentence errors."""
+"""The commands finetune, ablate, prune and compare from end to end on tiny models, their figures, and their
+one-sentence errors."""
 
 from __future__ import annotations
 
@@ -73,7 +74,8 @@ def test_finetune_writes_one_results_file_and_ordinary_models(place: Path) -> No
 
 def test_ablate_writes_the_group_and_its_figures(place: Path) -> None:
     shown = run(
-        "ablate", place / MODEL, "--task", "RTE", "--dev", place / "dev.tsv", "--how", "zero", "--set", "both=L0H1,L1H2", "--device", "cpu",
+        "ablate", place / MODEL, "--task", "RTE", "--dev", place / "dev.tsv", "--how", "zero", "--set",
+        "both=L0H1,L1H2", "--device", "cpu",
         "--out", place / "ablation.nc", "--figures", place / "figures",
     )  # fmt: skip
     assert "A random head" in shown
@@ -115,8 +117,8 @@ def test_prune_takes_heads_from_an_ablation(place: Path) -> None:
         place / "for-pruning.nc",
     )
     shown = run(
-        "prune", place / MODEL, "--atlas", place / "for-pruning.nc", "--heads", "ablation.importance:bottom3", "--zero", "--task", "RTE", "--dev", place / "dev.tsv",
-        "--device", "cpu", "--out", place / "pruned",
+        "prune", place / MODEL, "--atlas", place / "for-pruning.nc", "--heads", "ablation.importance:bottom3", "--zero",
+        "--task", "RTE", "--dev", place / "dev.tsv", "--device", "cpu", "--out", place / "pruned",
     )  # fmt: skip
     assert "accuracy" in shown
     assert "seconds" in shown
@@ -128,8 +130,9 @@ def test_prune_takes_heads_from_an_ablation(place: Path) -> None:
 
 def test_compare_writes_groups_and_figures(place: Path) -> None:
     shown = run(
-        "compare", place / "bert", place / MODEL, "--names", "before,some/after", "--corpus", place / "dev.tsv", "--limit", 8, "--device", "cpu",
-        "--probing", place / "dev.tsv", "--probing-limit", 12, "--out", place / "change.nc", "--figures", place / "figures",
+        "compare", place / "bert", place / MODEL, "--names", "before,some/after", "--corpus", place / "dev.tsv",
+        "--limit", 8, "--device", "cpu", "--probing", place / "dev.tsv", "--probing-limit", 12, "--out",
+        place / "change.nc", "--figures", place / "figures",
     )  # fmt: skip
     assert "after" in shown
     found = Atlas.load(place / "change.nc")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -150,7 +151,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         prune(source, [], tmp_path / "out", CPU)
     with pytest.raises(OutputError, match="--overwrite"):
         prune(source, [(0, 0)], tmp_path / "plain", CPU)
-    with pytest.raises(OutputError, match="is the model itself"):  # before and after could not be told apart
+    with pytest.raises(OutputError, match="is itself what is read"):  # before and after could not be told apart
         prune(source, [(0, 0)], source, PruneOptions(device="cpu", mode="zero", overwrite=True))
     assert plain_logits(source).isfinite().all()
 
@@ -167,3 +168,20 @@ def test_half_of_stories15m_is_removed(stories: Path, tmp_path: Path) -> None:
     assert (
         again.forward(batch, logits=True).logits - expected
     ).abs().max() <= 1e-10  # without rounding nothing differs
+
+
+def test_overwrite_deletes_nothing_that_headwise_did_not_write(tmp_path: Path) -> None:
+    source = decoder(tmp_path / "model")
+    thesis = tmp_path / "thesis"
+    thesis.mkdir()
+    (thesis / "chapter.tex").write_text("years of work")
+    over = replace(CPU, overwrite=True)
+    for place, why in ((thesis, "did not write"), (tmp_path, "still needed")):  # the model lies below the second
+        with pytest.raises(OutputError, match=why):
+            prune(source, [(0, 0)], place, over)
+    prune(source, [(0, 0)], tmp_path / "out", replace(CPU, mode="zero"))
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    prune(source, [(0, 1)], tmp_path / "out", replace(CPU, mode="zero", overwrite=True))
+    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
+    assert (thesis / "chapter.tex").read_text() == "years of work"
+    assert (source / "config.json").exists()

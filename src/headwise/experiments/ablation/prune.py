@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headwise.core.checks import one_of
-from headwise.core.errors import ModelError, OutputError, ParameterError
+from headwise.core.errors import ModelError, ParameterError
+from headwise.core.folders import new_folder, refuse_unsafe
 from headwise.core.labels import head_name, parse_head
 from headwise.experiments.ablation.sets import Heads, checked_heads
 from headwise.experiments.finetuning.classifier import HEAD_CONFIG, HEAD_FILE, save_folder
@@ -102,12 +103,8 @@ def prune(
     """
     mode, device = options.mode, options.device
     target, source = Path(out), opening.model_path(folder)
-    if target.exists() and Path(source).exists() and target.samefile(source):
-        raise OutputError(
-            f"{target} is the model itself, which the new one is compared with; choose another place with --out."
-        )
-    if target.exists() and any(target.iterdir()) and not options.overwrite:
-        raise OutputError(f"{target} exists; give --overwrite to replace it, or choose another place with --out.")
+    read = [Path(source)] if Path(source).exists() else []
+    refuse_unsafe(target, options.overwrite, read)
     model = HeadModel.open(source, device=device, dtype=torch.float32)
     chosen = checked_heads(heads, model.layers, model.heads)
     if not chosen:
@@ -117,12 +114,10 @@ def prune(
     before = {"parameters": float(_count(model.module))}
     smaller = _removed(model, chosen) if mode == "remove" else _zeroed(model, chosen)
     model.close()
-    if target.exists():
-        shutil.rmtree(target)
-    try:
-        save_folder(smaller, model.tokenizer, target)
-        _copy_classifier(Path(source), target, chosen, model.heads, mode)
-        again = HeadModel.open(target, device=device, dtype=torch.float32)
+    with new_folder(target, overwrite=options.overwrite, sources=read) as beside:
+        save_folder(smaller, model.tokenizer, beside)
+        _copy_classifier(Path(source), beside, chosen, model.heads, mode)
+        again = HeadModel.open(beside, device=device, dtype=torch.float32)
         given = [_output(again, batch, None) for batch in samples]
         apart = [float((a - b).abs().max()) for a, b in zip(wanted, given, strict=True)]
         difference = max(value / max(1.0, float(a.abs().max())) for value, a in zip(apart, wanted, strict=True))
@@ -131,9 +126,6 @@ def prune(
                 f"{type(smaller).__name__} without these heads differs from itself with them disabled by "
                 f"{difference:.1e}; give --zero to zero them instead."
             )
-    except BaseException:
-        shutil.rmtree(target, ignore_errors=True)
-        raise
     after = {"parameters": float(_count(again.module))}
     before["seconds"], after["seconds"] = _seconds(
         HeadModel.open(source, device=device, dtype=torch.float32), again, samples

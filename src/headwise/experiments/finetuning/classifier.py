@@ -267,7 +267,7 @@ class PooledClassifier(TaskModel):
             for key, value in getattr(self, name).state_dict().items()
         }
         names = None if self.heads is None else [head_name(*place) for place in self.heads]
-        facts = {"layer": self.layer, "heads": names, "token": self.token}
+        facts: dict[str, Any] = {"layer": self.layer, "heads": names, "token": self.token}
         facts |= {"dropout": self.dropout.p, "outputs": self.outputs}
         try:
             save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, folder / HEAD_FILE)

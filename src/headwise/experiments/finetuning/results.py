@@ -82,8 +82,8 @@ def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """The summary as rows of text: task, pooling, start, recipe, `median (low – high)` of each metric in hundredths, and
-    the number of seeds."""
+    """The summary as rows of text: task, pooling, start, recipe, `median (low – high)` of each metric in hundredths,
+    and the number of seeds."""
 
     def shown(name: str, score: Mapping[str, float]) -> str:
         interval = f" ({100 * score['low']:.1f}–{100 * score['high']:.1f})" if score["n"] > 1 else ""

@@ -63,11 +63,11 @@ def test_what_is_read_is_never_written_over(tmp_path: Path, monkeypatch: pytest.
     model = tmp_path / "models" / "llama"
     model.mkdir(parents=True)
     for target in (model, tmp_path / "models"):
-        with pytest.raises(OutputError, match="still needed|what is read or worked in"):
+        with pytest.raises(OutputError, match=r"still needed|what is read or worked in"):
             refuse_unsafe(target, True, [model])
     monkeypatch.chdir(model)
     for target in (Path("."), Path(".."), tmp_path):
-        with pytest.raises(OutputError, match="still needed|what is read or worked in"):
+        with pytest.raises(OutputError, match=r"still needed|what is read or worked in"):
             refuse_unsafe(target, True)
 
 

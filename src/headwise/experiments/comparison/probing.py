@@ -50,13 +50,15 @@ def probing_change(
     for t, task in enumerate(found):
         said = []
         for m, model in enumerate(models):
+            part = kept.part(f"vectors-{t}-{m}")
 
-            def make(model: HeadModel = model, task: Task = task, name: str = names[m]) -> Made:
-                vectors = collect_vectors(model, task.examples, report=report, what=f"{task.name}: {name}")
+            def make(model: HeadModel = model, task: Task = task, name: str = names[m], part: Store = part) -> Made:
+                vectors = collect_vectors(model, task.examples, part, report=report, what=f"{task.name}: {name}")
                 fitted = fit_baseline(task, vectors, options)
                 return {"test": fitted["heads/test"], "predicted": fitted["heads/predicted"]}, {}
 
             fitted = kept.piece(f"task-{t}-model-{m}", make).arrays
+            part.remove()
             scores[m, t] = fitted["test"].reshape(size)
             said.append(fitted["predicted"])
         regression = task.regression

@@ -9,6 +9,7 @@ import numpy as np
 
 from headwise.core.errors import InputError, ParameterError
 from headwise.core.labels import head_name
+from headwise.core.store import Store
 from headwise.experiments.work import Report, silent
 from headwise.models import HeadModel
 from headwise.models.vectors import collect_vectors
@@ -41,13 +42,19 @@ class Ranking:
 
 
 def rank_heads(
-    model: HeadModel, task: Task, *, examples: int = EXAMPLES, seed: int = 0, report: Report = silent
+    model: HeadModel,
+    task: Task,
+    *,
+    examples: int = EXAMPLES,
+    seed: int = 0,
+    store: Store | None = None,
+    report: Report = silent,
 ) -> Ranking:
     """Rank all heads and layers of a model by a logistic (or ridge) regression on their vectors at the sentence's
     token.
 
     Only the training part is used: a sample of it, four fifths to fit and one fifth to rank (Jo & Myaeng 2020, §3.3
-    rank on validation too).
+    rank on validation too). With a `store`, vectors are kept there as they are made.
     """
     labels = ["" if task.regression else example.label for example in task.train]
     chosen = sample(labels, np.arange(len(task.train)), examples, seed)
@@ -58,7 +65,7 @@ def rank_heads(
             f"{task.name} has {len(chosen)} training examples, too few to rank heads by; name them with --heads."
         )
     picked = [task.train[i] for i in chosen]
-    vectors = collect_vectors(model, picked, report=report, what="vectors")
+    vectors = collect_vectors(model, picked, store, report=report, what="vectors")
     rank_rows, fit_rows = np.sort(order[:held_out]), np.sort(order[held_out:])
     split = Split(fit_rows, rank_rows, rank_rows)
     settings = ProbeSettings(penalties=PENALTIES, device=str(model.device))

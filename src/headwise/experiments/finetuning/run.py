@@ -201,10 +201,13 @@ class _Job:
         def make() -> tuple[dict[str, np.ndarray], dict[str, Any]]:
             limited = {"device": self.device, "dtype": torch.float32, "max_length": self.max_length}
             with HeadModel.open(self.source, **limited) as opened:  # type: ignore[arg-type]
-                return {}, rank_heads(opened, self.task, seed=seed, report=self.report).facts()
+                return {}, rank_heads(opened, self.task, seed=seed, store=vectors, report=self.report).facts()
 
         with Store(self.out / f".ranking-{self.task.name}", {**self.key, "seed": seed}, fresh=True) as store:
-            return Ranking(**store.piece("ranking", make).facts)
+            vectors = store.part("vectors")
+            ranking = Ranking(**store.piece("ranking", make).facts)
+            vectors.remove()
+            return ranking
 
     @cached_property
     def rows(self) -> dict[str, Rows]:

@@ -73,8 +73,8 @@ def probing_change(
         for m, other in enumerate(said[1:]):
             for h in range(size[0] * size[1]):
                 paired = paired_differences(metric, said[0][h], other[h][None], truth, draws=draws)
-                for key, part in keys.items():
-                    changes[key][(m, t, *divmod(h, size[1]))] = getattr(paired, part)[0]
+                for key, field in keys.items():
+                    changes[key][(m, t, *divmod(h, size[1]))] = getattr(paired, field)[0]
             changes["_p_adjusted"][m, t] = correct(changes["_p"][m, t], wanted.correction)
     paper = reference("jo2020")
     heads = ("task", "layer", "head")

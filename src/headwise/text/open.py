@@ -12,9 +12,10 @@ from headwise.text.corpus import Corpus, Notes
 from headwise.text.demo import demo_corpus
 from headwise.text.example import Example
 from headwise.text.readers import BY_ENDING, FORMATS, Format, checked_options, options_of
-from headwise.text.readers.files import Files, TextFile, endings, plain_name
+from headwise.text.readers.files import Files, TextFile, plain_name
 from headwise.text.readers.hub import open_hub
 from headwise.text.readers.limits import Limits, Walk, guarded, reading, shown
+from headwise.text.readers.packed import endings
 from headwise.text.readers.plain import read_txt
 from headwise.text.readers.senteval import is_senteval, read_senteval
 from headwise.text.readers.tsv import is_glue_header, read_tsv

@@ -42,7 +42,8 @@ def rare(i: Tokens, j: Tokens) -> np.ndarray:
     # Voita et al. 2019. WordPiece, BPE and unigram vocabularies stand in the order of frequency in the text they were
     # made from, so the largest id is the rarest.
     ordinary = np.where(j.special, -1, j.id)
-    return (ordinary >= ordinary.max()) & ~j.special
+    rarest: np.ndarray = (ordinary >= ordinary.max()) & ~j.special
+    return rarest
 
 
 sieve("same_word", "the same token at other places of the input")(

@@ -20,11 +20,10 @@ NAMES = {"gradient": ["importance", "heads"], "coreference": ["antecedents", "he
 def dataset(group: str, causal: bool) -> xr.Dataset:
     module, tokenizer = random_model(causal=causal)
     model = HeadModel.open(module, tokenizer=tokenizer)
-    parameters = {"tree_probe": {"epochs": 1}}
-    made = make_atlas(model, Corpus.from_examples(battery_examples(3)), [group], parameters=parameters, full=True)[
-        group
-    ]
-    return made.assign_attrs(model="tiny", corpus="made-up sentences")
+    parameters = {"tree_probe": {"epochs": 1}} if group == "tree_probe" else {}
+    corpus = Corpus.from_examples(battery_examples(3))
+    made = make_atlas(model, corpus, [group], parameters=parameters, full=True)
+    return made[group].assign_attrs(model="tiny", corpus="made-up sentences")
 
 
 def texts(figure: Figure) -> str:

@@ -37,6 +37,7 @@ for group in tree.children.values():
     for name, array in group.data_vars.items():
         assert name not in group.dims, f"{group.name}.{name} is named like a dim"
         for dim in array.dims:
+            assert dim in array.indexes, f"{group.name}.{dim} has no labels"
             labels = array[dim].values
             assert len(set(labels.tolist())) == len(labels), f"two labels of {group.name}.{dim} are the same"
             for place in {0, len(labels) - 1}:

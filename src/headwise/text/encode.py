@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 NO_WORD = -1
 NO_SEGMENT = -1
 OVERLONG = ("truncate", "skip")
+FAR = 100  # characters a token of a text that is read only to be cut; see `Encoder.encode`
 Made = TypeVar("Made")
 
 
@@ -135,28 +136,36 @@ class Encoder:
         return self._pieces[token]
 
     def encode(self, example: Example, index: int = 0) -> Encoded | None:
-        """The example as a row of tokens; None where it is too long and the policy is `skip`."""
-        row = self._tokenize(example, truncate=False)
-        truncated = len(row["input_ids"]) > self.max_length
-        if truncated:
-            if self.overlong == "skip":
-                return None
-            row = self._tokenize(example, truncate=True)
+        """The example as a row of tokens; None where it is too long and the policy is `skip`.
+
+        Of a text far longer than the model takes only a beginning is tokenized, twice what is kept at least: a book on
+        one line would take half a minute and a gigabyte, to be thrown away.
+        """
+        row = self._tokenize(example, FAR * self.max_length) or self._tokenize(example)
+        assert row is not None  # of a whole text
         ids = np.asarray(row["input_ids"], dtype=np.int64)
         if ids.size == 0:
             raise InputError(f"{example.where}: the text has no tokens; remove the empty row.")
-        sequence = row.sequence_ids(0)
-        segment = np.array([NO_SEGMENT if s is None else s for s in sequence], dtype=np.int64)
+        segment = np.array([NO_SEGMENT if s is None else s for s in row.sequence_ids(0)], dtype=np.int64)
+        truncated = len(ids) > self.max_length
+        if truncated and self.overlong == "skip":
+            return None
+        keep = _kept(segment, self.max_length) if truncated else np.arange(len(ids))
+        ids, segment = ids[keep], segment[keep]
         special = segment == NO_SEGMENT
-        word, aligned = self._align(example, row, segment, truncated)
-        types = np.asarray(row["token_type_ids"], dtype=np.int64) if "token_type_ids" in row else np.zeros_like(ids)
+        word, aligned = self._align(example, row, keep, segment, truncated)
+        types = np.zeros_like(ids)
+        if "token_type_ids" in row:
+            types = np.asarray(row["token_type_ids"], dtype=np.int64)[keep]
         cls = ids == self.cls_id if self.cls_id is not None else np.zeros(len(ids), dtype=bool)
         sep = ids == self.sep_id if self.sep_id is not None else np.zeros(len(ids), dtype=bool)
         pieces = tuple(self.piece_text(int(i)) for i in ids)
         punct = np.array([piece in (".", ",") for piece in pieces], dtype=bool) & ~cls & ~sep
         return Encoded(index, example, ids, types, word, segment, special, cls, sep, punct, truncated, aligned, pieces)
 
-    def _tokenize(self, example: Example, truncate: bool) -> BatchEncoding:
+    def _tokenize(self, example: Example, beginning: int = 0) -> BatchEncoding | None:
+        """The tokens of an example, or of the beginnings of its segments of so many characters; None where these give
+        too few tokens to stand for the whole."""
         apart = example.text is None and self.splits_words
         first: Any
         second: Any
@@ -168,7 +177,9 @@ class Encoder:
                 raise InputError(f"{example.where}: the example has no words.")
             if not apart:
                 first, second = " ".join(first), " ".join(second)
-        cut: dict[str, Any] = {"truncation": "longest_first" if second else True, "max_length": self.max_length}
+        whole = first, second
+        if beginning:
+            first, second = _beginning(first, beginning), _beginning(second, beginning)
         with reading(example.where, "the tokenizer cannot read it"):  # tokenizers raise bare exceptions of many kinds
             row: BatchEncoding = self.tokenizer(
                 first,
@@ -177,19 +188,29 @@ class Encoder:
                 return_offsets_mapping=not apart,
                 return_token_type_ids="token_type_ids" in self.tokenizer.model_input_names,
                 verbose=False,
-                **(cut if truncate else {}),
             )
-        return row
+        return row if self._stands_for(row, (first is not whole[0], second is not whole[1])) else None
+
+    def _stands_for(self, row: BatchEncoding, cut: tuple[bool, bool]) -> bool:
+        """Whether what is kept of a row whose segments were cut is what would be kept of the whole: enough tokens must
+        lie between the last that is kept and the cut, and the longer segment, which is shortened first, must be the
+        same."""
+        if not any(cut):
+            return True
+        count = [row.sequence_ids(0).count(part) for part in (0, 1)]
+        longer, other = count if cut[0] else reversed(count)
+        return not all(cut) and longer >= 2 * self.max_length and longer > other
 
     def _align(
-        self, example: Example, row: BatchEncoding, segment: np.ndarray, truncated: bool
+        self, example: Example, row: BatchEncoding, keep: np.ndarray, segment: np.ndarray, truncated: bool
     ) -> tuple[np.ndarray, bool]:
         word = np.full(len(segment), NO_WORD, dtype=np.int64)
         if example.words is None:
             return word, False
         first_count = len(example.words)
         if example.text is None and self.splits_words:
-            for token, local in enumerate(row.word_ids(0)):
+            local_words = row.word_ids(0)
+            for token, local in enumerate(local_words[place] for place in keep.tolist()):
                 if local is not None and segment[token] != NO_SEGMENT:
                     word[token] = local + first_count * int(segment[token])
             clean = True
@@ -197,11 +218,43 @@ class Encoder:
             spans = example.spans
             if example.text is None:
                 spans = _joined_spans(example.words) + _joined_spans(example.words_pair or ())
-            clean = _align_by_offsets(word, row["offset_mapping"], segment, spans or (), first_count)
+            offsets = [row["offset_mapping"][place] for place in keep.tolist()]
+            clean = _align_by_offsets(word, offsets, segment, spans or (), first_count)
         seen = np.unique(word[word != NO_WORD])
         total = len(example.all_words)
         complete = len(seen) == total if not truncated else _no_holes(seen, first_count, total)
         return word, bool(clean and complete)
+
+
+def _kept(segment: np.ndarray, longest: int) -> np.ndarray:
+    """The places of the tokens that a row cut to `longest` keeps: the special ones, and the first of each segment, of
+    which the longer is shortened first.
+
+    It is what tokenizers themselves keep. But they also make every other piece that a cut row could have, for a pair
+    all pairs of pieces, which takes gigabytes for two long texts.
+    """
+    first, second = (np.flatnonzero(segment == part) for part in (0, 1))
+    special = np.flatnonzero(segment == NO_SEGMENT)
+    room = max(longest - len(special), 0)
+    fewer = min(len(first), len(second))
+    few, many = (fewer, room - fewer) if 2 * fewer <= room else (room // 2, room - room // 2)
+    rooms = (many, few) if len(first) > len(second) else (few, many)
+    return np.sort(np.concatenate([special, first[: rooms[0]], second[: rooms[1]]]))
+
+
+def _beginning(part: Any, longest: int) -> Any:
+    """The first whole words of a text, or of a list of words, that have at most so many characters in all; the very
+    same where that is everything."""
+    if part is None or isinstance(part, str):
+        if part is None or len(part) <= longest:
+            return part
+        return part[:longest].rsplit(None, 1)[0]
+    length = 0
+    for place, word in enumerate(part):
+        length += len(word) + 1
+        if length > longest:
+            return part[: max(place, 1)]
+    return part
 
 
 def _joined_spans(words: Sequence[str]) -> tuple[tuple[int, int], ...]:

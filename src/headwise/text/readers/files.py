@@ -187,7 +187,7 @@ class Files:
                     continue
                 found = True
                 label = f"{self.label}!{shown(member.name, 1000)}"
-                yield TextFile(label, partial(_open_member, tar, member, self.walk, label, packed_already), self.walk)
+                yield TextFile(label, partial(_open_member, tar, member, self.walk, packed_already), self.walk)
         if not found:
             raise InputError(f"The archive '{self.path}' holds no file that ends in {', '.join(self.wanted)}.")
 
@@ -204,7 +204,7 @@ def on_disk(path: Path, walk: Walk | None = None) -> TextFile:
     """A file of the file system, decompressed as its ending says."""
     walk = walk if walk is not None else Walk()
     label = shown(path, 1000)
-    return TextFile(label, lambda: unpacked(path.name, _open_file(path), walk, label), walk)
+    return TextFile(label, lambda: unpacked(path.name, _open_file(path), walk), walk)
 
 
 def _open_file(path: Path) -> IO[bytes]:
@@ -216,9 +216,7 @@ def _open_file(path: Path) -> IO[bytes]:
     return handle
 
 
-def _open_member(
-    archive: tarfile.TarFile, member: tarfile.TarInfo, walk: Walk, label: str, packed_already: bool
-) -> IO[bytes]:
+def _open_member(archive: tarfile.TarFile, member: tarfile.TarInfo, walk: Walk, packed_already: bool) -> IO[bytes]:
     handle = archive.extractfile(member)
     assert handle is not None  # only plain files are asked for
-    return unpacked(member.name, handle, walk, label, packed_already)
+    return unpacked(member.name, handle, walk, packed_already)

@@ -14,7 +14,7 @@ from headwise.core.errors import HeadwiseError, InputError, ParameterError
 from headwise.text.corpus import Notes
 from headwise.text.example import Example
 
-FREE = 16 << 20  # bytes that may be unpacked from however little: a small file of one repeated row is no bomb
+FREE = 1 << 20  # bytes that may be unpacked from however little: a small file of one repeated row is no bomb
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Limits:
     ----------
     max_line : int, default 1 MiB
         Bytes of a line.
-    max_text : int, default 1 Mi
+    max_text : int, default 256 Ki
         Characters of the text, or of all words, of an example.
     max_words : int, default 100,000
         Words (rows) of a sentence or document, and comment lines above it.
@@ -39,11 +39,11 @@ class Limits:
     max_expanded : int, default 64 GiB
         Bytes that one walk through a corpus unpacks from compressed files.
     max_ratio : int, default 250
-        How many times its packed size a corpus may unpack to, once that is more than 16 MiB.
+        How many times its packed size a corpus may unpack to, once that is more than 1 MiB.
     """
 
     max_line: int = 1 << 20
-    max_text: int = 1 << 20
+    max_text: int = 1 << 18
     max_words: int = 100_000
     max_marks: int = 100_000
     max_depth: int = 200
@@ -126,14 +126,14 @@ class Walk:
         """The file and line read last."""
         return f"{self.label}:{self.line}" if self.line else self.label
 
-    def unpacked(self, taken: int, given: int, label: str) -> None:
+    def unpacked(self, taken: int, given: int) -> None:
         """Count bytes taken from packed files and bytes they gave; refuse too many."""
         self.packed += taken
         self.expanded += given
         if self.expanded > self.limits.max_expanded:
-            self.limits.refuse(label, "it unpacks to more than {} bytes", "max_expanded")
+            self.limits.refuse(self.where(), "it unpacks to more than {} bytes", "max_expanded")
         if self.expanded > max(FREE, self.limits.max_ratio * self.packed):
-            self.limits.refuse(label, "it unpacks to more than {} times its size", "max_ratio")
+            self.limits.refuse(self.where(), "it unpacks to more than {} times its size", "max_ratio")
 
 
 @contextmanager

@@ -35,7 +35,7 @@ def endings(name: str) -> tuple[str, str]:
     return last, ""
 
 
-def unpacked(name: str, handle: IO[bytes], walk: Walk, label: str, packed_already: bool = False) -> IO[bytes]:
+def unpacked(name: str, handle: IO[bytes], walk: Walk, packed_already: bool = False) -> IO[bytes]:
     """The content of a file, decompressed as its name says.
 
     Parameters
@@ -47,14 +47,14 @@ def unpacked(name: str, handle: IO[bytes], walk: Walk, label: str, packed_alread
     if not compression:
         return handle
     source = COMPRESSIONS[compression](handle)
-    return io.BufferedReader(_Counted(source, handle, walk, label, packed_already), CHUNK)
+    return io.BufferedReader(_Counted(source, handle, walk, packed_already), CHUNK)
 
 
 class _Counted(io.RawIOBase):
     """A decompressed stream that counts, and closes the file below it too."""
 
-    def __init__(self, source: Any, below: IO[bytes], walk: Walk, label: str, packed_already: bool) -> None:
-        self._source, self._below, self._walk, self._label = source, below, walk, label
+    def __init__(self, source: Any, below: IO[bytes], walk: Walk, packed_already: bool) -> None:
+        self._source, self._below, self._walk = source, below, walk
         self._counts_taken, self._taken = not packed_already, 0
 
     def readable(self) -> bool:
@@ -63,7 +63,7 @@ class _Counted(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         given = int(self._source.readinto(buffer))
         at = self._below.tell() if self._counts_taken else 0
-        self._walk.unpacked(at - self._taken, given, self._label)
+        self._walk.unpacked(at - self._taken, given)
         self._taken = at
         return given
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import gc
+import random
+import tracemalloc
 import weakref
 
 import numpy as np
@@ -240,3 +242,48 @@ def test_no_encoder_outlives_its_use() -> None:
     del encoder
     gc.collect()
     assert tokenizer() is None
+
+
+def test_cut_rows_are_what_tokenizers_themselves_keep():
+    rng = random.Random(0)
+    vocabulary = ["the", "dog", "chased", "a", ",", "and", ".", "don't", "stop", "weather", "\u200b", "xyzzy"]
+    for make in ALL:
+        tokenizer = make()
+        for longest in (8, 9, 17, 64):
+            encoder = Encoder(tokenizer, longest)
+            for _ in range(12):
+                one, two = (" ".join(rng.choices(vocabulary, k=rng.choice([1, 3, 9, 30, 900]))) for _ in range(2))
+                short = " ".join(two.split()[:30])  # tokenizers make all pairs of pieces: two long texts take gigabytes
+                for text, pair in ((one, None), (one, short), (short, one)):
+                    row = encoder.encode(Example(text=text, pair=pair))
+                    cut = "longest_first" if pair else True
+                    wanted = tokenizer(text, pair, truncation=cut, max_length=longest)
+                    assert row.ids.tolist() == wanted["input_ids"]
+
+
+def test_of_a_far_too_long_text_only_a_beginning_is_tokenized(monkeypatch):
+    encoder = Encoder(gpt2_like(), 16)
+    read = []
+    tokenize = type(encoder.tokenizer).__call__
+    monkeypatch.setattr(
+        type(encoder.tokenizer),
+        "__call__",
+        lambda self, text, *a, **k: read.append(len(text)) or tokenize(self, text, *a, **k),
+    )
+    row = encoder.encode(Example(text="the dog " * 50_000))
+    assert row.truncated
+    assert max(read) <= 1600
+    spaces = encoder.encode(Example(text=" " * 2000 + "the dog"))  # too few tokens in the beginning: all is read
+    assert max(read) == 2007
+    assert len(spaces) <= 16
+
+
+def test_two_long_texts_take_no_table_of_pairs_of_pieces():
+    encoder = Encoder(bert_like(), 16)
+    text = "the dog chased a cat " * 4000
+    tracemalloc.start()
+    row = encoder.encode(Example(text=text, pair=text))
+    assert tracemalloc.get_traced_memory()[1] < 200_000_000
+    tracemalloc.stop()
+    assert len(row) == 16
+    assert [int((row.segment == part).sum()) for part in (0, 1)] == [6, 7]

@@ -248,7 +248,8 @@ def _beginning(part: Any, longest: int) -> Any:
     if part is None or isinstance(part, str):
         if part is None or len(part) <= longest:
             return part
-        return part[:longest].rsplit(None, 1)[0]
+        words = part[:longest].rsplit(None, 1)
+        return words[0] if words else part
     length = 0
     for place, word in enumerate(part):
         length += len(word) + 1

@@ -43,11 +43,10 @@ def bracketed(marks: Iterable[tuple[str, str]], limits: Limits = DEFAULT) -> Ite
     count = 0
     for word, (text, where) in enumerate(marks):
         for body, opens, closes in _marks_in(text, where):
-            count += 1
-            limits.check_marks(count // 2, where)
+            count += opens
+            limits.check_marks(count, where)
             entity = entity_id(body)
             if opens and closes:
-                count += 1
                 yield Bracketed(word, word + 1, entity, body)
             elif opens:
                 standing[entity].append((word, body, where))

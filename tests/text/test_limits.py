@@ -6,11 +6,14 @@ import gzip
 import json
 import os
 import random
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
 from headwise.core.errors import InputError, ParameterError
 from headwise.text import Corpus, Example, Spec, open_corpus
+from headwise.text.readers import FORMATS
 from headwise.text.readers.entities import TreeHeads, bracketed, tree_head
 from headwise.text.readers.limits import Limits, Walk, guarded, shown, whole_number
 from headwise.text.readers.ptb import PhraseHeads, phrases
@@ -184,3 +187,12 @@ def test_brackets_of_all_kinds():
     for wrong in ("1", "()", "((", "(1)2", "a|b", "(|1)", ")"):
         with pytest.raises(InputError, match=r"x:2: .* is not a list of brackets"):
             found(wrong)
+
+
+def test_the_documents_name_every_limit_and_option():
+    written = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
+    for entry in fields(Limits):
+        assert f"| `{entry.name}` | {entry.default:,} |" in written
+    for format in FORMATS.values():
+        for option in format.options:
+            assert option in ("tokenizer", "max_tokens") or f"`{option}`" in written, (format.name, option)

@@ -72,7 +72,7 @@ def fuzz(name: str, start: int, count: int, answers: multiprocessing.Queue) -> N
             try:
                 read += attack(target, content, Path(folder), use) == "read"
             except Exception:
-                faults.append((seed, traceback.format_exc(limit=-3)))
+                faults.append((seed, traceback.format_exc(limit=-3)[-1500:]))
             longest = max(longest, (time.process_time() - began, seed))
     answers.put((read, faults, longest, used(), before))
 
@@ -220,7 +220,7 @@ def large(name: str, folder: str, spec: str | Spec, answers: multiprocessing.Que
     except HeadwiseError as error:
         said = str(error).replace(folder, "")
     except Exception:
-        fault = traceback.format_exc(limit=-3)
+        fault = traceback.format_exc(limit=-3)[-1500:]
     answers.put((said, fault, time.process_time() - began, used(), before))
 
 

@@ -58,5 +58,5 @@ def test_wrong_inputs_are_refused_in_a_sentence(name, tmp_path_factory, use):
 def test_every_payload_in_every_reader(name, tmp_path, use):
     target = TARGETS[name]
     for which in range(len(PAYLOADS)):
-        for where in (0.0, 0.4, 0.8):
-            attack(target, edited(target.seeds[0], [("field", where, 0.0, which)]), tmp_path, use)
+        for kind, where in (("field", 0.1), ("field", 0.6), ("number", 0.3), ("number", 0.8)):
+            attack(target, edited(target.seeds[0], [(kind, where, 0.0, which)]), tmp_path, use)

@@ -177,7 +177,7 @@ def shown(value: object, longest: int = 80) -> str:
     """A value from a file as a message shows it: cut, and without characters that a terminal would obey.
 
     >>> shown("a\\x1b[31m" + "b" * 100, 12)
-    'a\\\\x1b[31mbbbb…'
+    'a\\\\x1b[31mbbbbbb…'
     """
     text = str(value)
     cut = text[:longest] + "…" if len(text) > longest else text

@@ -17,6 +17,7 @@ from headwise.core.errors import ModelError, OutputError, ParameterError
 from headwise.experiments.comparison import ComparisonOptions, compare
 from headwise.experiments.comparison.result import paired_means, third_of
 from headwise.models import HeadModel
+from headwise.models.vectors import batch_vectors
 from headwise.plots import figures_for
 from headwise.run import make_atlas
 from headwise.testing.models import random_model
@@ -197,8 +198,18 @@ def test_a_killed_comparison_goes_on_to_the_same_bytes(
         compare(models, Corpus.from_examples(EXAMPLES), wanted, folder=tmp_path / "run", report=kill)
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.piece")}
     assert stamps
+    read: list[object] = []
+
+    def counting(model: HeadModel, *about: object) -> object:
+        read.append(model.identity())
+        return batch_vectors(model, *about)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("headwise.models.vectors.batch_vectors", counting)
     resumed = compare(models, Corpus.from_examples(EXAMPLES), wanted, folder=tmp_path / "run")
-    assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())  # what was done is not done again
+    # What was done is not done again; the vectors of a task go once its probes are stored, so those are counted.
+    assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items() if path.exists())
+    assert (models[0].identity() in read) == (when[0] == "examples")
+    assert models[1].identity() in read
     whole = compare(models, Corpus.from_examples(EXAMPLES), wanted)
     first, second = resumed.save(tmp_path / "resumed.nc"), whole.save(tmp_path / "whole.nc")
     assert first.read_bytes() == second.read_bytes()

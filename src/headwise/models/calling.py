@@ -4,7 +4,7 @@ or a number of threads for a while."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,7 +31,9 @@ def call_part(
     if encoder is not None and stack == "encoder" and not logits:
         part = encoder
     elif not logits:
-        part = getattr(module, "base_model", module)
+        part = body_of(module)
+        if part is module and encoder is not None and module.get_output_embeddings() is not None:
+            return _decoded(module, encoder, inputs, decoder_tokens)
     accepted = frozenset(inspect.signature(part.forward).parameters)
     if encoder is not None and part is not encoder:
         inputs["decoder_input_ids"] = ids[:, :decoder_tokens]
@@ -44,6 +46,31 @@ def call_part(
     if "use_cache" in accepted:
         inputs["use_cache"] = False
     return part(**{key: value for key, value in inputs.items() if key in accepted or "kwargs" in accepted})
+
+
+def body_of(module: PreTrainedModel) -> nn.Module:
+    """The model without its head, where that is a module of its own; the model itself otherwise.
+
+    Most classes name it; Llama 4's names something else.
+    """
+    named = getattr(module, "base_model", module)
+    if named is not module or module.get_output_embeddings() is None:
+        return named
+    inner = getattr(module, "model", None)
+    return inner if isinstance(inner, PreTrainedModel) else module
+
+
+def _decoded(module: PreTrainedModel, encoder: nn.Module, inputs: Mapping[str, Any], tokens: int | None) -> Any:
+    """The output of the decoder after its encoder, without the head (T5 has no module that holds both alone)."""
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    entering = encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+    return module.get_decoder()(
+        input_ids=ids[:, :tokens],
+        attention_mask=mask[:, :tokens],
+        encoder_hidden_states=entering,
+        encoder_attention_mask=mask,
+        use_cache=False,
+    )
 
 
 @contextmanager

@@ -75,6 +75,7 @@ class HeadModel:
         self.config = module.config
         self.device: torch.device = next(module.parameters()).device
         self.dtype: torch.dtype = next(p.dtype for p in module.parameters() if p.is_floating_point())
+        opening.check_text(module, name)
         opening.check_weights(module, name)
         if tokenizer is not None:
             opening.check_tokenizer(module, tokenizer, name)
@@ -144,6 +145,7 @@ class HeadModel:
             where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
             module = opening.load_model(model, task, where, dtype, notes)
             name = Path(model).expanduser().resolve().name if Path(model).expanduser().is_dir() else str(model)
+            opening.check_text(module, name)  # before its tokenizer is missed
             name = DEMO_NAME if demo else name  # its folder in the cache is named by a hash
             tokenizer = model if tokenizer is None else tokenizer
         if isinstance(tokenizer, str | Path):

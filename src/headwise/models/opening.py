@@ -233,6 +233,16 @@ def check_weights(model: nn.Module, name: str) -> None:
             raise ModelError(f"The weights of '{name}' hold NaN or infinity, first in '{key}'; get an intact copy.")
 
 
+def check_text(model: PreTrainedModel, name: str) -> None:
+    """Refuse a model that reads no text."""
+    wanted = getattr(model, "main_input_name", "input_ids")
+    if wanted != "input_ids":
+        read = {"pixel_values": "images"}.get(wanted, wanted.replace("input_", "").replace("_", " "))
+        raise ModelError(
+            f"'{name}' ({type(model).__name__}) reads {read}, no text, so it is not served; give a model of text."
+        )
+
+
 def check_tokenizer(model: PreTrainedModel, tokenizer: Any, name: str) -> None:
     """Refuse a tokenizer that makes ids the model has no embedding for."""
     embeddings = model.get_input_embeddings()

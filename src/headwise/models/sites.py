@@ -131,9 +131,11 @@ def find_sites(
         SESSION.reset(token)
     name = type(model).__name__
     if not probe.seen:
+        if not any("attention" in type(part).__name__.lower() for part in model.modules()):
+            raise ModelError(f"{name} has no attention, so it has no heads to look at; give a transformer.")
         raise ModelError(
-            f"{name} is not served: it computes its attention in its own way (or has none), outside the attention "
-            "interface of transformers."
+            f"{name} is not served: it computes its attention in its own way, outside the attention interface of "
+            "transformers."
         )
     inside = {id(m) for m in encoder.modules()} if encoder is not None else set()
     kinds: dict[str, list[_Seen]] = {}

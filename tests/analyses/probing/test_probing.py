@@ -16,13 +16,14 @@ from sklearn.metrics import f1_score, matthews_corrcoef
 from statsmodels.stats.multitest import multipletests
 
 from headwise.analyses.contract import Shape, make_analysis
-from headwise.analyses.probing.analysis import Probing, probe, with_random_weights
+from headwise.analyses.probing.analysis import Probing, probe
 from headwise.analyses.probing.fit import ProbingOptions, control_labels, features_of, fit_task
 from headwise.analyses.probing.result import probing_dataset, second_metric
 from headwise.core.errors import InputError, ParameterError
 from headwise.core.store import Store
 from headwise.models import HeadModel
 from headwise.models import vectors as vectors_module
+from headwise.models.twins import with_random_weights
 from headwise.models.vectors import collect_vectors, pool_tokens, token_rule
 from headwise.probes import ProbeSettings, fit_probes
 from headwise.testing import eager_hidden, planted_model

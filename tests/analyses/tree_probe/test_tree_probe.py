@@ -14,8 +14,9 @@ from headwise import Corpus, HeadModel, make_atlas
 from headwise.analyses.contract import make_analysis
 from headwise.analyses.tree_probe import analysis as module_under_test
 from headwise.analyses.tree_probe import collect
-from headwise.analyses.tree_probe.analysis import PROBES, random_but_embeddings
+from headwise.analyses.tree_probe.analysis import PROBES
 from headwise.core.errors import InputError, MissingAnnotationError, ParameterError
+from headwise.models.twins import random_but_embeddings
 from headwise.probes.tree import WordMaps
 from headwise.run import RunOptions, run_analyses
 from headwise.testing import eager_maps, planted_annotations, random_model

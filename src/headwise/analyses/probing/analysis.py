@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 import xarray as xr
 
 from headwise.analyses.contract import Bench, Experiment, Paper, Shape, at_least, layer_head_coords, one_of
 from headwise.analyses.probing.fit import PAIRS, ProbingOptions, fit_baseline, fit_task
 from headwise.analyses.probing.result import Fitted, probing_dataset
-from headwise.core.errors import ModelError, ParameterError
+from headwise.core.errors import ParameterError
 from headwise.core.store import Store
 from headwise.models import HeadModel
+from headwise.models.twins import with_random_weights
 from headwise.models.vectors import DTYPES, TOKENS, Vectors, collect_vectors, token_rule
 from headwise.probes import ProbeSettings
 from headwise.probes.settings import SOLVERS
@@ -127,22 +126,6 @@ def _half(example: Example, second: bool) -> Example:
     """One sentence of a pair, without annotations."""
     text, words = (example.pair, example.words_pair) if second else (example.text, example.words)
     return Example(text=text, words=None if text is not None else words, label=example.label, origin=example.origin)
-
-
-def with_random_weights(model: HeadModel, seed: int = 0) -> HeadModel:
-    """The same architecture and tokenizer with weights as its class initialises them, by seed."""
-    config = copy.deepcopy(model.config)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        try:
-            module: torch.nn.Module = type(model.module)(config)
-        except (TypeError, ValueError) as error:
-            raise ModelError(
-                f"{type(model.module).__name__} cannot be made anew from its config ({error}); "
-                "run without the random-weights baseline."
-            ) from error
-    module = module.to(device=model.device, dtype=model.dtype).eval()
-    return HeadModel.open(module, tokenizer=model.tokenizer, stack=model.stack)
 
 
 def _attributes(options: ProbingOptions, top: int) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,14 +12,13 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 import xarray as xr
-from torch import nn
 
 from headwise.analyses.contract import Bench, Experiment, Paper, at_least, layer_head_coords
-from headwise.analyses.probing.analysis import with_random_weights
 from headwise.analyses.tree_probe.collect import Sentences, collect_maps, make_trees
 from headwise.core.errors import InputError, MissingAnnotationError, ParameterError
 from headwise.core.store import Piece
 from headwise.models import HeadModel
+from headwise.models.twins import random_but_embeddings
 from headwise.probes.tree import (
     AttentionProbe,
     AttentionWordsProbe,
@@ -246,20 +244,6 @@ def make_probe(name: str, heads: int, size: int, seed: int) -> TreeProbe:
     if name == "distance_words":
         return DistanceWordsProbe(size, HIDDEN, torch.Generator().manual_seed(seed))
     return AttentionWordsProbe(heads, size)
-
-
-def random_but_embeddings(model: HeadModel, seed: int) -> HeadModel:
-    """The same architecture with its trained embeddings and random weights elsewhere.
-
-    Trained stay every embedding table, and all else under a module named so.
-    """
-    made = with_random_weights(model, seed)
-    trained = dict(model.module.named_modules())
-    with torch.no_grad():
-        for path, module in made.module.named_modules():
-            if isinstance(module, nn.Embedding) or "embed" in path.rpartition(".")[2].lower():
-                module.load_state_dict(copy.deepcopy(trained[path].state_dict()))
-    return made
 
 
 def probe_dataset(fitted: dict[str, _Fitted], layers: int, heads: int) -> xr.Dataset:

@@ -10,8 +10,9 @@ import pandas as pd
 import xarray as xr
 
 from headwise.atlas.card import HeadCard
+from headwise.atlas.check import MAX_BYTES
 from headwise.atlas.describe import describe_heads
-from headwise.atlas.file import dataset_digest, read_tree, to_tree, write_tree
+from headwise.atlas.file import atlas_digest, read_tree, to_tree, write_tree
 from headwise.atlas.representation import html_card
 from headwise.atlas.tables import extremes, long_table, measures
 from headwise.core.errors import OutputError, ParameterError, unknown
@@ -59,8 +60,8 @@ class Atlas(Mapping[str, xr.Dataset]):
 
     @property
     def digest(self) -> str:
-        """A digest over all variables, which the file carries too."""
-        return dataset_digest(self._datasets)
+        """A digest over everything: variables, attributes, provenance. The file carries it too."""
+        return atlas_digest(self._datasets, self.provenance)
 
     @property
     def layers(self) -> int:
@@ -97,15 +98,21 @@ class Atlas(Mapping[str, xr.Dataset]):
         return path
 
     @classmethod
-    def load(cls, path: str | Path) -> Atlas:
-        """Read an atlas; a file that is none, is damaged, or is of a later format is refused with the reason.
+    def load(cls, path: str | Path, *, max_bytes: int | None = MAX_BYTES) -> Atlas:
+        """Read an atlas; a file that is none, is damaged, or is of a later format is refused with the reason, before
+        any of its arrays is read.
+
+        The digest of a file of format 3 covers all of it, so that edited provenance is refused too; that of the formats
+        1 and 2 covers the variables alone.
 
         Parameters
         ----------
         path : str or Path
-            The file, or the folder with its `atlas.nc`. Files of format 1 are read too, with the names of today.
+            The file, or the folder with its `atlas.nc`. Files of formats 1 and 2 are read too, with the names of today.
+        max_bytes : int or None, default 4 GiB
+            The most its arrays may take in memory; None for no limit.
         """
-        return cls(*read_tree(Path(path)))
+        return cls(*read_tree(Path(path), max_bytes))
 
     # --- looking at it ----------------------------------------------------------------------------------------------
 

@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from headwise.core.errors import AtlasError, OutputError
+from headwise.atlas.check import FORMAT, MAX_BYTES, check_file
+from headwise.core.errors import AtlasError, HeadwiseError, OutputError
+from headwise.core.store import digest_of
 
-FORMAT = 2
+FIRST_WHOLE = 3  # the first format whose digest covers everything
 
 
 def dataset_digest(datasets: Mapping[str, xr.Dataset]) -> str:
-    """A digest over all variables: names, dims, types, bytes. Attributes are left out."""
+    """A digest over all variables: names, dims, types, bytes. It is what formats 1 and 2 carry; see `atlas_digest`."""
     digest = hashlib.sha256()
     for group in sorted(datasets):
         dataset = datasets[group]
@@ -34,10 +36,39 @@ def dataset_digest(datasets: Mapping[str, xr.Dataset]) -> str:
     return digest.hexdigest()
 
 
+def atlas_digest(datasets: Mapping[str, xr.Dataset], provenance: Mapping[str, Any]) -> str:
+    """A digest over everything in an atlas: all variables, the attributes of groups and variables, which variables are
+    labels, and the provenance. It is what the file carries since format 3."""
+    about: dict[str, Any] = {
+        group: {
+            "attrs": _told(dataset.attrs),
+            "labels": sorted(map(str, dataset.coords)),
+            "variables": {str(name): _told(array.attrs) for name, array in dataset.variables.items()},
+        }
+        for group, dataset in datasets.items()
+    }
+    everything = {"groups": about, "provenance": provenance, "variables": dataset_digest(datasets)}
+    # Names of numbers become text in the file: read back before they are sorted, they sort as they will.
+    return digest_of(json.loads(json.dumps(everything, default=str)))
+
+
+def _told(attrs: Mapping[Any, Any]) -> dict[str, Any]:
+    """Attributes as they come back from a file: numbers of numpy as numbers, a list of one as that one."""
+    found: dict[str, Any] = {}
+    for name, value in attrs.items():
+        plain = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+        if isinstance(plain, list | tuple):
+            plain = [one.tolist() if isinstance(one, np.generic) else one for one in plain]
+            plain = plain[0] if len(plain) == 1 else plain
+        found[str(name)] = plain
+    return found
+
+
 def to_tree(datasets: Mapping[str, xr.Dataset], provenance: Mapping[str, Any]) -> xr.DataTree:
     """The datasets as they lie in the file, with format, provenance and digest as attributes of the root."""
     attrs = {"headwise_format": FORMAT, "provenance": json.dumps(provenance, sort_keys=True)}
-    return xr.DataTree.from_dict({"/": xr.Dataset(attrs=attrs | {"digest": dataset_digest(datasets)}), **datasets})
+    attrs |= {"digest": atlas_digest(datasets, provenance)}
+    return xr.DataTree.from_dict({"/": xr.Dataset(attrs=attrs), **datasets})
 
 
 def write_tree(tree: xr.DataTree, path: Path) -> None:
@@ -54,33 +85,31 @@ def write_tree(tree: xr.DataTree, path: Path) -> None:
         raise OutputError(f"{path} cannot be written ({reason}); free some space or choose another place.") from error
 
 
-def read_tree(path: Path) -> tuple[dict[str, xr.Dataset], dict[str, Any]]:
+def read_tree(path: Path, max_bytes: int | None = MAX_BYTES) -> tuple[dict[str, xr.Dataset], dict[str, Any]]:
     """The datasets of a file and their provenance, in the form of this version."""
     if path.is_dir():
         path = path / "atlas.nc"
     if not path.exists():
         raise AtlasError(f"There is no file {path}; run `headwise atlas` to make one.")
     try:
-        with xr.open_datatree(path, engine="h5netcdf") as tree:
-            attrs = dict(tree.attrs)
-            datasets = {name: node.to_dataset().load() for name, node in tree.children.items()}
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        reason = f"{type(error).__name__}: {error}"
+        header = check_file(path, max_bytes)
+        # Nothing here is a time, whatever its `units` say.
+        with xr.open_datatree(path, engine="h5netcdf", decode_times=False, decode_timedelta=False) as tree:
+            datasets = {str(name): node.to_dataset(inherit=False).load() for name, node in tree.children.items()}
+        whole = header.format >= FIRST_WHOLE
+        digest = atlas_digest(datasets, header.provenance) if whole else dataset_digest(datasets)
+        if header.format == 1:
+            datasets = {name: _from_format_1(dataset) for name, dataset in datasets.items()}
+    except HeadwiseError:
+        raise
+    except Exception as error:  # the readers of NetCDF raise whatever a damaged file makes them trip over
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise AtlasError(f"{path} is not a NetCDF file that can be read ({reason}).") from error
-    if "headwise_format" not in attrs:
-        raise AtlasError(f"{path} is a NetCDF file, but not a headwise atlas.")
-    given = int(attrs["headwise_format"])
-    if given > FORMAT:
-        raise AtlasError(
-            f"{path} has atlas format {given}; this headwise reads up to {FORMAT}: pip install --upgrade headwise."
-        )
-    if dataset_digest(datasets) != attrs["digest"]:
+    if digest != header.digest:
         raise AtlasError(
             f"{path} has been changed or damaged since it was written: its digest does not fit its contents."
         )
-    if given == 1:
-        datasets = {name: _from_format_1(dataset) for name, dataset in datasets.items()}
-    return datasets, json.loads(attrs["provenance"])
+    return datasets, header.provenance
 
 
 def _from_format_1(dataset: xr.Dataset) -> xr.Dataset:

@@ -1,0 +1,103 @@
+"""Load damaged atlases; print what was said, and what the worst took.
+
+    python benchmarks/fuzz_atlas.py [--inputs 5000] [--start 0]
+
+A small atlas after one to four random edits of its bytes. `Atlas.load` must give the atlas as it was or an AtlasError
+(`faults` 0), take at most 5 seconds of processor time, and 1 GB. Batches run in a process of their own, so that a crash
+inside HDF5 is counted (`crashes`) and named by the seed of its input: `--start SEED --inputs 1` makes one again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import random
+import resource
+import sys
+import tempfile
+import time
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from fuzz.atlas_inputs import attack, edited, random_edits, seed_bytes
+
+SECONDS, BYTES = 5.0, 1 << 30
+
+
+def batch(content: bytes, start: int, end: int, told: Connection) -> None:
+    """Load the inputs of these numbers, and tell of each: number, what came of it, seconds, memory."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "atlas.nc"
+        for seed in range(start, end):
+            told.send(seed)
+            path.write_bytes(edited(content, random_edits(random.Random(seed))))
+            began = time.process_time()
+            try:
+                said = attack(path)
+            except Exception:
+                said = f"FAULT {traceback.format_exc(limit=-4)[-1500:]}"
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            told.send((said.replace(str(path), "FILE"), time.process_time() - began, memory))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--inputs", type=int, default=5000)
+    parser.add_argument("--start", type=int, default=0)
+    parser.add_argument("--wait", type=float, default=120.0, help="Seconds after which a load has no end.")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        content = seed_bytes(Path(folder))
+    context = multiprocessing.get_context("fork")
+    counts = dict.fromkeys(("as it was", "changed", "malformed", "not readable", "faults", "crashes", "endless"), 0)
+    slow = large = 0
+    longest, most = 0.0, 0
+    seed, end = options.start, options.start + options.inputs
+    while seed < end:
+        here, there = context.Pipe(duplex=False)
+        process = context.Process(target=batch, args=(content, seed, end, there))
+        process.start()
+        there.close()
+        while seed < end:
+            try:
+                here.recv()
+                if not here.poll(options.wait):
+                    counts["endless"] += 1
+                    print(f"  seed {seed}: no end", flush=True)
+                    seed += 1
+                    break
+                said, seconds, memory = here.recv()
+            except EOFError:
+                process.join()
+                counts["crashes"] += 1
+                print(f"  seed {seed}: process ended with {process.exitcode}", flush=True)
+                seed += 1
+                break
+            if said.startswith("FAULT"):
+                print(f"  seed {seed}: {said}", flush=True)
+            kind = (
+                "as it was" if said == "read" else "faults" if said.startswith("FAULT")
+                else "changed" if "changed or damaged since" in said else "malformed" if "damaged or no" in said
+                else "not readable"
+            )  # fmt: skip
+            counts[kind] += 1
+            slow += seconds > SECONDS
+            large += memory > BYTES
+            longest, most = max(longest, seconds), max(most, memory)
+            seed += 1
+            if seed % 500 == 0:
+                print(f"  {seed:,} done: {counts}", flush=True)
+        process.kill()
+        process.join()
+    print(f"{options.inputs:,} damaged atlases")
+    for name, count in counts.items():
+        print(f"{name:14} {count:6,}")
+    print(f"over {SECONDS:.0f} s: {slow} (longest {longest:.2f}); over 1 GB: {large} (most {most / 1e6:.0f} MB)")
+    sys.exit(bool(counts["faults"] or counts["crashes"] or counts["endless"] or slow or large))
+
+
+if __name__ == "__main__":
+    main()

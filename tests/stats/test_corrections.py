@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
+from statsmodels.stats.multitest import multipletests
 
 from headwise.core.errors import ParameterError
 from headwise.stats.corrections import benjamini_hochberg, correct, holm
@@ -28,6 +29,12 @@ def test_holm_is_its_definition(p: list[float]) -> None:
 @given(p_values)
 def test_benjamini_hochberg_is_scipys(p: list[float]) -> None:
     np.testing.assert_allclose(benjamini_hochberg(np.array(p)), scipy_stats.false_discovery_control(p), rtol=1e-12)
+
+
+def test_holm_is_that_of_statsmodels() -> None:
+    p = np.random.default_rng(4).beta(0.4, 1, 300)
+    p[:20] = p[20:40]  # ties
+    np.testing.assert_allclose(holm(p), multipletests(p, method="holm")[1], rtol=1e-12)
 
 
 def test_holm_by_hand() -> None:

@@ -6,11 +6,22 @@ import os
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # what several folders of tests share lies beside this file
 torch.set_num_threads(1)  # two test processes share two cores
+# A busy machine is no fault; the fuzz targets, whose point is that nothing takes long, set a limit of their own.
+hypothesis.settings.register_profile("headwise", deadline=None)
+hypothesis.settings.load_profile("headwise")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests first: a file goes to one process, and the longest must not be the last to start."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="session")

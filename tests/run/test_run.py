@@ -6,7 +6,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import FrozenInstanceError, dataclass
+from dataclasses import FrozenInstanceError, dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -92,6 +92,28 @@ def test_a_stopped_run_goes_on_and_ends_in_the_same_bytes(
     whole.save(tmp_path / "a.nc")
     resumed.save(tmp_path / "b.nc")
     assert (tmp_path / "a.nc").read_bytes() == (tmp_path / "b.nc").read_bytes()
+
+
+def test_what_the_corpus_lacks_is_looked_for_in_its_parts(model: HeadModel, tmp_path: Path) -> None:
+    """Each analysis sees the corpus, or the first part that has what it needs, and says which."""
+    tree = Example(words=("a", "cat", "sleeps"), heads=(1, 2, -1), relations=("det", "nsubj", "root"), upos=("X",) * 3)
+    treebank = Corpus.from_examples([tree] * 3, name="trees")
+    labels = Corpus.from_examples([replace(tree, label="x")] * 5, name="labels")
+    both = Corpus("whole", Corpus.from_texts(TEXTS).walk, parts=[treebank, labels])
+    asked = [make_analysis("dependency"), make_analysis("surface")]
+    atlas = run_analyses(model, both, asked, tmp_path / "both", options())
+    assert {name: dataset.attrs["corpus"] for name, dataset in atlas.items()} == {
+        "dependency": "trees",
+        "surface": "whole",
+    }
+    assert atlas.provenance["corpus"]["parts"]["trees"]["analyses"] == ["dependency"]
+    assert atlas.provenance["corpus"]["parts"]["trees"]["examples"] == 3
+    assert "labels" not in atlas.provenance["corpus"]["parts"]  # nothing asked for it
+    for name, corpus in (("dependency", treebank), ("surface", Corpus.from_texts(TEXTS))):
+        alone = run_analyses(model, corpus, [make_analysis(name)], tmp_path / name, options())
+        xr.testing.assert_equal(alone[name], atlas[name])
+    with pytest.raises(MissingAnnotationError, match="no coreference"):
+        run_analyses(model, both, [make_analysis("coreference")], tmp_path / "none", options())
 
 
 def test_another_run_in_the_same_folder_is_refused(model: HeadModel, corpus: Corpus, tmp_path: Path) -> None:

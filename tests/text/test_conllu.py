@@ -37,6 +37,14 @@ def written(tmp_path, text, name="t.conllu"):
     return path
 
 
+def test_sentences_know_their_document(tmp_path):
+    path = written(tmp_path, TREE)
+    assert [e.document for e in open_corpus(path)] == ["first", "first", "second"]
+    assert [e.document for e in open_corpus(path, documents=True)] == ["first", "second"]
+    undivided = TREE.replace("# newdoc id = first\n", "").replace("# newdoc id = second", "# newdoc")
+    assert [e.document for e in open_corpus(written(tmp_path, undivided))] == [None, None, None]
+
+
 def test_sentences(tmp_path):
     first, second, third = open_corpus(written(tmp_path, TREE))
     assert first.words == ("I", "do", "n't", "like", "it")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from itertools import count
 
 import pytest
 
@@ -69,3 +71,38 @@ def test_a_stream_is_not_run_ahead():
 
     assert len(Corpus("long", stream).peek(3)) == 3
     assert len(drawn) == 3
+
+
+def test_a_draw_takes_as_many_documents_as_there_are() -> None:
+    rows = [(name, number) for name, size in (("a", 50), ("b", 3), ("c", 1)) for number in range(size)]
+    corpus = Corpus.from_examples([Example(text=f"{name} {n}", document=name) for name, n in rows])
+    assert [e.document for e in corpus.sample(3)] == ["a", "b", "c"]
+    five = [e.document for e in corpus.sample(5)]
+    assert five == ["a", "a", "b", "b", "c"]
+    assert list(corpus.sample(1000)) == list(corpus)
+    assert corpus.sample(None) is corpus
+    draws = {tuple(e.text for e in corpus.sample(3, seed)) for seed in range(20)}
+    assert len(draws) > 10
+    assert list(corpus.sample(3, 7)) == list(corpus.sample(3, 7))
+
+
+def test_without_documents_every_example_is_as_likely() -> None:
+    corpus = Corpus.from_texts([str(number) for number in range(10)])
+    counts = Counter(e.text for seed in range(600) for e in corpus.sample(2, seed))
+    assert sum(counts.values()) == 1200
+    # Each is drawn 120 times on average, with a deviation of less than ten.
+    assert all(80 < counts[str(number)] < 160 for number in range(10))
+
+
+def test_a_draw_reads_only_the_beginning_of_a_long_corpus_and_says_so() -> None:
+    walked = []
+
+    def endless(notes: Counter) -> Iterator[Example]:
+        for number in count():
+            walked.append(number)
+            yield Example(text=str(number))
+
+    corpus = Corpus("endless", endless).sample(2, pool=30)
+    assert all(int(e.text) < 40 for e in corpus)
+    assert max(walked) == 40  # twenty times two, and one more to see that there is more
+    assert corpus.notes == {"examples drawn from the first 40 of the corpus": 2}

@@ -18,7 +18,7 @@ from demo_corpus.examples import demo_examples
 from demo_corpus.grammar import KINDS, Grammar, read_off
 from demo_corpus.lexicon import lexicon
 from demo_corpus.tasks import TASKS, demo_probing, main_tense
-from demo_corpus.write import SHIPPED, main, packed
+from demo_corpus.write import SHIPPED, SHIPPED_TREES, main, packed
 from headwise.core.errors import ParameterError
 from headwise.text import open_corpus
 from headwise.text.example import ROOT, Example
@@ -438,6 +438,15 @@ def test_the_shipped_file_is_made_again_to_the_byte(tmp_path: Path) -> None:
     subprocess.run([sys.executable, tool, "--out", out], check=True, env=environment, capture_output=True)
     assert out.read_bytes() == SHIPPED.read_bytes()
     assert SHIPPED.stat().st_size < 100_000
+
+
+@pytest.mark.real
+def test_the_real_part_is_made_again_from_the_treebank(shared: Path, tmp_path: Path) -> None:
+    treebank = shared / "data" / "trees" / "en_ewt-ud-train.conllu.xz"
+    main(["--treebank", str(treebank), "--out", str(tmp_path / "again.jsonl.bz2")])
+    assert (tmp_path / "again.jsonl.bz2").read_bytes() == SHIPPED_TREES.read_bytes()
+    assert SHIPPED_TREES.stat().st_size < 100_000
+    assert "CC BY-SA 4.0" in (SHIPPED_TREES.parent / "LICENSE.md").read_text()
 
 
 def test_what_is_written_is_read_back(examples: list[Example], tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class Scored:
             found = read_task(self.task, data=self.data, dev=self.dev, needs_train=False, limit=self.limit)
             return TaskSubject.open(model_path(model), found, device=self.device, max_length=self.max_length)
         opened = HeadModel.open(model, device=self.device)
-        text = open_corpus(self.corpus, tokenizer=opened.tokenizer)
+        text = open_corpus(self.corpus, tokenizer=opened.tokenizer, prose=opened.causal)
         return LanguageSubject(opened, text, limit=self.limit, max_length=self.max_length, seed=self.seed)
 
 

@@ -30,7 +30,9 @@ Model = Annotated[str | None, typer.Argument(metavar="[MODEL]", help=_MODEL)]
 ModelOption = Annotated[str | None, typer.Option("--model", help=_MODEL)]
 CorpusSpec = Annotated[
     str | None,
-    typer.Option("--corpus", help="A file, `format:path` or `hf:dataset/config:split`; nothing for the demo corpus."),
+    typer.Option(
+        "--corpus", help="A file, `format:path` or `hf:dataset/config:split`; nothing for the built-in corpus."
+    ),
 ]
 Reader = Annotated[
     list[str] | None,
@@ -47,7 +49,9 @@ TextField = Annotated[
         "--text-field", help="The field or column of a .jsonl, .csv or .tsv that holds the text, or TEXT,PAIR."
     ),
 ]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Use at most this many examples.")]
+Limit = Annotated[
+    int | None, typer.Option("--limit", min=1, help="Use at most this many examples, drawn at random by the seed.")
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="A parameter, `name=value` or `analysis.name=value`; may be given again."),

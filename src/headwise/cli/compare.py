@@ -70,7 +70,8 @@ def compare_command(
 
     common.refuse_existing(out_file, overwrite)
     opened = [HeadModel.open(None if name == "demo" else name, device=device) for name in models]
-    text = open_corpus(common.corpus_of(corpus, reader, text_field), tokenizer=opened[0].tokenizer, limit=limit)
+    named, first = common.corpus_of(corpus, reader, text_field), opened[0]
+    text = open_corpus(named, tokenizer=first.tokenizer, limit=limit, seed=seed, prose=first.causal)
     chosen = [] if analyses.strip() == "none" else common.names_in(analyses)
     wanted = ComparisonOptions(
         analyses=chosen,

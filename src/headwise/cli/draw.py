@@ -103,12 +103,14 @@ def _relation_figures(
     count: int,
     atlas_file: list[Path] | None,
 ) -> list[Any]:
+    from headwise.analyses.contract import make_analysis
     from headwise.analyses.sentences import sought
     from headwise.page.relations import LOOKED_AT, best_head, draw_relation
     from headwise.run import make_atlas
     from headwise.text import open_corpus
 
-    text = open_corpus(corpus, tokenizer=model.tokenizer, limit=LOOKED_AT)
+    needed = make_analysis(sought(relation).group).requires
+    text = open_corpus(corpus, tokenizer=model.tokenizer, limit=LOOKED_AT, prose=model.causal).having(needed)
     if chosen:
         return draw_relation(model, text, relation, chosen[0], count)
     known = common.load_atlas(atlas_file) or make_atlas(model, text, [sought(relation).group])

@@ -101,7 +101,9 @@ def _place(name: str) -> int:
 def _section(atlas: Atlas, name: str, folder: Path) -> Section:
     """What one analysis has to show: its figures and tables, written to their files."""
     model, corpus = atlas.provenance.get("model", {}), atlas.provenance.get("corpus", {})
-    dataset = atlas[name].assign_attrs(model=model.get("name", ""), corpus=corpus.get("name", ""))
+    dataset = atlas[name].assign_attrs(
+        {"corpus": corpus.get("name", ""), **atlas[name].attrs, "model": model.get("name", "")}
+    )
     figures = [
         _saved(drawn.figure, folder, f"{name}-{drawn.name}", drawn.title, drawn.caption, drawn.paper)
         for spec in figures_for(name)

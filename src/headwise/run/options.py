@@ -27,7 +27,7 @@ class Source:
     model : HeadModel, module of transformers, str, Path or None, default None
         Open, or a hub name or folder; None for the built-in demo model.
     corpus : Corpus, str, Path, Spec or None, default None
-        Open, or a SPEC as on the command line (a `Spec` with options of its reader); None for the demo corpus.
+        Open, or a SPEC as on the command line (a `Spec` with options of its reader); None for the built-in corpus.
     device : str, optional
         Where the model runs; the best there is by default.
     stack : str, optional
@@ -80,9 +80,9 @@ class Source:
             overlong=self.overlong,
         )
 
-    def open_corpus(self, model: HeadModel, limit: int | None = None) -> Corpus:
-        """The first `limit` examples, annotated in that order: what is not used need not be parsed."""
-        corpus = open_corpus(self.corpus, tokenizer=model.tokenizer, limit=limit)
+    def open_corpus(self, model: HeadModel, limit: int | None = None, seed: int = 0) -> Corpus:
+        """At most `limit` examples, drawn, then annotated: what is not used need not be parsed."""
+        corpus = open_corpus(self.corpus, tokenizer=model.tokenizer, limit=limit, seed=seed, prose=model.causal)
         return annotate(corpus, self.parser) if self.parser else corpus
 
 
@@ -93,7 +93,7 @@ class RunOptions:
     Parameters
     ----------
     limit : int, optional
-        Use at most this many examples.
+        Use at most this many examples, drawn at random by the seed (see `headwise.text.corpus.Corpus.sample`).
     full : bool, default True
         Every analysis sees every example; otherwise each keeps to its own budget.
     shard_size : int, default 64

@@ -23,6 +23,18 @@ HOW_TO_GET = {
 }
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A corpus, or a part of one, as rows, and what analyses may know of the model on it."""
+
+    rows: EncodedCorpus
+    shape: Shape
+
+    @property
+    def name(self) -> str:
+        return self.rows.corpus.name
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What will be done: the analyses that apply, and what is left out with the reason."""
@@ -33,6 +45,16 @@ class Plan:
     dropped: Mapping[str, Mapping[str, str]]  # analysis -> item -> reason; item "" is the whole analysis
     limits: Mapping[str, int | None]  # examples each analysis may see
     shard_size: int
+    parts: Mapping[str, Part]  # analysis -> what it sees: the corpus, or the first part of it with all that it needs
+
+    @property
+    def elsewhere(self) -> dict[str, list[str]]:
+        """The analyses that do not see the corpus itself, by the name of the part that they see."""
+        found: dict[str, list[str]] = {}
+        for name, part in self.parts.items():
+            if part.rows.scan is not self.scan:
+                found.setdefault(part.name, []).append(name)
+        return found
 
     @property
     def streaming(self) -> tuple[Observer, ...]:
@@ -53,14 +75,13 @@ class Plan:
 
     def sampled(self) -> dict[str, int]:
         """The analyses whose budget lets them see only a part, with the number of examples they see."""
-        total = self.scan.examples + self.scan.skipped
         streaming = {a.name for a in self.streaming}
         seen = {
             name: -(-limit // self.shard_size) * self.shard_size if name in streaming else limit
             for name, limit in self.limits.items()
             if limit is not None
         }
-        return {name: count for name, count in seen.items() if count < total}
+        return {name: count for name, count in seen.items() if count < len(self.parts[name].rows)}
 
 
 def model_shape(model: HeadModel, found: Scan) -> Shape:
@@ -91,11 +112,24 @@ def make_plan(
     shard_size: int = SHARD_SIZE,
     full: bool = True,
 ) -> Plan:
-    """Decide what will be done on a corpus that has been read. Fails before any work if nothing is left to do."""
-    shape = model_shape(model, rows.scan)
+    """Decide what will be done on a corpus that has been read. Fails before any work if nothing is left to do.
+
+    Where the corpus lacks what an analysis needs, and a part that comes with it does not, the analysis sees that part.
+    """
+    parts = [Part(rows, model_shape(model, rows.scan))]
+    others = iter(rows.corpus.parts)
     kept: list[Analysis] = []
+    seen: dict[str, Part] = {}
     dropped: dict[str, Mapping[str, str]] = {}
     for analysis in analyses:
+        while all(analysis.requires - part.shape.annotations for part in parts):
+            other = next(others, None)
+            if other is None:
+                break
+            read = EncodedCorpus(other, model.encoder)
+            parts.append(Part(read, model_shape(model, read.scan)))
+        part = next((part for part in parts if analysis.requires <= part.shape.annotations), parts[0])
+        shape = part.shape
         lacking = sorted(analysis.requires - shape.annotations)
         refusal = (
             f"the corpus has no {' and '.join(lacking)}: {HOW_TO_GET[lacking[0]]}"
@@ -107,8 +141,17 @@ def make_plan(
             dropped[analysis.name] = MappingProxyType(dict(items))
         if not refusal:
             kept.append(analysis)
+            seen[analysis.name] = part
     if not kept:
         reasons = "; ".join(f"{name}: {items['']}" for name, items in dropped.items())
         raise MissingAnnotationError(f"None of the analyses can run on '{rows.corpus.name}' ({reasons}).")
     limits = MappingProxyType({a.name: None if full else a.budget for a in kept})
-    return Plan(tuple(kept), shape, rows.scan, MappingProxyType(dropped), limits, shard_size)
+    return Plan(
+        analyses=tuple(kept),
+        shape=parts[0].shape,
+        scan=rows.scan,
+        dropped=MappingProxyType(dropped),
+        limits=limits,
+        shard_size=shard_size,
+        parts=MappingProxyType(seen),
+    )

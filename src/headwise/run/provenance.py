@@ -17,6 +17,7 @@ from headwise.core.papers import reference
 from headwise.core.store import Store
 from headwise.core.version import __version__
 from headwise.models import HeadModel
+from headwise.run.encoded import Scan
 from headwise.run.options import RunOptions
 from headwise.run.plan import Plan
 from headwise.text import Corpus
@@ -37,16 +38,10 @@ def describe(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def identity(model: HeadModel, corpus: Corpus, plan: Plan, options: RunOptions) -> dict[str, Any]:
     """All that decides the numbers: a run with the same identity may go on with what another has finished."""
-    return {
+    found: dict[str, Any] = {
         "headwise": __version__,
         "model": model.identity(),
-        "corpus": {
-            "name": corpus.name,
-            "licence": corpus.licence,
-            "fingerprint": plan.scan.fingerprint,
-            **plan.scan.counts(),
-            "notes": dict(plan.scan.notes),
-        },
+        "corpus": _read(corpus, plan.scan),
         "encoding": {"max_length": model.encoder.max_length, "overlong": model.encoder.overlong},
         "analyses": {a.name: describe(a.parameters) for a in plan.analyses},
         "files": _named_files(plan.analyses),
@@ -59,6 +54,19 @@ def identity(model: HeadModel, corpus: Corpus, plan: Plan, options: RunOptions) 
         "torch": torch.__version__,
         "transformers": version("transformers"),
     }
+    if plan.elsewhere:
+        parts = {part.name: part for part in plan.parts.values()}
+        found["corpus"]["parts"] = {
+            name: {**_read(parts[name].rows.corpus, parts[name].rows.scan), "analyses": seen}
+            for name, seen in plan.elsewhere.items()
+        }
+    return found
+
+
+def _read(corpus: Corpus, scan: Scan) -> dict[str, Any]:
+    """What was read of a corpus."""
+    about = {"name": corpus.name, "licence": corpus.licence, "fingerprint": scan.fingerprint}
+    return {**about, **scan.counts(), "notes": dict(scan.notes)}
 
 
 def _named_files(analyses: Sequence[Analysis]) -> dict[str, str]:

@@ -22,7 +22,7 @@ from headwise.models import HeadModel
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batch
 from headwise.run.options import RunOptions, Source
-from headwise.run.plan import Plan, make_plan
+from headwise.run.plan import Part, Plan, make_plan
 from headwise.run.provenance import describe, identity, label, provenance
 from headwise.stats.accumulators import State
 from headwise.text import Corpus
@@ -104,7 +104,7 @@ class Run:
         try:
             for note in self.model.notes if self._opened_here else ():
                 listener.note(note)
-            self._rows = EncodedCorpus(source.open_corpus(self.model, options.limit), self.model.encoder)
+            self._rows = EncodedCorpus(source.open_corpus(self.model, options.limit, options.seed), self.model.encoder)
             self.corpus = self._rows.corpus
             seeded = [analysis.seeded(options.seed) for analysis in analyses]
             self.plan = self._planned(self._rows, seeded, options.full)
@@ -150,11 +150,14 @@ class Run:
         # The same number of threads gives the same bytes.
         with _guarded(int(self._store.adopted["threads"]), self.model.device):
             views = {a.name: view for a in plan.streaming if (view := self._view(a)) is not None}
-            together = [a for a in plan.streaming if a.name not in views]
-            states, facts = self._stream(self._rows, together, plan, self._store)
-            makers: dict[str, Callable[[], xr.Dataset]] = {
-                a.name: partial(a.result, states[a.name], plan.shape) for a in together
-            }
+            makers: dict[str, Callable[[], xr.Dataset]] = {}
+            facts: list[dict[str, Any]] = []
+            for part in dict.fromkeys(plan.parts.values()):
+                together = [a for a in plan.streaming if a.name not in views and plan.parts[a.name] is part]
+                own = self._store if part.rows is self._rows else self._store.part(f"corpus-{part.name}")
+                states, told = self._stream(part, together, plan, own)
+                facts += told
+                makers |= {a.name: partial(a.result, states[a.name], part.shape) for a in together}
             makers |= {a.name: partial(self._apart, a, views[a.name]) for a in plan.streaming if a.name in views}
             makers |= {e.name: partial(self._perform, e) for e in plan.experiments}
             datasets, left_out = self._make_all(makers)
@@ -165,53 +168,57 @@ class Run:
                 datasets = analysis.extend(datasets)
         asked = {a.name: a for a in plan.analyses}
         labelled = {name: label(dataset, asked[name], left_out.get(name, {})) for name, dataset in datasets.items()}
+        for name, dataset in labelled.items():
+            dataset.attrs["corpus"] = plan.parts[name].name
         return Atlas(labelled, provenance(self._store, plan, left_out, [fact["batch_tokens"] for fact in facts]))
 
     def _view(self, analysis: Observer) -> Corpus | None:
         """The form of the corpus that an analysis wants for itself; what it may see is limited before."""
-        scan, limited = self.plan.scan, self.corpus.limit(self.plan.limits[analysis.name])
+        rows = self.plan.parts[analysis.name].rows
+        scan, limited = rows.scan, rows.corpus.limit(self.plan.limits[analysis.name])
         return analysis.view(limited, self.model.encoder, scan.longest, scan.truncated)
 
     def _apart(self, analysis: Observer, view: Corpus) -> xr.Dataset:
         """A pass of its own over its form of the corpus."""
 
         def make() -> xr.Dataset:
-            rows = EncodedCorpus(view, self.model.encoder)
-            plan = self._planned(rows, [analysis], full=True)
-            states, _ = self._stream(rows, plan.streaming, plan, self._store.part(analysis.name))
-            return analysis.result(states[analysis.name], plan.shape)
+            plan = self._planned(EncodedCorpus(view.alone(), self.model.encoder), [analysis], full=True)
+            part = plan.parts[analysis.name]
+            states, _ = self._stream(part, plan.streaming, plan, self._store.part(analysis.name))
+            return analysis.result(states[analysis.name], part.shape)
 
         return self._store.dataset(f"result-{analysis.name}", make)
 
     def _perform(self, experiment: Experiment) -> xr.Dataset:
         """Perform an experiment once; a finished one is kept until the run is forgotten."""
-        part = self._store.part(experiment.name, {"parameters": describe(experiment.parameters)})
+        seen = self.plan.parts[experiment.name]
         bench = LocalBench(
             model=self.model,
-            corpus=self.corpus,
-            rows=self._rows,
-            shape=self.plan.shape,
-            store=part,
+            corpus=seen.rows.corpus,
+            rows=seen.rows,
+            shape=seen.shape,
+            store=self._store.part(experiment.name, {"parameters": describe(experiment.parameters)}),
             limit=self.plan.limits[experiment.name],
             progress=self.listener.progress,
         )
         return self._store.dataset(f"result-{experiment.name}", lambda: experiment.perform(bench))
 
     def _stream(
-        self, rows: EncodedCorpus, analyses: Sequence[Observer], plan: Plan, store: Store
+        self, part: Part, analyses: Sequence[Observer], plan: Plan, store: Store
     ) -> tuple[dict[str, State], list[dict[str, Any]]]:
         """The states after the whole corpus: shards are added up in their order, so that the sum is always the same."""
-        states = {a.name: a.start(plan.shape) for a in analyses}
+        rows, shape = part.rows, part.shape
+        states = {a.name: a.start(shape) for a in analyses}
         facts = []
         for shard, block in enumerate(rows.blocks(plan.shard_size) if analyses else ()):
             active = [a for a in plan.active(shard) if a.name in states]
-            make = partial(_shard_piece, self.model, plan.shape, active, block, self.options.batch_tokens)
+            make = partial(_shard_piece, self.model, shape, active, block, self.options.batch_tokens)
             piece = store.piece(f"shard-{shard:06d}", make)
             facts.append(piece.facts)
             for analysis in active:
-                part, prefix = analysis.start(plan.shape), f"{analysis.name}/"
-                part.load({key.removeprefix(prefix): a for key, a in piece.arrays.items() if key.startswith(prefix)})
-                states[analysis.name].merge(part)
+                own, prefix = analysis.start(shape), f"{analysis.name}/"
+                own.load({key.removeprefix(prefix): a for key, a in piece.arrays.items() if key.startswith(prefix)})
+                states[analysis.name].merge(own)
             self.listener.progress("examples", min((shard + 1) * plan.shard_size, len(rows)), len(rows))
         return states, facts
 

@@ -53,7 +53,7 @@ def make_atlas(
     model : HeadModel, module of transformers, str, Path or None, default None
         Open, or a hub name or folder; None for the built-in demo model.
     corpus : Corpus, str, Path, Spec or None, default None
-        Open, or a SPEC as on the command line; None for the demo corpus.
+        Open, or a SPEC as on the command line; None for the built-in corpus.
     analyses : sequence of str or Analysis, optional
         Names or analyses; None for all that apply.
     parameters : mapping, optional

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -17,6 +18,8 @@ from headwise.text.example import Example
 Notes: TypeAlias = Counter[str]  # what a reader left out or took on trust, and how often
 Stream: TypeAlias = Callable[[Notes], Iterable[Example]]
 
+POOL = 20_000  # examples that a draw reads at least
+TIMES = 20  # as many times the examples drawn
 PEEK = 256  # examples looked at to tell which annotations a corpus has
 
 
@@ -48,6 +51,8 @@ class Corpus:
         Called with an empty counter at the start of every walk; gives the examples, and counts what it leaves out.
     licence, description : str, optional
         For the provenance of a run.
+    parts : sequence of Corpus, optional
+        Further corpora that come with it, each for the questions that the ones before it have no annotations for.
 
     Examples
     --------
@@ -56,10 +61,13 @@ class Corpus:
     ({'segments': 1}, 'One.')
     """
 
-    def __init__(self, name: str, stream: Stream, *, licence: str = "", description: str = "") -> None:
+    def __init__(
+        self, name: str, stream: Stream, *, licence: str = "", description: str = "", parts: Sequence[Corpus] = ()
+    ) -> None:
         self.name = name
         self.licence = licence
         self.description = description
+        self.parts = tuple(parts)
         self._stream = stream
         self._annotations: frozenset[str] | None = None
         self._survey: Survey | None = None
@@ -130,9 +138,70 @@ class Corpus:
         at_least("limit", count, 1)
         return self.derive(lambda notes: islice(self.walk(notes), count))
 
+    def sample(self, count: int | None, seed: int = 0, pool: int = POOL) -> Corpus:
+        """At most `count` examples drawn by a seed, in the order of the corpus (all of them for None); of its parts as
+        many each.
+
+        Documents are drawn, and of each drawn document one example, then of each a second, until there are enough: so
+        few examples come from as many documents as there are. Without documents examples are drawn. Of a corpus longer
+        than `pool` (or twenty times `count`) only the beginning of that length is drawn from, which a note says.
+
+        Parameters
+        ----------
+        count : int, optional
+            How many; None for all.
+        seed : int, default 0
+            Another seed gives other examples.
+        pool : int, default 20,000
+            Examples that are read for the draw.
+
+        Examples
+        --------
+        >>> corpus = Corpus.from_texts([str(number) for number in range(1000)])
+        >>> [example.text for example in corpus.sample(3)], [example.text for example in corpus.sample(3, seed=1)]
+        (['40', '402', '993'], ['13', '503', '531'])
+        """
+        if count is None:
+            return self
+        at_least("limit", count, 1)
+        wanted, chosen = count, list[int]()
+        longest = max(pool, TIMES * wanted)
+
+        def stream(notes: Notes) -> Iterator[Example]:
+            if not chosen:
+                found, more = self._documents(longest)
+                chosen.extend(drawn(found, wanted, seed))
+                cut.extend([longest] * more)
+            if cut:
+                notes[f"examples drawn from the first {longest:,} of the corpus"] += len(chosen)
+            places = set(chosen)
+            whole = islice(self.walk(notes), chosen[-1] + 1 if chosen else 0)
+            return (example for place, example in enumerate(whole) if place in places)
+
+        cut: list[int] = []
+        sampled = self.derive(stream)
+        sampled.parts = tuple(part.sample(count, seed, pool) for part in self.parts)
+        return sampled
+
+    def having(self, annotations: frozenset[str]) -> Corpus:
+        """This corpus, or the first of its parts that has all these annotations; this one where none has."""
+        return next((one for one in (self, *self.parts) if annotations <= one.annotations), self)
+
+    def alone(self) -> Corpus:
+        """The corpus without its parts."""
+        found = self.derive(self.walk)
+        found.parts = ()
+        return found
+
+    def _documents(self, longest: int) -> tuple[list[str | None], bool]:
+        """The document of each of the first examples, and whether there are more examples."""
+        walk = self.walk(Counter())
+        found = [example.document for example in islice(walk, longest)]
+        return found, next(walk, None) is not None
+
     def derive(self, stream: Stream, name: str | None = None) -> Corpus:
-        """A corpus made from this one, with its name and licence."""
-        return Corpus(name or self.name, stream, licence=self.licence, description=self.description)
+        """A corpus made from this one, with its name, licence and parts."""
+        return Corpus(name or self.name, stream, licence=self.licence, description=self.description, parts=self.parts)
 
     def survey(self) -> Survey:
         """Walk through the whole corpus once and keep what it tells."""
@@ -164,3 +233,19 @@ class Corpus:
         """sha256, in hex, over the fingerprints of the examples in their order: the same whatever the file is called
         and however it is packed."""
         return self.survey().fingerprint
+
+
+def drawn(documents: Sequence[str | None], count: int, seed: int) -> list[int]:
+    """The places of `count` examples, drawn so that they come from as many documents as there are; in order.
+
+    >>> drawn(["a", "a", "a", "b", None], 3, seed=0)
+    [2, 3, 4]
+    """
+    dice = random.Random(seed)
+    keys = [dice.random() for _ in documents]
+    of_document: dict[str | int, list[int]] = {}
+    for place in sorted(range(len(documents)), key=keys.__getitem__):
+        own = documents[place]
+        of_document.setdefault(place if own is None else own, []).append(place)
+    order = [(turn, number, place) for number, own in enumerate(of_document.values()) for turn, place in enumerate(own)]
+    return sorted(place for _, _, place in sorted(order)[:count])

@@ -73,6 +73,9 @@ class Example:
     label: str | float | None = None
     origin: str = ""  # file and line, for messages; not part of the fingerprint
     scheme: str = "ud"  # what relation names mean: "ud" or "stanford"
+    document: str | None = (
+        None  # what it is a part of, where that is known: examples of one document are not independent
+    )
 
     def __post_init__(self) -> None:
         if self.text is None and self.words is None:
@@ -103,7 +106,9 @@ class Example:
 
     def _written(self) -> str:
         """Everything in it that is text, in one."""
-        single = (part for part in (self.text, self.pair, self.label, self.scheme) if isinstance(part, str))
+        single = (
+            part for part in (self.text, self.pair, self.label, self.scheme, self.document) if isinstance(part, str)
+        )
         columns = (self.words, self.words_pair, self.relations, self.upos, self.lemmas)
         marks = [m.entity for m in self.mentions or ()]
         marks += [name for link in self.frames or () for name in (link.frame, link.element)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwise.core.errors import InputError, ParameterError, unknown
 from headwise.text.corpus import Corpus, Notes
-from headwise.text.demo import demo_corpus
+from headwise.text.demo import builtin_corpus
 from headwise.text.example import Example
 from headwise.text.readers import BY_ENDING, FORMATS, Format, checked_options, options_of
 from headwise.text.readers.files import Files, TextFile, plain_name
@@ -45,10 +45,10 @@ def open_corpus(
     spec: str | Path | Corpus | Spec | None = None,
     *,
     limit: int | None = None,
+    seed: int = 0,
+    prose: bool = False,
     tokenizer: PreTrainedTokenizerBase | None = None,
     max_tokens: int = 128,
-    name: str | None = None,
-    licence: str = "",
     **options: Any,
 ) -> Corpus:
     """Open a corpus.
@@ -58,18 +58,19 @@ def open_corpus(
     spec : str, Path, Spec or Corpus, optional
         A file whose ending tells its format (`.txt`, `.jsonl`, `.conllu`, `.conll`, `.tsv`, `.csv`, each also
         compressed or in a tar), `format:path`, `glue:TASK:path`, `hf:dataset/config:split`, one of them with options
-        (`Spec`), a corpus; by default the built-in demo corpus.
+        (`Spec`), a corpus; by default the built-in one (`headwise.text.demo.builtin_corpus`).
     limit : int, optional
-        Only so many examples.
+        Only so many examples, drawn at random (see `Corpus.sample`).
+    seed : int, default 0
+        What they are drawn by.
+    prose : bool, default False
+        The built-in corpus as running text, for a causal model.
     tokenizer : PreTrainedTokenizerBase, optional
         For pairs of paragraphs: the model's fast tokenizer. Without one pairs are left whole.
     max_tokens : int, default 128
         For pairs of paragraphs: the longest pair in tokens.
-    name : str, optional
-        For provenance; by default the file's.
-    licence : str, optional
-        For provenance.
     options
+        `name` and `licence` for provenance (by default the file's name and nothing).
         Options of the format's reader, for instance `text_field="body"` (jsonl, csv, tsv, hf), `split="lines"` (txt),
         `documents=True` (conllu), `part="tr"` (senteval), `task="MRPC"` (tsv); and, for every format, the limits of
         `headwise.text.readers.limits.Limits` by their names, for instance `max_line=10_000_000`.
@@ -86,20 +87,20 @@ def open_corpus(
         spec = spec.name
     if spec is None or isinstance(spec, Corpus):
         if options:
-            what = "The demo corpus" if spec is None else "A corpus that is open already"
+            what = "The built-in corpus" if spec is None else "A corpus that is open already"
             raise ParameterError(f"{what} takes no reader options; given: {', '.join(options)}.")
-        return (demo_corpus() if spec is None else spec).limit(limit)
+        return (builtin_corpus(prose) if spec is None else spec).sample(limit, seed)
     from_hub = isinstance(spec, str) and spec.startswith("hf:")
     common = {"tokenizer": tokenizer, "max_tokens": max_tokens}
+    named = {key: str(options.pop(key)) for key in ("name", "licence") if options.get(key)}
     limits, options = Limits.among(options)
     if from_hub:
         corpus = open_hub(str(spec), limits, **checked_options("hf", options_of(open_hub), options))
     else:
         with reading(shown(spec), "the corpus cannot be opened"):  # paths that the system refuses
             corpus = _open_path(spec, common, options, limits)
-    corpus.name = name or corpus.name
-    corpus.licence = licence or corpus.licence
-    corpus = corpus.limit(limit)
+    corpus.name, corpus.licence = named.get("name", corpus.name), named.get("licence", corpus.licence)
+    corpus = corpus.sample(limit, seed)
     corpus.peek()
     return corpus
 

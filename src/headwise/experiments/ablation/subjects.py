@@ -222,7 +222,7 @@ class LanguageSubject(Subject):
                 "name a task with --task and its files."
             )
         self.model = model
-        rows = EncodedCorpus(corpus.limit(limit), model.encoder.limited(max_length))
+        rows = EncodedCorpus(corpus.sample(limit, seed), model.encoder.limited(max_length))
         self._losses: dict[int, Callable[[Any, Batch], Tensor]] = {}
         self.batches = []
         gradient = Gradient(seed=seed)

@@ -120,7 +120,10 @@ def compare(
         limit = min(model.encoder.max_length for model in opened)
         opened = [model.limited(limit) for model in opened]
         names = _names(opened, options.names)
-        text = open_corpus(corpus, tokenizer=opened[0].tokenizer, limit=options.limit)
+        first = opened[0]
+        text = open_corpus(
+            corpus, tokenizer=first.tokenizer, limit=options.limit, seed=options.seed, prose=first.causal
+        ).alone()
         work = _Comparison(opened, names, EncodedCorpus(text, opened[0].encoder), options)
         with kept_work(folder, work.provenance(), overwrite=overwrite) as store:
             return work.atlas(store, report)

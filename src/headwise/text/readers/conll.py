@@ -109,6 +109,7 @@ def read_ontogum(files: Iterable[TextFile], notes: Notes) -> Iterator[Example]:
                 sentences=tuple(document.sentences) if document.sentences[-1] > 0 else None,
                 mentions=in_order(mentions),
                 origin=document.origin,
+                document=document.name,
             )
 
 
@@ -135,6 +136,7 @@ def read_conll2012(files: Iterable[TextFile], notes: Notes) -> Iterator[Example]
                 sentences=tuple(document.sentences),
                 mentions=in_order(mentions),
                 origin=document.origin,
+                document=document.name,
             )
 
 

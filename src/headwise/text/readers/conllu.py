@@ -169,8 +169,10 @@ def read_conllu(
     """
     for file in files:
         if not documents:
+            name: str | None = None
             for sentence in sentences_of(file):
-                yield _example([sentence], file, text=text)
+                name = sentence.comment("newdoc id") or (name if sentence.comment("newdoc") is None else None)
+                yield replace(_example([sentence], file, text=text), document=name)
             continue
         held: list[Sentence] = []
         marks: EntityMarks | None = None
@@ -243,6 +245,7 @@ def _example(parts: list[Sentence], file: TextFile, *, text: bool, document: str
         sentences=tuple(number for number, part in enumerate(parts) for _ in part.rows) if document else None,
         origin=f"{where}, document {document}" if document else where,
         scheme="ud",
+        document=document or None,
     )
 
 

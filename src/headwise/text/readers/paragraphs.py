@@ -24,6 +24,7 @@ def paragraph_pairs(
     *,
     overlapping: bool = False,
     notes: Notes | None = None,
+    document: str | None = None,
 ) -> Iterator[Example]:
     """Segments of two consecutive paragraphs of one document (Clark et al. 2019, §3: "at most 128 tokens").
 
@@ -44,6 +45,8 @@ def paragraph_pairs(
         ...).
     notes : Counter of str, optional
         Where left-out paragraphs are counted.
+    document : str, optional
+        What the document is called.
 
     Examples
     --------
@@ -62,7 +65,7 @@ def paragraph_pairs(
             if not first or not second:
                 notes["pairs of paragraphs left out: no whole word fits"] += 1
                 continue
-        yield Example(text=first, pair=second, origin=origin)
+        yield Example(text=first, pair=second, origin=origin, document=document)
 
 
 def _two_by_two(items: Iterator[tuple[str, str]], notes: Notes) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
@@ -157,4 +160,6 @@ def article_pairs(
     if not isinstance(paragraphs, list) or not all(isinstance(p, str) for p in paragraphs):
         raise InputError(f"{where}: an article needs `paragraphs`, a list of texts.")
     named = [(where, paragraph) for paragraph in paragraphs]
-    return paragraph_pairs(named, tokenizer, max_tokens, overlapping=overlapping, notes=notes)
+    title = row.get("title")
+    document = title if isinstance(title, str) and title else where
+    return paragraph_pairs(named, tokenizer, max_tokens, overlapping=overlapping, notes=notes, document=document)

@@ -58,7 +58,7 @@ def example_of_row(row: Mapping[str, Any], where: str) -> Example:
     (1, -1)
     """
     values: dict[str, Any] = {"origin": where}
-    for name in ("text", "pair", "scheme"):
+    for name in ("text", "pair", "scheme", "document"):
         if row.get(name) is not None:
             values[name] = _typed(row[name], str, name, where, "a text")
     for name, read in _ITEMS.items():

@@ -25,9 +25,10 @@ def treebank_examples(path: Path) -> list[Example]:
     """Passages of the documents of a treebank, four consecutive sentences of each.
 
     A sentence fits that has 5 to 30 words, one of them a verb or an auxiliary, begins with a capital and ends with a
-    full stop, question or exclamation mark; of plain English characters and spacing; without words of over 18 letters or 4 digits,
-    without slips (`goeswith`, `reparandum`), lists and what is left unanalysed; and in which no two words touch that
-    are both letters and digits or both punctuation (`do|n't`, `.|"`), since one piece of a tokenizer may lie on both.
+    full stop, question or exclamation mark; of plain English characters and spacing; without words of over 18 letters
+    or 4 digits, without slips (`goeswith`, `reparandum`), lists and what is left unanalysed; and in which no two words
+    touch that are both letters and digits or both punctuation (`do|n't`, `.|"`), since one piece of a tokenizer may lie
+    on both.
     A document gives the first four consecutive sentences that fit. The genres take turns, in each the documents in the
     order of the sha256 of their names, until there are 125.
 

@@ -19,6 +19,7 @@ from headwise.page.sample import Sample, draw_all_maps, draw_heads, telling_head
 from headwise.page.write import HeadGrid, PageFigure, PageHead, PageTable, Section, write_page
 from headwise.plots import figures_for, save_figure
 from headwise.plots.registry import tables_for
+from headwise.text.demo import REAL
 
 # From what a head looks at, to what it finds, to what heads do together; an analysis not named here comes after these.
 READING_ORDER = (
@@ -77,7 +78,7 @@ def write_report(
         page,
         title=f"What the heads of {model.get('name', '?')} do",
         subtitle=f"{atlas.layers} layers × {atlas.heads} heads, watched on "
-        + ("the built-in demo corpus" if watched == "demo" else watched),
+        + (f"the built-in corpus ({watched})" if watched == REAL else watched),
         facts=[
             ("Architecture", str(model.get("architecture", "?"))),
             *((name.capitalize(), f"{corpus[name]:,}") for name in ("examples", "tokens") if name in corpus),
@@ -204,6 +205,11 @@ def _notes(atlas: Atlas) -> list[str]:
     corpus, sampled = atlas.provenance.get("corpus", {}), atlas.provenance.get("sampled", {})
     notes = [f"{corpus[name]:,} examples {words}." for name, words in COUNTED.items() if corpus.get(name)]
     notes += [f"Corpus: {note}: {count:,}." for note, count in corpus.get("notes", {}).items()]
+    for name, part in corpus.get("parts", {}).items():
+        notes.append(
+            f"{', '.join(part['analyses'])}: on the part {name} of the corpus ({part['examples']:,} examples), since "
+            f"{corpus.get('name', 'the rest')} has no such annotations."
+        )
     if sampled:
         counts = ", ".join(f"{name} {count:,}" for name, count in sampled.items())
         notes.append(
@@ -216,11 +222,16 @@ def _notes(atlas: Atlas) -> list[str]:
     return notes + list(atlas.provenance.get("notes", []))
 
 
-def _section_notes(atlas: Atlas, name: str) -> list[str]:
+def _section_notes(atlas: Atlas, analysis: str) -> list[str]:
     """What one analysis did not see or could not compute."""
-    sampled = atlas.provenance.get("sampled", {}).get(name)
-    left_out = atlas.provenance.get("left_out", {}).get(name, {})
-    notes = [f"Saw the first {sampled:,} examples only: its budget, which --full lifts."] if sampled else []
+    sampled = atlas.provenance.get("sampled", {}).get(analysis)
+    left_out = atlas.provenance.get("left_out", {}).get(analysis, {})
+    corpus = atlas.provenance.get("corpus", {})
+    seen = {name: part for name, part in corpus.get("parts", {}).items() if analysis in part["analyses"]}
+    notes = [f"Saw {name}, {part['licence']}: {part['examples']:,} examples." for name, part in seen.items()]
+    if not seen and corpus.get("parts"):
+        notes = [f"Saw {corpus['name']}, {corpus['licence']}: {corpus['examples']:,} examples."]
+    notes += [f"Saw the first {sampled:,} examples only: its budget, which --full lifts."] if sampled else []
     return notes + [f"{item} left out: {reason}." for item, reason in left_out.items()]
 
 

@@ -91,7 +91,7 @@ def compare(
     models : sequence of HeadModel, Module, str, Path or None
         Opened models, or what `HeadModel.open` takes.
     corpus : Corpus, str or Path, optional
-        The inputs; None for the demo corpus.
+        The inputs; None for the built-in corpus.
     options : ComparisonOptions, optional
         What is compared, and how.
     folder : str or Path, optional

@@ -66,6 +66,36 @@ michel2019
 Paul Michel and Omer Levy and Graham Neubig
 Are Sixteen Heads Really Better than One?
 Advances in Neural Information Processing Systems 32
+
+elhage2021
+Nelson Elhage and Neel Nanda and Catherine Olsson and Tom Henighan and Nicholas Joseph
+A Mathematical Framework for Transformer Circuits
+Transformer Circuits Thread
+
+olsson2022
+Catherine Olsson and Nelson Elhage and Neel Nanda and Nicholas Joseph and Nova DasSarma
+In-context Learning and Induction Heads
+Transformer Circuits Thread
+
+xiao2023
+Guangxuan Xiao and Yuandong Tian and Beidi Chen and Song Han and Mike Lewis
+Efficient Streaming Language Models with Attention Sinks
+arXiv:2309.17453
+
+gu2024
+Xiangming Gu and Tianyu Pang and Chao Du and Qian Liu and Fengzhuo Zhang
+When Attention Sink Emerges in Language Models: An Empirical View
+arXiv:2410.10781
+
+wu2024
+Wenhao Wu and Yizhong Wang and Guangxuan Xiao and Hao Peng and Yao Fu
+Retrieval Head Mechanistically Explains Long-Context Factuality
+arXiv:2404.15574
+
+wang2022
+Kevin Wang and Alexandre Variengien and Arthur Conmy and Buck Shlegeris and Jacob Steinhardt
+Interpretability in the Wild: a Circuit for Indirect Object Identification in GPT-2 small
+arXiv:2211.00593
 """
 
 

@@ -46,6 +46,40 @@ def z_test(mean: np.ndarray, variance: np.ndarray, count: np.ndarray, threshold:
     return ZTest(z, scipy_stats.norm.sf(z), count < FEW)
 
 
+def mean_above(values: np.ndarray, threshold: np.ndarray | float = 0.0) -> np.ndarray:
+    """p-values of `H0: mean ≤ threshold` over axis 0, by Student's t; p = 0 or 1 where the values do not vary.
+
+    >>> mean_above(np.array([[1.0, 0.5], [1.0, -0.5], [1.0, 0.3]])).round(3).tolist()
+    [0.0, 0.387]
+    """
+    values = np.asarray(values, dtype=float) - threshold
+    count = len(values)
+    if count < 2:
+        return np.full(values.shape[1:], np.nan)
+    mean, spread = values.mean(0), values.std(0, ddof=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p = scipy_stats.t.sf(mean / (spread / np.sqrt(count)), count - 1)
+    rounding = 1e-7 * np.maximum(np.abs(mean), 1e-9)  # float32 scores that are equal differ by that
+    return np.where(spread > rounding, p, np.where(mean > 0, 0.0, 1.0))
+
+
+def outlying(value: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """p-values of `H0: the value is one of the others`, against being larger: Student's prediction interval, the others
+    on axis 0.
+
+    >>> float(outlying(np.array(5.0), np.array([1.0, 2.0, 3.0, 2.0])).round(3))
+    0.019
+    """
+    value, others = np.asarray(value, dtype=float), np.asarray(others, dtype=float)
+    count = len(others)
+    if count < 2:
+        return np.full(value.shape, np.nan)
+    distance, spread = value - others.mean(0), others.std(0, ddof=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p = scipy_stats.t.sf(distance / (spread * np.sqrt(1 + 1 / count)), count - 1)
+    return np.where(spread > 0, p, np.where(distance > 0, 0.0, 1.0))
+
+
 def mcnemar_exact(only_first: np.ndarray, only_second: np.ndarray, alternative: str = "greater") -> np.ndarray:
     """McNemar's exact test of two predictors on the same items, from the items that only one of them gets right.
 

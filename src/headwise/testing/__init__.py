@@ -2,6 +2,7 @@
 
 from headwise.testing.behaviours import RULES
 from headwise.testing.contributions import contributions
+from headwise.testing.decoder import PlantedDecoder, planted_decoder
 from headwise.testing.lookup import planted_annotations
 from headwise.testing.models import permute_heads, random_model
 from headwise.testing.planted import Planted, planted_model
@@ -10,12 +11,14 @@ from headwise.testing.slow import eager, eager_hidden, eager_maps
 __all__ = [
     "RULES",
     "Planted",
+    "PlantedDecoder",
     "contributions",
     "eager",
     "eager_hidden",
     "eager_maps",
     "permute_heads",
     "planted_annotations",
+    "planted_decoder",
     "planted_model",
     "random_model",
 ]

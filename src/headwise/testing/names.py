@@ -31,6 +31,9 @@ EXTRA_DIMS = {
     "receiver": "the kind of token that receives a contribution",
     "token": "a token of one input that is shown whole",
     "source_token": "the token it receives from",
+    "half": "the first or the second half of a repeated sequence",
+    "draw": "a random draw of heads",
+    "side": "the side of a head that reads what another wrote: query, key or value",
 }
 _HEADS = ("layer", "head")
 VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -74,6 +77,17 @@ VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "layer_accuracy": ("task", "layer"),
         "pooled_accuracy": ("task", "pooling"),
     },
+    "induction": {
+        "prefix_matching": _HEADS,
+        "duplicate": _HEADS,
+        "previous": _HEADS,
+        "prefix_matching_p_adjusted": _HEADS,
+        "profile": (*_HEADS, "offset"),
+        "loss": ("half",),
+    },
+    "sinks": {"first": _HEADS, "rate": _HEADS, "first_p_adjusted": _HEADS, "value_norm_ratio": _HEADS},
+    "circuits": {"ov_copying": _HEADS, "qk_matching": _HEADS, "composition": ("side", "head_a", "head_b")},
+    "logits": {"direct": _HEADS, "specific": _HEADS, "direct_other": ("layer",)},
     "ablation": {"score": _HEADS, "layer_score": ("layer",)},
     "change": {"cosine": _HEADS},
 }
@@ -87,6 +101,9 @@ MEANS: dict[str, tuple[str, ...]] = {
     "attribution": ("pearson", "spearman"),
     "roles": ("bias",),
     "change": ("cosine",),
+    "induction": ("prefix_matching", "duplicate", "previous", "loss"),
+    "sinks": ("first", "rate", "value_norm_ratio"),
+    "logits": ("direct", "specific", "direct_other"),
 }
 
 

@@ -154,7 +154,7 @@ def planted_model(
 
 
 @dataclass(frozen=True, eq=False)
-class _Layout:
+class Layout:
     """Where each one-hot code lies in the hidden vector, and how wide everything is."""
 
     sizes: dict[str, int]
@@ -180,7 +180,7 @@ class _Layout:
         return weight, matrix.sum(1) / size
 
 
-def _layout(parsed: Sequence[Sequence[Behaviour]], vocabulary: Vocabulary, causal: bool, max_length: int) -> _Layout:
+def _layout(parsed: Sequence[Sequence[Behaviour]], vocabulary: Vocabulary, causal: bool, max_length: int) -> Layout:
     relations = ("", *sorted(set(vocabulary.relation.values())))
     sizes = {"position": max_length, "kind": len(KINDS), "token": max(vocabulary.token_colour) + 1}
     if not causal:
@@ -194,7 +194,7 @@ def _layout(parsed: Sequence[Sequence[Behaviour]], vocabulary: Vocabulary, causa
     needed = max(sum(len(term.query) for term in terms(b, sizes, relations)) for row in parsed for b in row)
     heads = len(parsed[0])
     d_head = max(needed, -(-(sum(sizes.values()) + PAYLOAD) // heads), 2)
-    return _Layout(sizes, starts, relations, d_head * heads, d_head)
+    return Layout(sizes, starts, relations, d_head * heads, d_head)
 
 
 def _build(
@@ -208,18 +208,18 @@ def _build(
     outputs = np.zeros((layers, heads, layout.hidden, layout.d_head))
     payload = generator.normal(size=(layers, heads, PAYLOAD, layout.d_head)) / np.sqrt(layout.d_head)
     outputs[:, :, -PAYLOAD:] = payload - payload.mean(2, keepdims=True)  # zero mean: layer norms leave it alone too
-    model = _empty_model(vocabulary, Size(layers, heads, layout.hidden, 4, max_length), causal, seed)
+    model = empty_model(vocabulary, Size(layers, heads, layout.hidden, 4, max_length), causal, seed)
     with torch.no_grad():
         _set_embeddings(model, vocabulary, layout, causal, max_length)
         for layer, row in enumerate(parsed):
-            projections = _query_key(row, layout) + _value_output(values[layer], outputs[layer])
-            (_set_gpt2_layer if causal else _set_bert_layer)(
+            projections = _query_key(row, layout) + value_output(values[layer], outputs[layer])
+            (set_gpt2_layer if causal else _set_bert_layer)(
                 model, layer, *(torch.from_numpy(p).float() for p in projections)
             )
     return Planted(model, vocabulary.tokenizer, behaviours, causal, max_length, seed, vocabulary, values, outputs)
 
 
-def _empty_model(vocabulary: Vocabulary, size: Size, causal: bool, seed: int) -> Any:
+def empty_model(vocabulary: Vocabulary, size: Size, causal: bool, seed: int) -> Any:
     """Linear layer norms, no dropout, a random language-model head."""
     bert = ("hidden_dropout_prob", "attention_probs_dropout_prob")
     dropouts = ("resid_pdrop", "embd_pdrop", "attn_pdrop") if causal else bert
@@ -235,7 +235,7 @@ def _empty_model(vocabulary: Vocabulary, size: Size, causal: bool, seed: int) ->
     return model
 
 
-def _set_embeddings(model: Any, vocabulary: Vocabulary, layout: _Layout, causal: bool, max_length: int) -> None:
+def _set_embeddings(model: Any, vocabulary: Vocabulary, layout: Layout, causal: bool, max_length: int) -> None:
     colours = {name: colour + 1 for name, colour in vocabulary.word_colour.items()}  # 0: no word
     words = np.array([_token_code(i, colours, vocabulary, layout) for i in range(len(vocabulary))])
     positions = np.array([layout.onehot("position", p) for p in range(max_length)])
@@ -253,7 +253,7 @@ def _set_embeddings(model: Any, vocabulary: Vocabulary, layout: _Layout, causal:
         embedding.weight.copy_(torch.from_numpy(table))
 
 
-def _token_code(token: int, colours: Mapping[str, int], vocabulary: Vocabulary, layout: _Layout) -> np.ndarray:
+def _token_code(token: int, colours: Mapping[str, int], vocabulary: Vocabulary, layout: Layout) -> np.ndarray:
     out: np.ndarray = layout.onehot("kind", KINDS.index(vocabulary.kind[token])) + layout.onehot(
         "token", vocabulary.token_colour[token]
     )
@@ -267,7 +267,7 @@ def _token_code(token: int, colours: Mapping[str, int], vocabulary: Vocabulary, 
     return out
 
 
-def _query_key(row: Sequence[Behaviour], layout: _Layout) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _query_key(row: Sequence[Behaviour], layout: Layout) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Query weight, query bias, key weight, key bias of a layer: [head · d_head, hidden] and [head · d_head]."""
     weights = np.zeros((2, len(row), layout.d_head, layout.hidden))
     biases = np.zeros((2, len(row), layout.d_head))
@@ -285,7 +285,7 @@ def _query_key(row: Sequence[Behaviour], layout: _Layout) -> tuple[np.ndarray, n
     return flat[0][0], flat[1][0], flat[0][1], flat[1][1]
 
 
-def _value_output(values: np.ndarray, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def value_output(values: np.ndarray, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Value weight [head · d_head, hidden] and output weight [hidden, head · d_head] of a layer."""
     hidden = values.shape[-1]
     return values.reshape(-1, hidden), outputs.transpose(1, 0, 2).reshape(hidden, -1)
@@ -308,7 +308,7 @@ def _set_bert_layer(
     layer.output.dense.bias.zero_()
 
 
-def _set_gpt2_layer(
+def set_gpt2_layer(
     model: Any, index: int, query: Any, query_bias: Any, key: Any, key_bias: Any, value: Any, output: Any
 ) -> None:
     block = model.transformer.h[index]

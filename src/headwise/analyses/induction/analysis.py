@@ -1,0 +1,237 @@
+"""Induction, duplicate-token and previous-token heads, by attention on random sequences written twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import xarray as xr
+
+from headwise.analyses.contract import Bench, Experiment, Paper, Shape, at_least, layer_head_coords, mean_variables
+from headwise.analyses.induction.sequences import Repeats, at_once, disabled_loss, observe, repeats
+from headwise.core.errors import ModelError
+from headwise.core.labels import head_name
+from headwise.models.structure import find_structure
+from headwise.stats.accumulators import Moments
+from headwise.stats.corrections import holm
+from headwise.stats.correlation import correlation
+from headwise.stats.tests import mean_above, outlying
+
+HEADS = ("layer", "head")
+LEVEL = 0.05
+MEASURES = {"prefix_matching": "the token after the earlier occurrence", "duplicate": "the earlier occurrence"}
+MEASURES |= {"previous": "the token before"}
+
+
+@dataclass(frozen=True)
+class Induction(Experiment):
+    """Attention of every head on random sequences written twice, `[bos] r_1..r_T r_1..r_T`, and what it does for the
+    loss.
+
+    Over the rows i of the second half, averaged in a sequence, then over sequences:
+
+    - `prefix_matching[layer, head]`: `A[i, i−T+1]`, the token after the earlier occurrence; `duplicate`: `A[i, i−T]`,
+      the earlier occurrence; `previous`: `A[i, i−1]`. Each with count and 95 % interval over sequences; `_p`: the
+      larger of two p-values, so that both nulls must fall: over sequences, the mean is no more than that of a uniform
+      head (`uniform[layer]`, the mean of `1/|V(i)|`; Student's t), and over offsets, the head gives this offset no more
+      than any of the offsets 2..T−2, at which nothing repeats (Student's prediction interval; without it any fixed
+      taste for a position, which random weights have too, would pass); `_p_adjusted`: corrected over heads (Holm);
+    - `profile[layer, head, offset]`: mean weight by offset, −T to 0;
+    - `copying[layer, head]`: what the head adds directly to the logit of the token it most attends to, less the mean
+      over the vocabulary (pre-norm decoders only);
+    - `loss[half]`: mean loss of the first and second half in nats; the attributes `gain` (first less second),
+      `gain_low`, `gain_high`, `gain_p`: where it is not above zero there is no induction to find, and `induces` is 0;
+    - `disabled_effect`, an attribute, with interval: rise of the second half's loss when the `disable` best heads by
+      `prefix_matching` attend uniformly; `drawn_effect[draw]`: the same for as many random heads of the same layers;
+      `disabled_p`: the share of draws (and the set itself) that reach it. Only where the model induces.
+
+    Parameters
+    ----------
+    length : int, default 50
+        Tokens of a sequence; fewer where the model takes less.
+    sequences : int, default 25
+        Sequences.
+    disable : int, default 5
+        Heads disabled together; 0 leaves the confirmation out.
+    draws : int, default 20
+        Random draws it is compared with.
+    confirm : int, default 8
+        Sequences used for the confirmation.
+    seed : int, optional
+        For sequences and draws; the run's by default.
+    """
+
+    length: int = 50
+    sequences: int = 25
+    disable: int = 5
+    draws: int = 20
+    confirm: int = 8
+    seed: int | None = None
+
+    name: ClassVar[str] = "induction"
+    title: ClassVar[str] = "Repeated sequences: induction, duplicates, the token before"
+    paper: ClassVar[Paper] = Paper("olsson2022", "Prefix matching and copying; Elhage et al. 2021")
+    order_dependent: ClassVar[frozenset[str]] = frozenset({"drawn_effect"})
+
+    def __post_init__(self) -> None:
+        for name, low in (("length", 4), ("sequences", 2), ("disable", 0), ("draws", 1), ("confirm", 2)):
+            at_least(name, getattr(self, name), low)
+
+    def refusal(self, shape: Shape) -> str | None:
+        if not shape.causal:
+            return "it is asked of decoders, which predict the next token"
+        if shape.extras.get("lm_kind") != "causal":
+            return "the model has no head that predicts the next token"
+        return None
+
+    def perform(self, bench: Bench) -> xr.Dataset:
+        model, seed = bench.model, self.seed or 0
+        repeated = repeats(model, self.sequences, self.length, seed)
+        structure, why = None, ""
+        try:
+            found = find_structure(model)
+            structure, why = (found, "") if found.refusal is None else (None, found.refusal)
+        except ModelError as error:
+            why = str(error).rstrip(".")
+        size, pieces = at_once(model, repeated), []
+        for start in range(0, self.sequences, size):
+            make = partial(observe, model, structure, repeated, repeated.rows[start : start + size])
+            pieces.append(bench.store.piece(f"sequences-{start:06d}", make).arrays)
+            bench.progress("sequences", min(start + size, self.sequences), self.sequences)
+        joined = {name: np.concatenate([p[name] for p in pieces]) for name in pieces[0] if name != "uniform"}
+        dataset = self._scored(joined, pieces[0]["uniform"], repeated, bench.shape)
+        if why:
+            dataset.attrs["copying_left_out"] = why
+        if self.disable and dataset.attrs["induces"]:
+            self._confirm(dataset, bench, repeated)
+        return dataset
+
+    def _scored(
+        self, found: Mapping[str, np.ndarray], uniform: np.ndarray, repeated: Repeats, shape: Shape
+    ) -> xr.Dataset:
+        length, profile = repeated.length, found["profile"].astype(np.float64)
+        variables: dict[str, Any] = {"uniform": ("layer", uniform.astype(np.float32))}
+        controls = np.moveaxis(profile[..., 2 : length - 1], -1, 0).mean(1)  # offset, layer, head
+        offsets = {"prefix_matching": length - 1, "duplicate": length, "previous": 1}
+        for name, offset in offsets.items():
+            values = profile[..., offset]
+            about = f"mean attention to {MEASURES[name]}"
+            variables |= mean_variables(name, HEADS, _moments(values), units="share of attention", long_name=about)
+            stands_out = outlying(values.mean(0), controls)
+            p = np.fmax(mean_above(values, uniform[:, None]), stands_out)
+            variables[f"{name}_p"] = (HEADS, p)
+            variables[f"{name}_p_adjusted"] = (HEADS, holm(p))
+        variables["profile"] = ((*HEADS, "offset"), profile.mean(0)[..., ::-1].astype(np.float32))
+        if "copying" in found:
+            about = "direct contribution to the logit of the token most attended to"
+            moments = _moments(found["copying"])
+            variables |= mean_variables("copying", HEADS, moments, units="logit", long_name=about)
+        variables |= mean_variables("loss", ("half",), _moments(found["loss"]), units="nats")
+        gains = found["loss"][:, 0] - found["loss"][:, 1]
+        summary = {name: float(value) for name, value in _moments(gains).summary().items()}
+        attrs: dict[str, Any] = {"gain": summary["mean"], "gain_low": summary["low"], "gain_high": summary["high"]}
+        attrs |= {"gain_p": float(mean_above(gains)), "length": length, "sequences": self.sequences}
+        attrs["induces"] = int(attrs["gain_p"] < LEVEL)
+        coords = layer_head_coords(shape) | {"half": ["first", "second"], "offset": np.arange(-length, 1)}
+        return xr.Dataset(variables, coords, attrs)
+
+    def _confirm(self, dataset: xr.Dataset, bench: Bench, repeated: Repeats) -> None:
+        """Disable the best heads, and as many random heads of the same layers."""
+        model = bench.model
+        scores = dataset["prefix_matching"].values
+        count = min(self.disable, scores.size)
+        best = [divmod(int(i), scores.shape[1]) for i in np.argsort(-scores, axis=None, kind="stable")[:count]]
+        best = [(layer, head) for layer, head in best]
+        chosen, left_out = drawn_heads(best, scores.shape[1], self.draws, self.seed or 0)
+        if not chosen:
+            dataset.attrs["disabled_left_out"] = left_out
+            return
+        rows = repeated.rows[: self.confirm]
+
+        def make(heads: list[tuple[int, int]]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+            return {"loss": disabled_loss(model, repeated, rows, dict.fromkeys(heads, "uniform"))[:, 1]}, {}
+
+        sets = {"none": [], "best": best, **{f"draw-{i:04d}": heads for i, heads in enumerate(chosen)}}
+        losses = {}
+        with torch.no_grad():
+            for done, (name, heads) in enumerate(sets.items()):
+                losses[name] = bench.store.piece(f"disabled-{name}", partial(make, heads)).arrays["loss"]
+                bench.progress("disabled", done + 1, len(sets))
+        effects = _moments(losses["best"] - losses["none"]).summary()
+        drawn = np.array([(losses[f"draw-{i:04d}"] - losses["none"]).mean() for i in range(len(chosen))])
+        dataset["drawn_effect"] = ("draw", drawn)
+        effect = float(effects["mean"])
+        dataset.attrs |= {
+            "disabled": ", ".join(head_name(*place) for place in best),
+            "disabled_effect": effect,
+            "disabled_effect_low": float(effects["low"]),
+            "disabled_effect_high": float(effects["high"]),
+            "disabled_p": float((1 + (drawn >= effect).sum()) / (1 + len(drawn))),
+        }
+
+    def extend(self, datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
+        """Adds how the scores go with the role `induction` on natural text, where `roles` has it."""
+        roles, own = datasets.get("roles"), datasets.get(self.name)
+        if roles is None or own is None or "induction" not in roles["role"].values:
+            return dict(datasets)
+        bias = roles["bias"].sel(role="induction").transpose(*HEADS).values.ravel()
+        found = correlation(own["prefix_matching"].values.ravel(), bias, "spearman")
+        if not np.isfinite(found.r):
+            return dict(datasets)
+        names = {"r": found.r, "low": found.low, "high": found.high, "p": found.p_value}
+        return dict(datasets) | {self.name: own.assign_attrs({f"role_{k}": float(v) for k, v in names.items()})}
+
+    def headline(self, dataset: xr.Dataset) -> list[str]:
+        attrs = dataset.attrs
+        first, second = (float(value) for value in dataset["loss"].values)
+        lines = [
+            f"Loss of the first half {first:.2f} nats, of the second {second:.2f}: gain {attrs['gain']:.2f} "
+            f"({attrs['gain_low']:.2f} … {attrs['gain_high']:.2f})"
+            + ("" if attrs["induces"] else "; the second half is no easier: there is no induction to find")
+        ]
+        for name in MEASURES:
+            sure = (dataset[f"{name}_p_adjusted"] < LEVEL).values
+            score = dataset[name].values
+            order = [divmod(int(i), score.shape[1]) for i in np.argsort(-score, axis=None, kind="stable")]
+            named = [f"{head_name(*at)} {score[at]:.2f}" for at in order if sure[at]][:5]
+            lines.append(
+                f"{name}: {int(sure.sum())} heads (corrected p < {LEVEL:g}){': ' if named else ''}{', '.join(named)}"
+            )
+        if "disabled_effect" in attrs:
+            lines.append(
+                f"Without {attrs['disabled']} the second half's loss rises by {attrs['disabled_effect']:.2f} nats "
+                f"({attrs['disabled_effect_low']:.2f} … {attrs['disabled_effect_high']:.2f}); without as many random "
+                "heads "
+                f"of the same layers by {float(dataset['drawn_effect'].mean()):.2f} on average, at most "
+                f"{float(dataset['drawn_effect'].max()):.2f} (p = {attrs['disabled_p']:.2g})"
+            )
+        return lines
+
+
+def drawn_heads(
+    best: list[tuple[int, int]], heads: int, draws: int, seed: int
+) -> tuple[list[list[tuple[int, int]]], str]:
+    """Random sets of heads with as many in each layer as the best have there, none of which is among the best; no set,
+    and why, where a layer has too few others."""
+    random = np.random.default_rng([seed, 1])
+    layers = sorted({layer for layer, _ in best})
+    others = {layer: [h for h in range(heads) if (layer, h) not in best] for layer in layers}
+    needed = {layer: sum(own == layer for own, _ in best) for layer in layers}
+    for layer in layers:
+        if len(others[layer]) < needed[layer]:
+            return [], f"layer {layer} has too few other heads to draw from"
+    drawn = []
+    for _ in range(draws):
+        picked = {layer: random.choice(others[layer], needed[layer], replace=False).tolist() for layer in layers}
+        drawn.append([(layer, int(head)) for layer in layers for head in picked[layer]])
+    return drawn, ""
+
+
+def _moments(values: np.ndarray) -> Moments:
+    moments = Moments(*values.shape[1:])
+    moments.add(torch.as_tensor(np.asarray(values, dtype=np.float64)))
+    return moments

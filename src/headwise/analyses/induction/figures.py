@@ -1,0 +1,112 @@
+"""Figures of repeated sequences: the three scores of every head, weight by offset, and what disabling the best does."""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure
+
+from headwise.core.labels import head_name
+from headwise.plots import data, style
+from headwise.plots.heatmap import heatmap, heatmap_panels
+from headwise.plots.registry import figure
+
+PAPER = "Olsson et al. 2022"
+SHOWN = 6
+
+
+@figure(
+    "induction",
+    name="heads",
+    title="Attention in the second half of a repeated sequence",
+    caption="Mean weight of each head, from a token of the second half of a random sequence written twice: on the "
+    "token "
+    "after its earlier occurrence (prefix matching: what an induction head does), on the earlier occurrence itself, "
+    "and "
+    "on the token before. All panels share one scale, 0 to 1.",
+    paper=PAPER,
+    needs=("prefix_matching",),
+)
+def heads(dataset: xr.Dataset) -> Figure:
+    """Heat maps `[layer, head]` of the three scores on one scale."""
+    names = {"prefix_matching": "after the earlier one", "duplicate": "the earlier one", "previous": "the token before"}
+    notes = [str(dataset.attrs.get("model", "")), data.count_text(dataset, "prefix_matching", each="sequences")]
+    notes.append("Intervals and corrected p-values are in the tables")
+    panels = {title: dataset[name] for name, title in names.items()}
+    title = "Attention on repeated sequences"
+    return heatmap_panels(panels, title=title, label="mean attention", limits=(0.0, 1.0), notes=notes)
+
+
+@figure(
+    "induction",
+    name="copying",
+    title="What each head adds to the logit of the token it looks at",
+    caption="Direct contribution of a head to the logit of the token it most attends to, less the mean over the "
+    "vocabulary: above zero it copies, below zero it holds that token back.",
+    paper=PAPER,
+    needs=("copying",),
+)
+def copying(dataset: xr.Dataset) -> Figure:
+    """A heat map `[layer, head]` of `copying`, zero in the neutral colour."""
+    notes = [str(dataset.attrs.get("model", "")), data.count_text(dataset, "copying", each="sequences")]
+    return heatmap(dataset["copying"], title="Copying", label="logit", centre=0.0, notes=notes)
+
+
+@figure(
+    "induction",
+    name="profile",
+    title="Weight by offset, of the heads that match prefixes best",
+    caption="Mean weight that a token of the second half gives to the token so many places before it. An induction "
+    "head "
+    "peaks just right of the repeated token (dotted), a duplicate-token head on it, a previous-token head at −1.",
+    paper=PAPER,
+    needs=("profile",),
+)
+def profile(dataset: xr.Dataset) -> Figure:
+    """Weight by offset of the six best heads by `prefix_matching`."""
+    score = dataset["prefix_matching"].values
+    best = [divmod(int(i), score.shape[1]) for i in np.argsort(-score, axis=None, kind="stable")[:SHOWN]]
+    fig = style.new_figure(style.PAGE, 2.6)
+    ax = fig.subplots()
+    offsets = dataset["offset"].values
+    for place, (layer, head) in enumerate(best):
+        values = dataset["profile"].isel(layer=layer, head=head).values
+        label = f"{head_name(layer, head)} {score[layer, head]:.2f}"
+        colour, marker = style.cycle(style.OKABE_ITO, place), style.cycle(style.MARKERS, place)
+        ax.plot(offsets, values, color=colour, marker=marker, markersize=2.5, linewidth=0.9, label=label)
+    ax.axvline(float(offsets[0]), color=style.GREY, linewidth=0.7, linestyle=":")
+    ax.set_xlabel("offset (0 = the token itself, dotted: its earlier occurrence)")
+    ax.set_ylabel("mean attention")
+    ax.set_ylim(bottom=0)
+    handles = ax.get_legend_handles_labels()[0]
+    notes = [str(dataset.attrs.get("model", "")), f"T = {dataset.attrs['length']} tokens"]
+    style.annotate_figure(fig, "Weight by offset, six best heads by prefix matching", notes, handles, SHOWN)
+    return style.finish(fig)
+
+
+@figure(
+    "induction",
+    name="disabled",
+    title="What disabling the best induction heads does",
+    caption="Rise of the loss of the second half when the best heads by prefix matching attend uniformly (line, with "
+    "its "
+    "95 % interval over sequences), and when as many random heads of the same layers do (points).",
+    paper=PAPER,
+    needs=("drawn_effect",),
+)
+def disabled(dataset: xr.Dataset) -> Figure:
+    """The effect of the best heads against random draws."""
+    attrs = dataset.attrs
+    fig = style.new_figure(style.COLUMN, 1.7)
+    ax = fig.subplots()
+    drawn = dataset["drawn_effect"].values
+    height = np.linspace(0.15, 0.85, len(drawn))
+    ax.scatter(drawn, height, s=12, color=style.BLUE, label=f"{len(drawn)} random draws", zorder=3)
+    ax.axvspan(attrs["disabled_effect_low"], attrs["disabled_effect_high"], color=style.VERMILION, alpha=0.2, lw=0)
+    ax.axvline(attrs["disabled_effect"], color=style.VERMILION, linewidth=1.4, label="best heads")
+    ax.axvline(0, color=style.GREY, linewidth=0.6)
+    ax.set_yticks([])
+    ax.set_xlabel("rise of the second half's loss (nats)")
+    notes = [str(attrs.get("model", "")), f"Best: {attrs['disabled']}", f"p = {attrs['disabled_p']:.2g}"]
+    style.annotate_figure(fig, "Disabling induction heads", notes, ax.get_legend_handles_labels()[0], 2)
+    return style.finish(fig)

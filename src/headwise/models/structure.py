@@ -1,0 +1,280 @@
+"""Where a model keeps what: the norms around its branches, its output projections, its way to the logits.
+
+No names of modules are known here. A few tokens run through the model while every module is watched; a module is what
+its numbers say: a norm if it computes one, an output projection if it takes the heads' outputs, a branch if the layer
+adds it to what entered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.core.errors import ModelError
+from headwise.models.headmodel import HeadModel
+from headwise.models.session import Session
+from headwise.models.view import Layer, Rows
+
+CLOSE = 1e-4  # relative: what two ways of computing the same may differ by, in float32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Norm:
+    """What a norm does: `gain · (x − mean x) / scale + bias`, without the mean where it is not `centred`."""
+
+    module: nn.Module
+    gain: Tensor
+    bias: Tensor
+    centred: bool
+    epsilon: float
+
+    def scale(self, x: Tensor) -> Tensor:
+        """What the norm divides by, `[..., 1]`."""
+        x = x - x.mean(-1, keepdim=True) if self.centred else x
+        return (x.square().mean(-1, keepdim=True) + self.epsilon).sqrt()
+
+    def pulled(self, direction: Tensor, scale: Tensor) -> Tensor:
+        """The direction before the norm that a direction after it reads, the scale held: so that
+        `⟨direction, norm(x)⟩ = ⟨pulled, x⟩ + ⟨direction, bias⟩`."""
+        back = direction * self.gain / scale
+        return back - back.mean(-1, keepdim=True) if self.centred else back
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """One layer: `output = hidden + factor · (attention branch + other branch)`; each branch is what a module gives.
+
+    `projection` takes the joined head outputs; `reading` is the norm before attention, `writing` the one after its
+    projection; None where there is none. `inner` are norms inside attention, of queries and keys. `attention`, `other`
+    are None where the layer adds no such branch.
+    """
+
+    module: nn.Module
+    inner: tuple[Norm, ...]
+    projection: nn.Module
+    reading: Norm | None
+    writing: Norm | None
+    attention: nn.Module | None
+    other: nn.Module | None
+    factor: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Structure:
+    """The parts of a model that a direction in its logits is followed back through.
+
+    `blocks` by layer; `final`, the norm before the output matrix; `head`, the module that gives the scores, and what is
+    done to them after: `scores = cap · tanh(times · head / cap)`, without a cap where it is None. `refusal` says why
+    heads add nothing directly to the logits, where that is so; then blocks may still serve for reading weights.
+    """
+
+    blocks: tuple[Block, ...]
+    final: Norm | None
+    head: nn.Module | None
+    times: float
+    cap: float | None
+    refusal: str | None
+
+
+class _Watch:
+    """Keeps what every module took and gave in one run, and the heads' outputs."""
+
+    needs = frozenset({"outputs", "hidden"})
+
+    def __init__(self) -> None:
+        self.taken: dict[nn.Module, Tensor] = {}
+        self.given: dict[nn.Module, Tensor] = {}
+        self.layers: list[Layer] = []
+
+    def rows(self, rows: Rows) -> None:
+        """Weights are not asked for."""
+
+    def layer(self, layer: Layer) -> None:
+        self.layers.append(layer)
+
+    @contextmanager
+    def hooked(self, module: nn.Module) -> Iterator[None]:
+        with ExitStack() as stack:
+            for part in module.modules():
+                stack.callback(part.register_forward_hook(self._keep, with_kwargs=True).remove)
+            yield
+
+    def _keep(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        given = output if isinstance(output, Tensor) else _first_tensor(output)
+        tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.is_floating_point()]
+        if tensors and given is not None and given.is_floating_point():
+            # Some layers flatten examples and tokens before their feed-forward part.
+            taken = next((t for t in tensors if t.ndim >= 3), tensors[0])
+            self.taken.setdefault(module, taken.detach().float().clone())
+            self.given.setdefault(module, given.detach().float().clone())  # some add in place
+
+
+def _first_tensor(output: Any) -> Tensor | None:
+    values = output if isinstance(output, tuple | list) else getattr(output, "values", tuple)()
+    return next((value for value in values if isinstance(value, Tensor)), None)
+
+
+def find_structure(model: HeadModel) -> Structure:
+    """Find the parts of a model by running twelve made-up tokens through it."""
+    if model.encoder_part is not None:
+        raise ModelError(f"{model.name} is an encoder-decoder: its weights are not followed to the logits.")
+    vocabulary = getattr(model.module.get_input_embeddings(), "num_embeddings", 100)
+    ids = (torch.arange(12, device=model.device).view(2, 6) * 37 + 5) % vocabulary
+    real = torch.ones_like(ids, dtype=torch.bool)
+    watch = _Watch()
+    session = Session(model.sites, real, watch)
+    logits = model.lm_kind == "causal"
+    with torch.no_grad(), model.evaluating(), watch.hooked(model.module), session.running():
+        output = model.run(ids, real, torch.zeros_like(ids), logits=logits)
+    norms = _Norms(watch)
+    entries = {site.layers[0]: (module, site.entry) for module, site in model.sites.by_module.items()}
+    if len(entries) != model.layers or any(entry is None for _, entry in entries.values()):
+        raise ModelError(f"The layers of {model.name} share modules, so their weights cannot be told apart.")
+    blocks = []
+    for layer in range(model.layers):
+        attention, entry = entries[layer]
+        assert entry is not None
+        blocks.append(_block(watch, norms, watch.layers[layer], attention, entry))
+    return _with_head(model, watch, norms, blocks, output if logits else None)
+
+
+def _block(watch: _Watch, norms: _Norms, seen: Layer, attention: nn.Module, entry: nn.Module) -> Block:
+    assert seen.outputs is not None
+    joined = seen.outputs.transpose(1, 2).flatten(2).float()
+    parts = [part for part in entry.modules() if part in watch.given]
+    projections = [p for p in parts if not list(p.children()) and _same(watch.taken[p], joined)]
+    projections = [p for p in projections if p.__class__.__name__ not in ("Dropout", "Identity")]
+    if not projections:
+        raise ModelError(f"{type(attention).__name__} has no module that takes the joined outputs of its heads.")
+    projection = projections[0]
+    hidden, left = watch.taken[entry], watch.given[entry]
+    entering = watch.taken.get(attention, hidden)
+    reading = norms.giving(entering, parts)
+    if reading is not None and not _same(watch.taken[reading.module], hidden):
+        reading = None
+    inside = [norms.of(p) for p in attention.modules() if p in watch.given]
+    inner = tuple(norm for norm in inside if norm is not None)
+    projected = watch.given[projection]
+    writing = norms.taking(projected, parts)
+    gain = left - hidden
+    candidates = [p for p in parts if p is not entry and watch.given[p].numel() == gain.numel()]
+    own = writing.module if writing is not None else projection
+    fitted = _branches(watch, gain, own, candidates)
+    if fitted is None and writing is not None:  # the norm that takes it serves another branch
+        own, writing = projection, None
+        fitted = _branches(watch, gain, own, candidates)
+    if fitted is None:
+        return Block(attention, inner, projection, reading, writing, None, None, 0.0)
+    other, factor = fitted
+    return Block(attention, inner, projection, reading, writing, own, other, factor)
+
+
+def _branches(
+    watch: _Watch, gain: Tensor, own: nn.Module, candidates: list[nn.Module]
+) -> tuple[nn.Module | None, float] | None:
+    """The module whose output, with that of attention, is what the layer adds, and the factor on both."""
+    a = watch.given[own]
+    factor = float((gain * a).sum() / (a * a).sum().clamp(min=1e-30))
+    if _same(factor * a, gain):
+        return None, factor
+    best: tuple[float, nn.Module, float] | None = None
+    for other in candidates:
+        both = a + watch.given[other].reshape(a.shape)
+        factor = float((gain * both).sum() / (both * both).sum().clamp(min=1e-30))
+        difference = float((factor * both - gain).abs().max())
+        if best is None or difference < best[0]:
+            best = difference, other, factor
+    if best is None or best[0] > CLOSE * max(1e-6, float(gain.abs().max())):
+        return None
+    return best[1], best[2]
+
+
+class _Norms:
+    """Tells the norms among the modules that ran, by what they compute."""
+
+    def __init__(self, watch: _Watch) -> None:
+        self.watch = watch
+        self._known: dict[nn.Module, Norm | None] = {}
+
+    def giving(self, value: Tensor, parts: list[nn.Module]) -> Norm | None:
+        """The norm among these modules that gave this."""
+        return next((n for p in parts if _same(self.watch.given[p], value) and (n := self.of(p)) is not None), None)
+
+    def taking(self, value: Tensor, parts: list[nn.Module]) -> Norm | None:
+        """The norm among these modules that took this."""
+        return next((n for p in parts if _same(self.watch.taken[p], value) and (n := self.of(p)) is not None), None)
+
+    def of(self, module: nn.Module) -> Norm | None:
+        if module not in self._known:
+            self._known[module] = read_norm(module, self.watch.taken[module], self.watch.given[module])
+        return self._known[module]
+
+
+def read_norm(module: nn.Module, taken: Tensor, given: Tensor) -> Norm | None:
+    """What a module computes, if that is a norm over the last dim; None else. Checked on what it took and gave."""
+    if list(module.children()) or taken.shape != given.shape:
+        return None
+    width, parameter = taken.shape[-1], next(module.parameters(), None)
+    if parameter is not None and (parameter.ndim != 1 or parameter.shape[0] != width):
+        return None
+    own = {name: p.detach().double() for name, p in module.named_parameters()}
+    stored = next((p for name, p in own.items() if "bias" not in name), None)
+    zero = torch.zeros(width, dtype=torch.float64, device=taken.device)
+    gains = [zero + 1] if stored is None else [stored, stored + 1]  # as it is, or with one added (Gemma)
+    bias = next((p for name, p in own.items() if "bias" in name), zero)
+    x = taken.double()
+    for centred in (True, False) if isinstance(module, nn.LayerNorm) else (False, True):
+        y = x - x.mean(-1, keepdim=True) if centred else x
+        for epsilon in {float(value) for key, value in vars(module).items() if "eps" in key} or {1e-5}:
+            unit = y / (y.square().mean(-1, keepdim=True) + epsilon).sqrt()
+            for gain in gains:
+                if _same(unit * gain + bias, given.double()):
+                    return Norm(module, gain.float(), bias.float(), centred, epsilon)
+    return None
+
+
+def _same(a: Tensor, b: Tensor, close: float = CLOSE) -> bool:
+    return a.shape == b.shape and bool((a - b).abs().max() <= close * b.abs().max().clamp(min=1e-6))
+
+
+def _with_head(model: HeadModel, watch: _Watch, norms: _Norms, blocks: list[Block], output: Any) -> Structure:
+    """The way from the last layer to the scores, or why there is none."""
+    made = tuple(blocks)
+    if output is None:
+        return Structure(made, None, None, 1.0, None, f"{model.name} has no head that predicts the next token")
+    post = next((i for i, block in enumerate(made) if block.attention is None), None)
+    if post is not None:
+        reason = (
+            f"layer {post} of {model.name} does not add what its heads write to what enters it (it normalises the sum, "
+            "or scales it), so no part of its logits is theirs alone"
+        )
+        return Structure(made, None, None, 1.0, None, reason)
+    head = model.module.get_output_embeddings()
+    if head is None or head not in watch.given:
+        return Structure(made, None, None, 1.0, None, f"{model.name} has no output matrix that can be read")
+    last = list(model.sites.entries)[-1]
+    final = norms.giving(watch.taken[head], [m for m in watch.given if m not in set(last.modules())])
+    if final is None or not _same(watch.taken[final.module], watch.given[last]):
+        what = f"the output matrix of {model.name} does not read a norm of what leaves the last layer"
+        return Structure(made, None, None, 1.0, None, what)
+    given, scores = watch.given[head].double(), output.logits.detach().double()
+    cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+    plain = torch.atanh((scores / cap).clamp(-1 + 1e-12, 1 - 1e-12)) * cap if cap else scores
+    times = float((plain * given).sum() / given.square().sum())
+    if not _same(times * given, plain, 1e-3):
+        what = f"{model.name} changes its scores after the output matrix in a way that headwise does not know"
+        return Structure(made, None, None, 1.0, None, what)
+    return Structure(made, final, head, times, None if cap is None else float(cap), None)
+
+
+def affine(call: Callable[[Tensor], Tensor], width: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Matrix `[in, out]` and bias `[out]` of a module that is linear: what it gives for zero and for each direction."""
+    eye = torch.eye(width, dtype=like.dtype, device=like.device)
+    with torch.no_grad():
+        bias = call(torch.zeros_like(eye[:1]))[0]
+        return call(eye) - bias, bias

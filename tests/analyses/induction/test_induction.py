@@ -1,0 +1,140 @@
+"""Induction: exact on the planted decoder, nothing on random weights, equal to a slow computation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from headwise import make_atlas
+from headwise.analyses.contract import make_analysis
+from headwise.analyses.induction.analysis import Induction, drawn_heads
+from headwise.analyses.induction.sequences import repeats
+from headwise.models import HeadModel
+from headwise.plots import figures_for
+from headwise.testing import planted_decoder, random_model
+from headwise.text import Corpus
+from headwise.text.example import Example
+from headwise.text.made import word_ids
+
+CORPUS = Corpus.from_examples([Example(text="word1 word2 word3")], "one")
+SMALL = {"length": 16, "sequences": 6, "disable": 1, "draws": 2, "confirm": 3}
+
+
+@pytest.fixture(scope="module")
+def made():
+    return planted_decoder(words=30, max_length=40)
+
+
+@pytest.fixture(scope="module")
+def found(made):
+    with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
+        return make_atlas(model, CORPUS, ["induction"], parameters={"induction": SMALL})["induction"]
+
+
+@pytest.mark.parametrize(
+    ("measure", "head"), [("prefix_matching", "induction"), ("duplicate", "duplicate"), ("previous", "previous")]
+)
+def test_planted_heads_score_one_and_no_other_is_sure(made, found, measure, head) -> None:
+    score, p = found[measure].values, found[f"{measure}_p_adjusted"].values
+    place = made.where(head)
+    assert score[place] == pytest.approx(1, abs=1e-4)
+    assert p[place] < 0.01
+    others = p.copy()
+    others[place] = 1
+    assert (others > 0.05).all()
+    assert score[made.where("sink")] == pytest.approx(0, abs=1e-6)
+    assert score[made.where("idle")] == pytest.approx(found["uniform"].values[1], rel=1e-4)
+
+
+def test_copying_has_its_closed_form(made, found) -> None:
+    assert found["copying"].values[made.where("copying")] == pytest.approx(made.loudness, rel=1e-4)
+    assert found["copying"].values[made.where("induction")] == pytest.approx(2 * made.loudness, rel=1e-4)
+    assert found["copying"].values[made.where("previous")] == pytest.approx(0, abs=1e-5)
+
+
+def test_the_second_half_is_easier_because_of_the_induction_head(made, found) -> None:
+    tokens, loud = len(made.vocabulary), made.loudness
+    assert found.attrs["induces"] == 1
+    assert found.attrs["disabled"] == "L1H0"
+    # All others have the logit −L/(V−1) of copying and −2L/(V−1) of induction; the token itself L, the next 2L.
+    step = loud / (tokens - 1)
+    logits = np.r_[2 * loud - step, loud - 2 * step, np.full(tokens - 2, -3 * step)]
+    easy = np.log(np.exp(logits).sum()) - logits[0]
+    # The first token of the second half follows one seen once, where the induction head rests and copies the first.
+    hard = np.log(np.exp(logits).sum()) + 3 * step
+    assert found["loss"].values[1] == pytest.approx((15 * easy + hard) / 16, rel=1e-3)
+    assert found.attrs["disabled_effect"] > found["drawn_effect"].values.max() + 1
+
+
+def test_random_weights_are_nothing() -> None:
+    for seed in range(3):
+        module, tokenizer = random_model(causal=True, layers=3, heads=4, max_length=64, seed=seed)
+        with torch.no_grad():
+            for parameter in module.parameters():  # sharper than at initialisation
+                parameter.mul_(3 if parameter.ndim > 1 else 1)
+        with HeadModel.open(module, tokenizer=tokenizer) as model:
+            found = make_atlas(model, CORPUS, ["induction"], parameters={"induction": SMALL})["induction"]
+        for name in ("prefix_matching", "duplicate", "previous"):
+            assert (found[f"{name}_p_adjusted"] > 0.05).all(), name
+        assert "disabled_effect" not in found.attrs or not found.attrs["induces"]
+
+
+def test_a_slow_computation_agrees() -> None:
+    module, tokenizer = random_model(causal=True, max_length=64)
+    with HeadModel.open(module, tokenizer=tokenizer) as model:
+        found = make_atlas(model, CORPUS, ["induction"], parameters={"induction": SMALL})["induction"]
+        repeated = repeats(model, 6, 16, 0)
+    module.set_attn_implementation("eager")
+    scores = {"prefix_matching": [], "duplicate": [], "previous": []}
+    losses = []
+    for row in repeated.rows:
+        ids = row.ids.tolist()
+        assert ids[0] == tokenizer.bos_token_id
+        assert ids[1:17] == ids[17:]
+        output = module(torch.tensor([ids]), output_attentions=True)
+        maps = torch.stack(output.attentions)[:, 0].detach().numpy()
+        for name, back in (("prefix_matching", 15), ("duplicate", 16), ("previous", 1)):
+            scores[name].append(np.mean([maps[:, :, i, i - back] for i in range(17, 33)], axis=0))
+        logp = output.logits[0].log_softmax(-1)
+        losses.append([-np.mean([logp[i - 1, ids[i]].item() for i in half]) for half in (range(1, 17), range(17, 33))])
+    for name, values in scores.items():
+        np.testing.assert_allclose(found[name].values, np.mean(values, 0), rtol=1e-4)
+        np.testing.assert_allclose(
+            found[f"{name}_high"].values - found[name].values,
+            2.5705818 * np.std(values, 0, ddof=1) / np.sqrt(6),  # t of 5 degrees of freedom
+            rtol=1e-2, atol=1e-7,
+        )  # fmt: skip
+    np.testing.assert_allclose(found["loss"].values, np.mean(losses, 0), rtol=1e-4)
+
+
+def test_draws_are_from_the_same_layers_and_others() -> None:
+    best = [(2, 0), (2, 3), (5, 1)]
+    drawn, _ = drawn_heads(best, 6, 30, 0)
+    for heads in drawn:
+        assert sorted(layer for layer, _ in heads) == [2, 2, 5]
+        assert not set(heads) & set(best)
+        assert len(set(heads)) == 3
+    assert drawn_heads([(0, 0), (0, 1)], 3, 5, 0)[0] == []
+
+
+def test_words_are_whole_words(made) -> None:
+    with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
+        words = word_ids(model.encoder)
+    assert len(words) == 30
+    assert made.tokenizer.convert_ids_to_tokens(words.tolist())[0] == "word0"
+
+
+def test_encoders_are_refused_and_figures_drawn(found) -> None:
+    module, tokenizer = random_model(causal=False)
+    with HeadModel.open(module, tokenizer=tokenizer) as model, pytest.raises(Exception, match="decoders"):
+        make_atlas(model, CORPUS, ["induction"])
+    drawn = [one.name for spec in figures_for("induction") for one in spec.draw(found)]
+    assert drawn == ["heads", "copying", "profile", "disabled"]
+    lines = make_analysis("induction").headline(found)
+    assert any("L1H0 1.00" in line for line in lines)
+
+
+def test_parameters() -> None:
+    with pytest.raises(Exception, match="at least"):
+        Induction(length=2)

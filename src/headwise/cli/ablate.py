@@ -74,7 +74,14 @@ def ablate_command(
     corpus: common.CorpusSpec = None,
     reader: common.Reader = None,
     text_field: common.TextField = None,
-    how: Annotated[str, typer.Option("--how", help="uniform (the paper's), zero or mean.")] = "uniform",
+    how: Annotated[
+        str,
+        typer.Option(
+            "--how",
+            help="uniform (the paper's), zero, mean (over the input), corpus_mean, resample (its output on another "
+            "input); auto: zero for causal models, uniform for others.",
+        ),
+    ] = "auto",
     heads: Annotated[
         str, typer.Option("--heads", help="Single heads to disable: all, none, a list (L7H9,L8H1) or a rule.")
     ] = "all",
@@ -149,14 +156,16 @@ def summary_table(dataset: xr.Dataset, title: str) -> Table:
 
     from headwise.core.labels import head_name, labels_of
 
-    shown = Table("disabled", "score", "difference", "95 % interval", "p", "p corrected", title=title)
-    shown.add_row("nothing", f"{dataset.attrs['baseline']:.4f}", "", "", "", "")
+    columns = ("disabled", "score", "difference", "95 % interval", "p", "p corrected", "on first token")
+    shown = Table(*columns, title=f"{title} (disabled as: {dataset.attrs['how']})")
+    shown.add_row("nothing", f"{dataset.attrs['baseline']:.4f}", "", "", "", "", "")
     keys = ("score", "difference", "difference_low", "difference_high", "p_value", "p_adjusted")
 
     def add(name: str, part: str, **where: int) -> None:
         score, change, low, high, p, corrected = (float(dataset[f"{part}{key}"].isel(where)) for key in keys)
         interval = f"{low:+.4f} … {high:+.4f}"
-        shown.add_row(name, f"{score:.4f}", f"{change:+.4f}", interval, f"{p:.2g}", f"{corrected:.2g}")
+        sink = f"{float(dataset['sink_share'].isel(where)):.0%}" if part == "" and "sink_share" in dataset else ""
+        shown.add_row(name, f"{score:.4f}", f"{change:+.4f}", interval, f"{p:.2g}", f"{corrected:.2g}", sink)
 
     if "difference" in dataset:
         ranked = dataset["difference"].stack(place=("layer", "head")).dropna("place")
@@ -178,7 +187,7 @@ def summary_lines(dataset: xr.Dataset) -> list[str]:
         which = f"A random head (mean over all {total})" if count == total else f"Mean over the {count} heads disabled"
         lines.append(
             f"{which}: {facts['mean_difference']:+.4f} {facts['metric']} ({facts['mean_difference_low']:+.4f} … "
-            f"{facts['mean_difference_high']:+.4f} over heads). Better without {facts['improving']} heads "
+            f"{facts['mean_difference_high']:+.4f} over examples). Better without {facts['improving']} heads "
             f"({facts['improving_significant']} surely), worse without {facts['harming']} "
             f"({facts['harming_significant']} surely)."
         )

@@ -18,11 +18,12 @@ from headwise.core.errors import InputError, ModelError, ParameterError, unknown
 from headwise.models import opening
 from headwise.models.calling import call_part, evaluating
 from headwise.models.fallbacks import select_tap
-from headwise.models.interventions import Intervention, plan_interventions
+from headwise.models.interventions import Intervention, of_heads, plan_interventions
 from headwise.models.measure import measure
 from headwise.models.session import BLOCK_BYTES, Session, at_least_single
 from headwise.models.sites import KINDS
 from headwise.models.sizes import head_of, input_limit, padding_id, text_config, weight_hash
+from headwise.models.streams import plan_streams
 from headwise.models.trace import Trace, TraceWatcher
 from headwise.models.view import TAPS, Rows, Watcher
 from headwise.text.encode import OVERLONG, Batch, Encoded, Encoder, collate
@@ -253,7 +254,8 @@ class HeadModel:
             Sees each layer while it is computed, with what its `needs` name.
         interventions : mapping, optional
             `{(layer, head): what}` or `{layer: what}`: `uniform`, `zero`, `mean`, a `Mean` or a `Patch`. Watchers see
-            the weights after it.
+            the weights after it. `(layer, "residual")` is what enters a layer, `(layer, "mlp")` what its feed-forward
+            part gives.
         block_rows, block_bytes : int, optional
             Weights are formed for so many query rows at a time; by default for all, unless they would take more than
             `block_bytes`. Results do not depend on it.
@@ -340,8 +342,10 @@ class HeadModel:
             raise InputError(
                 f"The batch is {batch.ids.shape[1]} tokens long, but {self.name} takes at most {self.max_length}."
             )
-        plan = plan_interventions(interventions, self.layers, self.heads, self.d_head)
-        return Session(self.sites, batch.real, watcher, plan, block_rows=block_rows, block_bytes=block_bytes, keep=keep)
+        plan = plan_interventions(of_heads(interventions), self.layers, self.heads, self.d_head)
+        streams = plan_streams(interventions, self.layers, self.hidden)
+        how: dict[str, Any] = {"block_rows": block_rows, "block_bytes": block_bytes, "keep": keep, "streams": streams}
+        return Session(self.sites, batch.real, watcher, plan, **how)
 
     def _forward(self, session: Session, batch: Batch, logits: bool) -> Any:
         if logits and not (self.has_lm_head or hasattr(self.module, "num_labels")):

@@ -24,7 +24,8 @@ class Mean:
 @dataclass(frozen=True, slots=True, eq=False)
 class Patch:
     """Replace the head's `weights` (`[query, key]` or `[example, query, key]`) or its `output` (`[token, d_head]` or
-    `[example, token, d_head]`)."""
+    `[example, token, d_head]`); in the residual stream or after a feed-forward part, `output` is as wide as the hidden
+    states."""
 
     weights: Tensor | None = None
     output: Tensor | None = None
@@ -36,6 +37,16 @@ class Patch:
 
 Intervention = str | Mean | Patch
 Plan = dict[int, dict[int, Intervention]]  # layer -> head -> what to do
+
+
+def of_heads(given: Mapping[Any, Intervention] | None) -> dict[Any, Intervention]:
+    """What is to be done to heads, without what is for other streams (`(layer, "residual")`, `(layer, "mlp")`)."""
+    return {key: what for key, what in (given or {}).items() if not is_stream(key)}
+
+
+def is_stream(key: object) -> bool:
+    """Whether an intervention is for a stream beside the heads."""
+    return isinstance(key, tuple) and len(key) == 2 and isinstance(key[1], str)
 
 
 def plan_interventions(given: Mapping[Any, Intervention] | None, layers: int, heads: int, d_head: int) -> Plan:

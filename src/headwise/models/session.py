@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from headwise.models.interventions import Plan, on_outputs, on_weights
 from headwise.models.masks import RowMask, is_open
 from headwise.models.sites import LayerCount, Sites, hidden_input, hidden_output
+from headwise.models.streams import Streams, stream_hooks
 from headwise.models.tap import SESSION, Call, FormedCall, Running
 from headwise.models.view import Layer, Rows, Watcher
 
@@ -36,6 +37,8 @@ class Session:
         `block_bytes`.
     keep
         Keep each block's weights with their gradient history (`kept`), for gradients.
+    streams
+        Interventions in the residual stream and after feed-forward parts.
     """
 
     def __init__(
@@ -48,7 +51,9 @@ class Session:
         block_rows: int | None = None,
         block_bytes: int = BLOCK_BYTES,
         keep: bool = False,
+        streams: Streams | None = None,
     ) -> None:
+        self.streams = streams or {}
         self.sites, self.real, self.watcher, self.plan = sites, real, watcher, plan or {}
         self.block_rows, self.block_bytes, self.keep = block_rows, block_bytes, keep
         self.needs: frozenset[str] = frozenset() if watcher is None else watcher.needs
@@ -68,6 +73,8 @@ class Session:
                 for entry in self.sites.entries:
                     stack.callback(entry.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
                     stack.callback(entry.register_forward_hook(self._leave).remove)
+            if self.streams:
+                stream_hooks(self.streams, self.sites, self.real, lambda: SESSION.get() is self, stack)
             token = SESSION.set(self)
             stack.callback(SESSION.reset, token)
             yield self

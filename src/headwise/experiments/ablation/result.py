@@ -16,10 +16,15 @@ from headwise.experiments.ablation.significance import Paired, paired_difference
 from headwise.experiments.ablation.subjects import Subject
 from headwise.stats.corrections import correct
 from headwise.stats.correlation import correlation
-from headwise.stats.intervals import mean_interval
 
 if TYPE_CHECKING:
     from headwise.experiments.ablation.run import AblationOptions, Evaluation
+
+
+BESIDE = {
+    "importance": "first-order importance (Michel et al. 2019)",
+    "sink_share": "share of attention that goes to the first token, from all later ones",
+}
 
 
 def ablation_dataset(
@@ -28,10 +33,11 @@ def ablation_dataset(
     heads: Sequence[tuple[int, int]],
     sets: Mapping[str, Heads],
     options: AblationOptions,
-    importance: Mapping[str, np.ndarray] | None,
+    beside: Mapping[str, Mapping[str, np.ndarray]],
     atlas: Mapping[str, xr.Dataset] | None,
 ) -> xr.Dataset:
-    """The group `ablation` of an atlas; rows of `evaluation.values` are single heads, then layers, then sets."""
+    """The group `ablation` of an atlas; rows of `evaluation.values` are single heads, then layers, then sets, and
+    `beside` are means over examples of every head (`importance`, `sink_share`)."""
     size, correction = (subject.model.layers, subject.model.heads), options.correction
     scores = {name: np.array([subject.score(row)[name] for row in evaluation.values]) for name in subject.metrics}
     baseline = subject.score(evaluation.baseline)
@@ -64,14 +70,16 @@ def ablation_dataset(
             add(own, part, scores[name][rows], metric=name, baseline=baseline[name])
         found = paired_differences(subject.metric, evaluation.baseline, said, subject.truth, options.seed)
         _add_tests(add, part, found, correction, subject.examples)
+        if part == "":
+            together = found
     attrs = _attributes(subject, evaluation, baseline, options)
     if "difference" in variables:
-        attrs |= _over_heads(variables, subject.higher_better)
-    if importance is not None:
-        for suffix, values in (("", "mean"), ("_low", "low"), ("_high", "high"), ("_n", "n")):
-            variables[f"importance{suffix}"] = xr.Variable(
-                ("layer", "head"), importance[values], {"long_name": "first-order importance (Michel et al. 2019)"}
-            )
+        attrs |= _over_heads(variables, together, subject.higher_better)
+    for name, values in beside.items():
+        for suffix, key in (("", "mean"), ("_low", "low"), ("_high", "high"), ("_n", "n")):
+            variables[f"{name}{suffix}"] = xr.Variable(("layer", "head"), values[key], {"long_name": BESIDE[name]})
+    if "importance" in beside:
+        importance = beside["importance"]
         if "difference" in variables and len(heads) > 3:
             harm = variables["difference"].values * (-1 if subject.higher_better else 1)
             for method in ("pearson", "spearman"):
@@ -115,20 +123,18 @@ def _attributes(
     }
 
 
-def _over_heads(variables: Mapping[str, xr.Variable], higher_better: bool) -> dict[str, Any]:
-    """What disabling a random head does, and how many heads the model is better without."""
+def _over_heads(variables: Mapping[str, xr.Variable], found: Paired, higher_better: bool) -> dict[str, Any]:
+    """What disabling a random head does, with its interval over examples (the heads are all there are), and how many
+    heads the model is better without."""
     change = variables["difference"].values
     known = change[np.isfinite(change)]
     gain = known if higher_better else -known
     sure = variables["p_adjusted"].values[np.isfinite(change)] < 0.05
-    low, high = mean_interval(
-        known.mean(), known.var(ddof=1) if len(known) > 1 else np.array(np.nan), np.array(len(known))
-    )
     return {
         "heads_disabled": len(known),
         "mean_difference": float(known.mean()),
-        "mean_difference_low": float(low),
-        "mean_difference_high": float(high),
+        "mean_difference_low": found.mean_low,
+        "mean_difference_high": found.mean_high,
         "improving": int((gain > 0).sum()),
         "improving_significant": int(((gain > 0) & sure).sum()),
         "harming": int((gain < 0).sum()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,11 @@ from headwise.experiments.ablation.importance import head_importance
 from headwise.experiments.ablation.prefix import Prefix
 from headwise.experiments.ablation.result import ablation_dataset
 from headwise.experiments.ablation.sets import Heads, checked_heads, pick_heads
+from headwise.experiments.ablation.sinks import sink_share
 from headwise.experiments.ablation.subjects import HeadOutputs, Subject
+from headwise.experiments.ablation.ways import AUTO, WAYS, Disabling, way_for
 from headwise.experiments.work import Report, kept_work, silent, software
-from headwise.models.interventions import NAMED, Plan, plan_interventions
+from headwise.models.interventions import Plan
 from headwise.stats.corrections import CORRECTIONS
 from headwise.text.encode import Batch
 
@@ -38,9 +40,10 @@ class AblationOptions:
 
     Parameters
     ----------
-    how : str, default "uniform"
-        `uniform` (the paper's: the same attention to every visible token), `zero` (no output) or `mean` (its mean
-        output over the input).
+    how : str, default "auto"
+        `uniform` (the paper's: the same attention to every visible token), `zero` (no output), `mean` (its mean output
+        over the input), `corpus_mean` (over all tokens of all inputs), `resample` (its output on another input, drawn
+        by seed, place for place), or `auto`: `zero` for causal models, `uniform` for others.
     heads : str or list of (layer, head), default "all"
         `all` single heads, `none`, or those of a rule or list.
     layers : bool, default True
@@ -49,25 +52,28 @@ class AblationOptions:
         Sets to disable together, by name: a list of heads, or a rule (`roles:delimiter`, `frames:top5`).
     importance : bool, default True
         First-order importance beside it (Michel et al. 2019), and the correlation of both.
+    sinks : bool, default True
+        The share of each head's attention that goes to the first token beside it.
     correction : str, default "holm"
         `holm`, `benjamini_hochberg` or `none`, over heads (and layers, and sets, apart).
     share : bool, default True
         Run the layers below a change once only, where the model allows it.
     seed : int, default 0
-        For the resamples behind intervals.
+        For the resamples behind intervals, and for what `resample` draws.
     """
 
-    how: str = "uniform"
+    how: str = AUTO
     heads: str | Heads = "all"
     layers: bool = True
     sets: Mapping[str, str | Heads] = field(default_factory=dict)
     importance: bool = True
+    sinks: bool = True
     correction: str = "holm"
     share: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
-        one_of("how", self.how, NAMED)
+        one_of("how", self.how, (AUTO, *WAYS))
         one_of("correction", self.correction, CORRECTIONS)
 
 
@@ -114,9 +120,10 @@ class Evaluation:
 def evaluate(
     subject: Subject,
     conditions: Sequence[Condition],
-    how: str = "uniform",
+    how: str = AUTO,
     *,
     share: bool = True,
+    seed: int = 0,
     store: Store | None = None,
     report: Report = silent,
 ) -> Evaluation:
@@ -127,8 +134,8 @@ def evaluate(
     than 1e-6 (an architecture that passes more between layers than its layers' outputs), whole runs are made and `note`
     says so. With a `store`, finished batches are kept there.
     """
-    one_of("how", how, NAMED)
-    name, runner, note = subject.model.name, Runner(subject, conditions, how), ""
+    name, note = subject.model.name, ""
+    runner = Runner(subject, conditions, way_for(how, subject.model), seed)
     baseline, values = np.zeros(subject.examples), np.zeros((len(conditions), subject.examples))
     with subject.evaluating():
         if share and not Prefix.serves(subject.model.sites):
@@ -149,12 +156,13 @@ def evaluate(
 class Runner:
     """Runs batches under conditions."""
 
-    def __init__(self, subject: Subject, conditions: Sequence[Condition], how: str) -> None:
-        model = subject.model
+    def __init__(self, subject: Subject, conditions: Sequence[Condition], how: str, seed: int = 0) -> None:
         self.subject, self.conditions = subject, conditions
-        self.plans = [
-            plan_interventions(dict.fromkeys(c.heads, how), model.layers, model.heads, model.d_head) for c in conditions
-        ]
+        self.disabling = Disabling(subject, how, seed)
+
+    def plan(self, number: int, batch: Batch) -> Plan:
+        """What a condition does to a batch."""
+        return self.disabling.plan(self.conditions[number].heads, batch)
 
     def output(self, batch: Batch, plan: Plan | None = None, prefix: Prefix | None = None, layer: int = 0) -> Tensor:
         """The model's output on a batch, with layers below `layer` taken from the prefix."""
@@ -185,8 +193,8 @@ class Runner:
         """`baseline[example]` and `values[condition, example]` of one batch, as a piece."""
         prefix, own = self.record(batch) if share else (None, self.output(batch))
         said = [own]
-        for condition, plan in zip(self.conditions, self.plans, strict=True):
-            said.append(self.output(batch, plan, prefix, condition.first_layer))
+        for number, condition in enumerate(self.conditions):
+            said.append(self.output(batch, self.plan(number, batch), prefix, condition.first_layer))
         values = torch.stack([self.subject.values(output).double().cpu() for output in said]).numpy()
         return {"baseline": values[0], "values": values[1:]}, {}
 
@@ -201,7 +209,8 @@ class Runner:
         depths = sorted({c.first_layer for c in self.conditions})
         for depth in {depths[0], depths[len(depths) // 2], depths[-1]}:
             i = next(i for i, c in enumerate(self.conditions) if c.first_layer == depth)
-            shared, whole = self.output(batch, self.plans[i], prefix, depth), self.output(batch, self.plans[i])
+            plan = self.plan(i, batch)
+            shared, whole = self.output(batch, plan, prefix, depth), self.output(batch, plan)
             difference = max(difference, float((shared - whole).abs().max() / max(1.0, float(whole.abs().max()))))
         return difference
 
@@ -238,9 +247,10 @@ def ablate(
     -------
     Dataset
         `score[layer, head]`, `difference` (score − baseline) with `_low`, `_high`, `p_value`, `p_adjusted`;
-        `layer_score[layer]`, `set_score[set]` and the like; attributes `baseline`, `metric`, `mean_difference` (a
-        random head).
+        `layer_score[layer]`, `set_score[set]` and the like; `importance`, `sink_share[layer, head]`; attributes
+        `baseline`, `metric`, `how`, `mean_difference` (a random head) with its interval over examples, the heads fixed.
     """
+    options = replace(options, how=way_for(options.how, subject.model))
     size = (subject.model.layers, subject.model.heads)
 
     def picked(what: str | Heads) -> Heads:
@@ -257,9 +267,14 @@ def ablate(
         raise ParameterError("Nothing is to be disabled; name heads, layers or sets.")
     disabled = [[condition.name, condition.heads] for condition in conditions]
     with kept_work(folder, {**provenance(subject, options), "disabled": disabled}, overwrite=overwrite) as store:
-        evaluation = evaluate(subject, conditions, options.how, share=options.share, store=store, report=report)
-        importance = head_importance(subject, store=store, report=report) if options.importance else None
-    return ablation_dataset(subject, evaluation, [c.heads[0] for c in chosen], sets, options, importance, atlas)
+        how = {"share": options.share, "seed": options.seed}
+        evaluation = evaluate(subject, conditions, options.how, **how, store=store, report=report)
+        beside = {}
+        if options.importance:
+            beside["importance"] = head_importance(subject, store=store, report=report)
+        if options.sinks:
+            beside["sink_share"] = sink_share(subject, store=store, report=report)
+    return ablation_dataset(subject, evaluation, [c.heads[0] for c in chosen], sets, options, beside, atlas)
 
 
 def provenance(subject: Subject, options: AblationOptions) -> dict[str, Any]:

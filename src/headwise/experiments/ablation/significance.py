@@ -15,13 +15,18 @@ from headwise.stats.tests import mcnemar_exact
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Paired:
-    """For each condition: score minus baseline, its 95 % interval, and a two-sided p-value."""
+    """For each condition: score minus baseline, its 95 % interval, and a two-sided p-value.
+
+    `mean_low`, `mean_high` are the interval of the mean over all conditions: these conditions, other examples.
+    """
 
     difference: np.ndarray
     low: np.ndarray
     high: np.ndarray
     p_value: np.ndarray
     test: str
+    mean_low: float
+    mean_high: float
 
 
 def paired_differences(
@@ -77,4 +82,5 @@ def paired_differences(
             p = np.where(deviation == 0, np.where(difference == 0, 1.0, 0.0), p)
             test = "paired bootstrap"
     low, high = percentile_interval(spread)
-    return Paired(difference, low, high, np.asarray(p, dtype=float), test)
+    together = percentile_interval(spread.mean(1)) if len(values) else (np.nan, np.nan)
+    return Paired(difference, low, high, np.asarray(p, dtype=float), test, float(together[0]), float(together[1]))

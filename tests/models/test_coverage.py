@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from headwise.core.errors import ModelError
 from headwise.models import HeadModel, Layer, Rows
-from headwise.text.encode import Batch
+from headwise.text.encode import Batch, collate
 
 REQUIRED = [
     "bert",
@@ -60,9 +61,10 @@ class Everything:
 
 def own_pass(model: Any, batch: Batch, stack: str | None) -> tuple[Any, Tensor]:
     """The model's own eager output and its attentions [example, layer, head, query, key] of a stack."""
+    read = batch.source or batch
     inputs: dict[str, Any] = {
-        "input_ids": batch.ids,
-        "attention_mask": batch.real.long(),
+        "input_ids": read.ids,
+        "attention_mask": read.real.long(),
         "output_attentions": True,
         "output_hidden_states": True,
     }
@@ -79,6 +81,11 @@ def check(model: Any, stack: str | None) -> None:
     own = copy.deepcopy(model)
     opened = HeadModel.open(model, stack=stack)
     batch = ids_batch(pad_id=opened.pad_id)
+    if stack in ("decoder", "cross"):  # a source of its own, longer and shorter than the target
+        sources = ids_batch((7, 13, 6), pad_id=opened.pad_id, seed=1).rows
+        both = zip(batch.rows, sources, strict=True)
+        paired = [replace(row, source=source, cross=stack == "cross") for row, source in both]
+        batch = collate(paired, opened.pad_id)
     watcher = Everything()
     opened.forward(batch, watcher)
     output, attentions = own_pass(own, batch, stack)

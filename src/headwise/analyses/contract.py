@@ -58,6 +58,7 @@ class Analysis:
     title: ClassVar[str] = ""
     paper: ClassVar[Paper]
     budget: ClassVar[int | None] = None  # examples `headwise atlas` gives it; None for all
+    cross: ClassVar[bool] = False  # whether it can look at cross-attention, from a target to its source
     automatic: ClassVar[bool] = True  # part of `headwise atlas` where nothing else is said
     # Variables whose value depends on the order of heads by convention (numbered clusters).
     order_dependent: ClassVar[frozenset[str]] = frozenset()

@@ -60,7 +60,14 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is th
 Device = Annotated[
     str | None, typer.Option("--device", help="cpu, cuda, cuda:1, mps …; nothing for the best there is.")
 ]
-Stack = Annotated[str | None, typer.Option("--stack", help="Of an encoder-decoder: encoder (default) or decoder.")]
+Stack = Annotated[
+    str | None,
+    typer.Option(
+        "--stack",
+        help="Of an encoder-decoder: encoder (default), decoder or cross; the last two need pairs of source and "
+        "target (fields `source` and `target`, or --text-field SOURCE,TARGET).",
+    ),
+]
 _CUT = "Cut inputs to this many tokens (special ones included)."
 Longest = Annotated[int | None, typer.Option("--max-length", min=2, help=_CUT)]
 MaxLength = Annotated[int, typer.Option("--max-length", min=2, help=_CUT)]

@@ -54,8 +54,8 @@ def probe(
     from headwise.analyses.probing.analysis import Probing, default_settings
     from headwise.analyses.probing.analysis import probe as probe_tasks
     from headwise.analyses.probing.fit import ProbingOptions
+    from headwise.analyses.probing.result import pooling_rows
     from headwise.atlas import Atlas
-    from headwise.core.labels import head_name
     from headwise.core.papers import reference
     from headwise.core.store import Store
     from headwise.models import HeadModel
@@ -88,13 +88,10 @@ def probe(
     )
     atlas.save(target, overwrite=overwrite)
     page = write_report(atlas, out_folder)
-    table = Table("task", "last layer", "best layer", "top heads", "best head", title="accuracy on the test part")
-    poolings = ("last_layer", "best_layer", "top_heads")
-    for name in names:
-        part = dataset.sel(task=name)
-        values = part["accuracy"].values
-        pooled = [f"{value:.3f}" for value in part["pooled_accuracy"].reindex(pooling=list(poolings)).values]
-        table.add_row(name, *pooled, f"{head_name(*divmod(int(values.argmax()), values.shape[1]))} {values.max():.3f}")
+    columns = ("task", "score", "last layer", "best layer", "top heads", "best head")
+    table = Table(*columns, title="test part; best layer and heads picked on the validation part")
+    for row in pooling_rows(dataset):
+        table.add_row(*row)
     common.out.print(table)
     common.out.print(f"Atlas: {target}\nPage:  {page}")
 

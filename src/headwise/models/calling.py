@@ -4,13 +4,18 @@ or a number of threads for a while."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+
+from headwise.core.errors import ModelError
 
 
 def call_part(
@@ -22,25 +27,30 @@ def call_part(
     types: Tensor,
     *,
     logits: bool = False,
-    decoder_tokens: int | None = None,
+    source: tuple[Tensor, Tensor] | None = None,
 ) -> Any:
-    """The output of the part that computes `stack`, or of the whole model where logits are asked for; `encoder` is that
-    of an encoder-decoder."""
+    """The output of the part that computes `stack`, or of the whole model where logits are asked for.
+
+    `encoder` is that of an encoder-decoder. Its decoder reads `ids`, its encoder `source` (ids, and which are real).
+    """
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": real.long()}
-    part: nn.Module = module
-    if encoder is not None and stack == "encoder" and not logits:
-        part = encoder
-    elif not logits:
-        part = body_of(module)
-        if part is module and encoder is not None and module.get_output_embeddings() is not None:
-            return _decoded(module, encoder, inputs, decoder_tokens)
+    part: nn.Module = module if logits else encoder if encoder is not None and stack == "encoder" else body_of(module)
+    if encoder is not None and stack != "encoder":
+        if source is None:
+            raise ModelError(
+                f"The decoder of {type(module).__name__} reads a source beside its target; give pairs of both."
+            )
+        inputs = {"input_ids": source[0], "attention_mask": source[1].long()}
+        inputs |= {"decoder_input_ids": ids, "decoder_attention_mask": real.long()}
+        if part is module and not logits and module.get_output_embeddings() is not None:
+            return _decoded(module, encoder, inputs)
+    elif encoder is not None and logits and module.get_output_embeddings() is not None:
+        raise ModelError(
+            f"{type(module).__name__} predicts a target from a source; open it with stack='decoder' and give pairs."
+        )
     accepted = frozenset(inspect.signature(part.forward).parameters)
-    if encoder is not None and part is not encoder:
-        inputs["decoder_input_ids"] = ids[:, :decoder_tokens]
-        inputs["decoder_attention_mask"] = real[:, :decoder_tokens].long()
-    elif "token_type_ids" in accepted and (
-        (getattr(module.config, "type_vocab_size", 0) or 0) > 1 or module.config.model_type == "xlnet"
-    ):
+    has_types = (getattr(module.config, "type_vocab_size", 0) or 0) > 1 or module.config.model_type == "xlnet"
+    if has_types and "token_type_ids" in accepted and (encoder is None or part is encoder):
         # Not for every model that takes them: GPT-2 would add the embedding of token 0 to everything.
         inputs["token_type_ids"] = types
     if "use_cache" in accepted:
@@ -60,17 +70,43 @@ def body_of(module: PreTrainedModel) -> nn.Module:
     return inner if isinstance(inner, PreTrainedModel) else module
 
 
-def _decoded(module: PreTrainedModel, encoder: nn.Module, inputs: Mapping[str, Any], tokens: int | None) -> Any:
+def _decoded(module: PreTrainedModel, encoder: nn.Module, inputs: Mapping[str, Any]) -> Any:
     """The output of the decoder after its encoder, without the head (T5 has no module that holds both alone)."""
-    ids, mask = inputs["input_ids"], inputs["attention_mask"]
-    entering = encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+    read = encoder(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).last_hidden_state
     return module.get_decoder()(
-        input_ids=ids[:, :tokens],
-        attention_mask=mask[:, :tokens],
-        encoder_hidden_states=entering,
-        encoder_attention_mask=mask,
+        input_ids=inputs["decoder_input_ids"],
+        attention_mask=inputs["decoder_attention_mask"],
+        encoder_hidden_states=read,
+        encoder_attention_mask=inputs["attention_mask"],
         use_cache=False,
     )
+
+
+def shifted(module: PreTrainedModel, ids: np.ndarray) -> np.ndarray:
+    """The token ids that a decoder reads for a target, as the model itself makes them from labels."""
+    labels, config = torch.from_numpy(ids)[None], module.config
+    make = getattr(module, "prepare_decoder_input_ids_from_labels", None) or getattr(module, "_shift_right", None)
+    if make is None:
+        shift = getattr(sys.modules[type(module).__module__], "shift_tokens_right", None)
+        if shift is not None:
+            count = len(inspect.signature(shift).parameters)
+            make = partial(_with_config, shift, (config.pad_token_id, config.decoder_start_token_id)[: count - 1])
+    if make is not None:
+        found: np.ndarray = make(labels)[0].cpu().numpy()
+    else:
+        text = config.get_text_config(decoder=True)
+        starts = (getattr(c, n, None) for n in ("decoder_start_token_id", "bos_token_id") for c in (config, text))
+        start = next((int(s) for s in starts if s is not None), None)
+        if start is None:
+            raise ModelError(f"The config of {type(module).__name__} does not say what its decoder starts from.")
+        found = np.concatenate([[start], ids[:-1]])
+    if not np.array_equal(found[1:], ids[:-1]):
+        raise ModelError(f"{type(module).__name__} reads its targets in another way than shifted by one: not served.")
+    return found
+
+
+def _with_config(shift: Callable[..., Tensor], more: tuple[Any, ...], labels: Tensor) -> Tensor:
+    return shift(labels, *more)
 
 
 @contextmanager

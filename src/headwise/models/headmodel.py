@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from headwise.core.checks import at_least, one_of
 from headwise.core.errors import InputError, ModelError, ParameterError, unknown
 from headwise.models import opening
-from headwise.models.calling import call_part, evaluating
+from headwise.models.calling import call_part, evaluating, shifted
 from headwise.models.fallbacks import select_tap
 from headwise.models.interventions import Intervention, of_heads, plan_interventions
 from headwise.models.measure import measure
@@ -28,6 +28,7 @@ from headwise.models.trace import Trace, TraceWatcher
 from headwise.models.view import TAPS, Rows, Watcher
 from headwise.text.encode import OVERLONG, Batch, Encoded, Encoder, collate
 from headwise.text.example import Example
+from headwise.text.targets import TargetEncoder
 
 Interventions = Mapping[Any, Intervention]
 DEMO_NAME = "wiki-bert"
@@ -95,6 +96,8 @@ class HeadModel:
             raise
         self.sites, self.stack, self.hidden = found.sites, found.stack, found.hidden
         self.has_lm_head, self.lm_kind = head_of(module, self.stack)
+        if self._encoder is not None and self.encoder_part is not None and self.stack != "encoder":
+            self._encoder = TargetEncoder(self._encoder, partial(shifted, module), cross=self.stack == "cross")
         self._count()
 
     # --- opening and closing ----------------------------------------------------------------------------------------
@@ -125,7 +128,7 @@ class HeadModel:
         dtype : torch.dtype, optional
             Precision of the weights; by default the checkpoint's own on a GPU, at least float32 on a CPU.
         stack : str, optional
-            For encoder-decoders: `encoder` (default), `decoder` (self-attention) or `cross`.
+            Of an encoder-decoder: `encoder` (default), `decoder`, `cross`; the last two read pairs, source and target.
         task : str, optional
             `lm` (masked or causal, whichever the model is) or `classification`; by default the head that the checkpoint
             has.
@@ -345,13 +348,13 @@ class HeadModel:
         plan = plan_interventions(of_heads(interventions), self.layers, self.heads, self.d_head)
         streams = plan_streams(interventions, self.layers, self.hidden)
         how: dict[str, Any] = {"block_rows": block_rows, "block_bytes": block_bytes, "keep": keep, "streams": streams}
-        return Session(self.sites, batch.real, watcher, plan, **how)
+        return Session(self.sites, batch.real, watcher, plan, keys=batch.keys.real, **how)
 
     def _forward(self, session: Session, batch: Batch, logits: bool) -> Any:
         if logits and not (self.has_lm_head or hasattr(self.module, "num_labels")):
             raise ModelError(f"{self.name} was opened without a head, so it gives no logits; open it with `task`.")
         with self.evaluating(), session.running():
-            output = self.run(batch.ids, batch.real, batch.types, logits=logits)
+            output = self.run(batch.ids, batch.real, batch.types, logits=logits, source=batch.source)
         if session.layer_count.seen != self.layers:
             raise ModelError(
                 f"The tap saw {session.layer_count.seen} of the {self.layers} layers of {self.name}: the module was "
@@ -364,9 +367,13 @@ class HeadModel:
 
     # --- for passes that other parts of headwise watch in their own way -----------------------------------------------
 
-    def run(self, ids: Tensor, real: Tensor, types: Tensor, *, logits: bool = False) -> Any:
-        """Call the smallest part of the model that computes its stack, in the context's session, mode and gradients."""
-        return call_part(self.module, self.encoder_part, self.stack, ids, real, types, logits=logits)
+    def run(
+        self, ids: Tensor, real: Tensor, types: Tensor, *, logits: bool = False, source: Batch | None = None
+    ) -> Any:
+        """Call the smallest part of the model that computes its stack, in the context's session, mode and gradients;
+        `source` is what the encoder reads where the stack is its decoder's."""
+        more: Any = {"logits": logits, "source": None if source is None else (source.ids, source.real)}
+        return call_part(self.module, self.encoder_part, self.stack, ids, real, types, **more)
 
     def evaluating(self) -> AbstractContextManager[None]:
         """Evaluation mode for a `with` block; training mode is given back module by module."""

@@ -118,7 +118,7 @@ def on_weights(
                 or (given.ndim == 3 and len(given) != len(weights))
             ):
                 raise ParameterError(
-                    _misfit("weights", given, [weights.shape[0], weights.shape[-1], weights.shape[-1]])
+                    _misfit("weights", given, [weights.shape[0], visible.shape[2] + start, weights.shape[-1]])
                 )
             weights[:, head] = given[..., start:stop, :]
         else:

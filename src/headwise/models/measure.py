@@ -49,15 +49,18 @@ def measure(module: PreTrainedModel, encoder: nn.Module | None, pad_id: int, sta
     ids = torch.where(real, ids, pad_id)
     part = "decoder" if encoder is not None and stack in ("decoder", "cross") else "encoder"
 
-    def run(decoder_tokens: int = 5) -> Any:
+    def run(tokens: int = 5) -> Any:
+        if part == "encoder":
+            return call_part(module, encoder, part, ids, real, torch.zeros_like(ids))
         # The decoder gets one token less than the encoder, so that cross-attention is told by its shape.
-        return call_part(module, encoder, part, ids, real, torch.zeros_like(ids), decoder_tokens=decoder_tokens)
+        target = ids[:, :tokens], real[:, :tokens]
+        return call_part(module, encoder, part, *target, torch.zeros_like(target[0]), source=(ids, real))
 
     try:
         with evaluating(module), torch.no_grad():
             sites, found = find_sites(module, run, real, stack, encoder)
             with Session(sites, real, TraceWatcher(frozenset({"hidden"}))).running() as session:
-                output = run(decoder_tokens=6)
+                output = run(tokens=6)
     except ModelError:
         raise
     except Exception as error:  # whatever an architecture that expects other inputs may raise

@@ -39,6 +39,8 @@ class Session:
         Keep each block's weights with their gradient history (`kept`), for gradients.
     streams
         Interventions in the residual stream and after feed-forward parts.
+    keys
+        The same as `real` of the tokens that are looked at, where those are others (cross-attention).
     """
 
     def __init__(
@@ -52,8 +54,9 @@ class Session:
         block_bytes: int = BLOCK_BYTES,
         keep: bool = False,
         streams: Streams | None = None,
+        keys: Tensor | None = None,
     ) -> None:
-        self.streams = streams or {}
+        self.streams, self.keys = streams or {}, real if keys is None else keys
         self.sites, self.real, self.watcher, self.plan = sites, real, watcher, plan or {}
         self.block_rows, self.block_bytes, self.keep = block_rows, block_bytes, keep
         self.needs: frozenset[str] = frozenset() if watcher is None else watcher.needs
@@ -111,8 +114,7 @@ class Session:
         )
         if whole and key in self._visible:
             return self._visible[key][1]
-        real = self.real
-        shown = real[:, None, start:stop, None] & real[:, None, None, :]
+        shown = self.real[:, None, start:stop, None] & self.keys[:, None, None, :]
         mask = call.rows_mask(start, stop)
         if mask is not None:  # a module that forms its weights itself has the mask of every head: they are alike
             shown = shown & is_open(mask).any(1, keepdim=True)

@@ -24,10 +24,12 @@ LOOKED_AT = 50  # examples among which the sample is chosen
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """The maps of one input: `attention[layer, head, query, key]`, NaN where a row may not look."""
+    """The maps of one input: `attention[layer, head, query, key]`, NaN where a row may not look; `keys` are the tokens
+    looked at where those are others (the source, in cross-attention)."""
 
     tokens: list[str]
     attention: np.ndarray
+    keys: list[str] | None = None
 
     def head(self, layer: int, head: int) -> np.ndarray:
         layers, heads = self.attention.shape[:2]
@@ -45,7 +47,8 @@ def sample_of(model: HeadModel, example: Example | str) -> Sample:
     assert trace.attention is not None
     assert trace.visible is not None
     shown = trace.attention[0].where(trace.visible[0], float("nan"))
-    return Sample([model.encoder.piece_text(int(i)) or "·" for i in batch.ids[0]], shown.cpu().numpy())
+    tokens, keys = ([model.encoder.piece_text(int(i)) or "·" for i in b.ids[0]] for b in (batch, batch.keys))
+    return Sample(tokens, shown.cpu().numpy(), None if batch.keys is batch else keys)
 
 
 def choose_sample(model: HeadModel, corpus: Iterable[Example], shortest: int = 10, longest: int = 26) -> Sample | None:
@@ -62,12 +65,13 @@ def choose_sample(model: HeadModel, corpus: Iterable[Example], shortest: int = 1
 
 def draw_all_maps(sample: Sample) -> Figure:
     """Every map of the input (Kovaleva et al. 2019, App. A)."""
-    return all_maps(sample.attention, sample.tokens)
+    return all_maps(sample.attention, sample.tokens, sample.keys)
 
 
 def draw_heads(sample: Sample, heads: Sequence[tuple[int, int]], **options: object) -> Figure:
     """Chosen heads side by side as lines between words (Clark et al. 2019, Fig 1)."""
-    return draw_head({head_name(*h): sample.head(*h) for h in heads}, sample.tokens, **options)  # type: ignore[arg-type]
+    maps = {head_name(*h): sample.head(*h) for h in heads}
+    return draw_head(maps, sample.tokens, keys=sample.keys, **options)  # type: ignore[arg-type]
 
 
 def telling_heads(atlas: Atlas, count: int = 4) -> list[tuple[int, int]]:

@@ -26,6 +26,7 @@ def draw_head(
     weights: ArrayLike | Mapping[str, ArrayLike],
     tokens: Sequence[str],
     *,
+    keys: Sequence[str] | None = None,
     highlight: Highlight = (),
     side: Literal["from", "to"] = "from",
     threshold: float = 0.01,
@@ -40,6 +41,8 @@ def draw_head(
         The weights of one head, or of several by name (`L7H9`).
     tokens : sequence of str
         The tokens as written, left (looking) and right (looked at).
+    keys : sequence of str, optional
+        The tokens looked at, where those are others (the source, in cross-attention).
     highlight : sequence of int, or mapping of int to str, default ()
         Positions to colour, or a mapping of position to colour; their lines are coloured and all others turn grey.
     side : str, default "from"
@@ -55,28 +58,29 @@ def draw_head(
     """
     named = weights if isinstance(weights, Mapping) else {"": weights}
     heads = {str(name): np.asarray(matrix, dtype=float) for name, matrix in named.items()}
+    sides = tokens, tokens if keys is None else keys
     count = len(tokens)
     if not heads:
         raise ParameterError("`weights` must name at least one head; it is empty.")
     for name, matrix in heads.items():
-        if matrix.shape != (count, count):
+        if matrix.shape != (count, len(sides[1])):
             raise ParameterError(
-                f"The weights of {name or 'the head'} must be {count} queries by {count} keys, one per token; "
+                f"The weights of {name or 'the head'} must be {count} queries by {len(sides[1])} keys, one per token; "
                 f"they are {matrix.shape}."
             )
     one_of("side", side, ("from", "to"))
-    colours = _colours(highlight, count)
+    colours = _colours(highlight, len(sides[side == "to"]))
     with style.context():
-        longest = max(style.text_width(_shown(token), style.NORMAL) for token in (*tokens, ""))
+        longest = max(style.text_width(_shown(token), style.NORMAL) for token in (*sides[0], *sides[1], ""))
         panel = 2 * longest + 1.15
         columns = max(1, min(len(heads), int(style.PAGE // panel)))
         rows = -(-len(heads) // columns)
-        tall = max(count, 2) * _LINE
+        tall = max(*map(len, sides), 2) * _LINE
         width = max(style.COLUMN, columns * panel + 0.2)
         fig = style.new_figure(width, rows * (tall + 0.42) + 0.75)
         axes = fig.subplots(rows, columns, squeeze=False).ravel()
         for ax, (name, matrix) in zip(axes, heads.items(), strict=False):
-            _draw(ax, matrix, tokens, colours, side, threshold)
+            _draw(ax, matrix, sides, colours, side, threshold)
             ax.set_title(name, loc="center", fontweight="bold")
         for ax in axes[len(heads) :]:
             ax.remove()
@@ -102,7 +106,12 @@ def _colours(highlight: Highlight, count: int) -> dict[int, str]:
 
 
 def _draw(
-    ax: Axes, weights: np.ndarray, tokens: Sequence[str], colours: dict[int, str], side: str, threshold: float
+    ax: Axes,
+    weights: np.ndarray,
+    sides: tuple[Sequence[str], Sequence[str]],
+    colours: dict[int, str],
+    side: str,
+    threshold: float,
 ) -> None:
     queries, keys = np.nonzero(np.nan_to_num(weights) >= max(threshold, 1e-9))
     chosen = queries if side == "from" else keys
@@ -114,7 +123,7 @@ def _draw(
         lines.append(((0.0, query), (1.0, key)))
         rgba.append((*to_rgb(colours.get(mark, plain)), opacity))
     ax.add_collection(LineCollection(lines, colors=rgba, linewidths=1.4, capstyle="round"))
-    for x, align, own in ((-0.04, "right", "from"), (1.04, "left", "to")):
+    for x, align, own, tokens in ((-0.04, "right", "from", sides[0]), (1.04, "left", "to", sides[1])):
         marked = colours if side == own else {}
         for position, token in enumerate(tokens):
             font: dict[str, Any] = {
@@ -124,7 +133,7 @@ def _draw(
             }
             ax.text(x, position, _shown(token), ha=align, va="center_baseline", **font)
     ax.set_xlim(0, 1)
-    ax.set_ylim(len(tokens) - 0.4, -0.6)
+    ax.set_ylim(max(map(len, sides)) - 0.4, -0.6)
     ax.axis("off")
 
 

@@ -14,7 +14,7 @@ from headwise.core.errors import ParameterError
 from headwise.plots import style
 
 
-def all_maps(attention: ArrayLike, tokens: Sequence[str]) -> Figure:
+def all_maps(attention: ArrayLike, tokens: Sequence[str], keys: Sequence[str] | None = None) -> Figure:
     """All `L × H` maps of one input.
 
     Parameters
@@ -23,15 +23,18 @@ def all_maps(attention: ArrayLike, tokens: Sequence[str]) -> Figure:
         NaN (keys that a row may not see) is left blank.
     tokens : sequence of str
         The tokens of the input, printed below in order, as far as they fit.
+    keys : sequence of str, optional
+        The tokens looked at, where those are others (the source, in cross-attention).
 
     Layer 0 is the top row, head 0 the left column; within a map the first token looks from the top row, at the first
     token in the left column. All maps share one colour scale from 0 to 1, spread as the square root so that small
     weights can be seen.
     """
     maps = np.asarray(attention, dtype=float)
-    if maps.ndim != 4 or maps.shape[3] != len(tokens):
+    looked_at = tokens if keys is None else keys
+    if maps.ndim != 4 or maps.shape[3] != len(looked_at):
         raise ParameterError(
-            f"`attention` must be [layer, head, query, key] with {len(tokens)} keys, one per token; "
+            f"`attention` must be [layer, head, query, key] with {len(looked_at)} keys, one per token; "
             f"its shape is {maps.shape}."
         )
     with style.context():
@@ -39,7 +42,9 @@ def all_maps(attention: ArrayLike, tokens: Sequence[str]) -> Figure:
         rows, columns = maps.shape[:2]
         cell = min((style.PAGE - 0.95) / columns, 1.2, (style.PAGE_HEIGHT - 1.35) / rows)
         width = min(max(columns * cell + 0.95, style.COLUMN), style.PAGE)
-        listing = token_listing(tokens, width - 0.1)
+        listing = token_listing(tokens, width - 0.1, first="Tokens" if keys is None else "Target")
+        if keys is not None:
+            listing += "\n" + token_listing(keys, width - 0.1, first="Source")
         fig = style.new_figure(width, rows * cell + 0.95 + 0.115 * (listing.count("\n") + 1))
         ax = fig.subplots()
         image = ax.imshow(
@@ -83,16 +88,18 @@ def _mosaic(maps: np.ndarray) -> tuple[np.ma.MaskedArray, tuple[int, int], int]:
     return np.ma.masked_invalid(flat), pitch, gap
 
 
-def token_listing(tokens: Sequence[str], width: float, lines: int = 4) -> str:
+def token_listing(tokens: Sequence[str], width: float, lines: int = 4, first: str = "Tokens") -> str:
     """The tokens in order, wrapped, cut after some lines with the number left out."""
     words = [token.replace("\n", "⏎").replace("\t", "⇥") or "∅" for token in tokens]
-    text = style.wrap("Tokens: " + " ".join(words), width, style.SMALL)
+    text = style.wrap(f"{first}: " + " ".join(words), width, style.SMALL)
     if text.count("\n") < lines:
         return text
     kept = len(" ".join(text.split("\n")[:lines]).split(" ")) - 1  # about as many as fit, then fewer
     while kept > 0:
-        text = style.wrap("Tokens: " + " ".join(words[:kept]) + f" … and {len(words) - kept} more", width, style.SMALL)
+        text = style.wrap(
+            f"{first}: " + " ".join(words[:kept]) + f" … and {len(words) - kept} more", width, style.SMALL
+        )
         if text.count("\n") < lines:
             return text
         kept -= 1
-    return f"Tokens: {len(words)}"
+    return f"{first}: {len(words)}"

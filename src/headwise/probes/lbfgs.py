@@ -12,6 +12,8 @@ from headwise.probes.settings import ProbeSettings
 
 _HISTORY = 8
 _BACKTRACKS = 20
+_FRESH = 20  # iterations after which the curvature is taken anew, where the weights then are
+_STRONG = 1e-2  # penalties below it need smaller gradients: what is left to gain is |gradient|² / (2 · penalty) at most
 
 
 def fit_lbfgs(train: Tensor, labels: Tensor, classes: int, settings: ProbeSettings) -> tuple[Tensor, Tensor]:
@@ -36,9 +38,11 @@ def fit_lbfgs(train: Tensor, labels: Tensor, classes: int, settings: ProbeSettin
     history: deque[tuple[Tensor, Tensor, Tensor]] = deque(maxlen=_HISTORY)
     scale = torch.ones(shape[:2], dtype=train.dtype, device=train.device)
     stuck = torch.zeros_like(converged)
+    share = (problem.penalties / _STRONG).clamp(1e-4, 1.0).sqrt()
+    small = (settings.tolerance * share)[None]  # the gradient of a classifier that is done, by penalty
 
-    for _ in range(settings.max_iterations):
-        done = gradient.abs().amax((2, 3)) <= settings.tolerance
+    for iteration in range(settings.max_iterations):
+        done = gradient.abs().amax((2, 3)) <= small
         finished = done | stuck
         leaving = finished.all(1)
         if leaving.any():
@@ -52,6 +56,10 @@ def fit_lbfgs(train: Tensor, labels: Tensor, classes: int, settings: ProbeSettin
             finished = finished[keep]
             history = deque([(s[keep], y[keep], r[keep]) for s, y, r in history], maxlen=_HISTORY)
             problem = problem.keep(keep)
+        if iteration and iteration % _FRESH == 0:
+            problem.refresh(weights)
+            history.clear()
+            scale = torch.ones_like(scale)
         direction = _direction(gradient, history, scale, problem)
         slope = (direction * gradient).sum((2, 3))
         # Without descent (rounding, a stale history) the preconditioned gradient is always one.
@@ -87,7 +95,7 @@ def fit_lbfgs(train: Tensor, labels: Tensor, classes: int, settings: ProbeSettin
         norm = (change * problem.precondition(change)).sum((2, 3))
         scale = torch.where(usable & (norm > 0), curvature / norm.clamp(min=1e-30), scale)
         weights, value, gradient = new_weights, new_value, new_gradient
-    final[here], converged[here] = weights, gradient.abs().amax((2, 3)) <= settings.tolerance
+    final[here], converged[here] = weights, gradient.abs().amax((2, 3)) <= small
     return _full(final, classes), converged
 
 
@@ -126,21 +134,41 @@ class _Problem:
 
     def _inverse_bound(self) -> Tensor:
         """`(a X'X / n + penalty)^-1` [head, penalty, size, size]: the Hessian with one variance `a` for all."""
-        examples, size = self.train.shape[1:]
+        examples = self.train.shape[1]
         if self.columns == 1:
             share = self.targets.mean()
             variance = (share * (1 - share)).clamp(min=1e-3).double()
         else:
             share = torch.bincount(self.labels, minlength=self.columns).double() / examples
             variance = (share * (1 - share)).mean().clamp(min=1e-6)
-        gram = gram_matrix(self.train) / examples * variance
+        return self._inverse(gram_matrix(self.train)[:, None] / examples * variance)
+
+    def refresh(self, weights: Tensor) -> None:
+        """Take the curvature where the weights are: Newton's for two classes, one for all classes where there are more.
+
+        Far from the start most examples are sure and have next to none: the first bound then leads nowhere fast.
+        """
+        heads, penalties, columns, size = weights.shape
+        scores = torch.bmm(weights.reshape(heads, penalties * columns, size), self.train.mT)
+        shape = (heads, penalties, columns, -1)
+        shares = scores.sigmoid() if columns == 1 else scores.view(shape).softmax(2)
+        variance = (shares * (1 - shares)).view(shape).mean(2)  # head, penalty, example
+        grams = [
+            torch.stack([gram_matrix((unit * root[:, None])[None])[0] for root in own.sqrt()])
+            for unit, own in zip(self.train, variance, strict=True)
+        ]
+        self.inverse = self._inverse(torch.stack(grams) / self.train.shape[1])
+
+    def _inverse(self, gram: Tensor) -> Tensor:
+        """`(gram + penalty)^-1` [head, penalty, size, size]; the bias is not penalised."""
+        size = gram.shape[-1]
         ridge = self.penalties.double()[:, None] * torch.ones(size, dtype=torch.float64, device=gram.device)
         ridge[:, -1] = 0.0
-        level = gram.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None].clamp(min=1e-12)
+        level = gram.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None].clamp(min=1e-12)
         # Features that are constant or copies of others leave the matrix singular: a small multiple of its size mends
         # that.
         for jitter in (1e-7, 1e-5, 1e-3):
-            factor, failed = torch.linalg.cholesky_ex(gram[:, None] + torch.diag_embed(ridge + jitter * level))
+            factor, failed = torch.linalg.cholesky_ex(gram + torch.diag_embed(ridge + jitter * level))
             if not failed.any():
                 break
         return torch.cholesky_inverse(factor).to(self.train.dtype)

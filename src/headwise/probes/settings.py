@@ -43,7 +43,8 @@ class ProbeSettings:
         Each feature minus its mean, divided by its standard deviation, both over the training part only (a constant
         feature becomes zero).
     max_iterations, tolerance : int and float, default 300 and 1e-4
-        Of `lbfgs`: a classifier is done when its largest absolute gradient entry is at most `tolerance`.
+        Of `lbfgs`: a classifier is done when its largest absolute gradient entry is at most `tolerance`, and less for
+        penalties below 0.01 (by the root of their ratio), where a small gradient is still far from the optimum.
     seed : int, default 0
         Of initial weights, order of batches and folds. All heads and penalties see the same batches.
     memory : int, default 2**30

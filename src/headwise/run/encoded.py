@@ -88,9 +88,10 @@ class EncodedCorpus:
                 count["tokens"] += len(row)
                 count["longest"] = max(count["longest"], len(row))
                 count["truncated"] += row.truncated
-                count["unaligned"] += example.words is not None and not row.aligned
-                annotations.update(example.annotations)
-                relations.update(example.relations or ())
+                seen = row.example  # of a pair whose target a decoder reads, only the target
+                count["unaligned"] += seen.words is not None and not row.aligned
+                annotations.update(seen.annotations)
+                relations.update(seen.relations or ())
             if count["tokens"] > keep:
                 self._examples, self._rows = None, []
             if self._examples is not None:

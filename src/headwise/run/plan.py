@@ -136,6 +136,8 @@ def make_plan(
             if lacking
             else analysis.refusal(shape)
         )
+        if model.stack == "cross" and not analysis.cross:
+            refusal = "it looks from a text to itself, and cross-attention from a target to its source"
         items = {"": refusal} if refusal else analysis.missing(shape)
         if items:
             dropped[analysis.name] = MappingProxyType(dict(items))

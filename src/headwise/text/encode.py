@@ -14,6 +14,7 @@ from torch import Tensor
 
 from headwise.core.checks import one_of
 from headwise.core.errors import InputError, ModelError
+from headwise.text.cutting import NO_SEGMENT, beginning_of, kept_places
 from headwise.text.example import Example
 from headwise.text.readers.limits import reading
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 NO_WORD = -1
-NO_SEGMENT = -1
 OVERLONG = ("truncate", "skip")
 FAR = 100  # characters a token of a text that is read only to be cut; see `Encoder.encode`
 Made = TypeVar("Made")
@@ -49,6 +49,8 @@ class Encoded:
     truncated: bool
     aligned: bool
     pieces: tuple[str, ...] = ()  # the text of each token, without the marks that say where it stands in a word
+    source: Encoded | None = None  # what the encoder reads, where this is what its decoder reads
+    cross: bool = False  # whether the tokens of `source` are the keys
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -150,7 +152,7 @@ class Encoder:
         truncated = len(ids) > self.max_length
         if truncated and self.overlong == "skip":
             return None
-        keep = _kept(segment, self.max_length) if truncated else np.arange(len(ids))
+        keep = kept_places(segment, self.max_length) if truncated else np.arange(len(ids))
         ids, segment = ids[keep], segment[keep]
         special = segment == NO_SEGMENT
         word, aligned = self._align(example, row, keep, segment, truncated)
@@ -179,7 +181,7 @@ class Encoder:
                 first, second = " ".join(first), " ".join(second)
         whole = first, second
         if beginning:
-            first, second = _beginning(first, beginning), _beginning(second, beginning)
+            first, second = beginning_of(first, beginning), beginning_of(second, beginning)
         with reading(example.where, "the tokenizer cannot read it"):  # tokenizers raise bare exceptions of many kinds
             row: BatchEncoding = self.tokenizer(
                 first,
@@ -224,38 +226,6 @@ class Encoder:
         total = len(example.all_words)
         complete = len(seen) == total if not truncated else _no_holes(seen, first_count, total)
         return word, bool(clean and complete)
-
-
-def _kept(segment: np.ndarray, longest: int) -> np.ndarray:
-    """The places of the tokens that a row cut to `longest` keeps: the special ones, and the first of each segment, of
-    which the longer is shortened first.
-
-    It is what tokenizers themselves keep. But they also make every other piece that a cut row could have, for a pair
-    all pairs of pieces, which takes gigabytes for two long texts.
-    """
-    first, second = (np.flatnonzero(segment == part) for part in (0, 1))
-    special = np.flatnonzero(segment == NO_SEGMENT)
-    room = max(longest - len(special), 0)
-    fewer = min(len(first), len(second))
-    few, many = (fewer, room - fewer) if 2 * fewer <= room else (room // 2, room - room // 2)
-    rooms = (many, few) if len(first) > len(second) else (few, many)
-    return np.sort(np.concatenate([special, first[: rooms[0]], second[: rooms[1]]]))
-
-
-def _beginning(part: Any, longest: int) -> Any:
-    """The first whole words of a text, or of a list of words, that have at most so many characters in all; the very
-    same where that is everything."""
-    if part is None or isinstance(part, str):
-        if part is None or len(part) <= longest:
-            return part
-        words = part[:longest].rsplit(None, 1)
-        return words[0] if words else part
-    length = 0
-    for place, word in enumerate(part):
-        length += len(word) + 1
-        if length > longest:
-            return part[: max(place, 1)]
-    return part
 
 
 def _joined_spans(words: Sequence[str]) -> tuple[tuple[int, int], ...]:
@@ -317,6 +287,7 @@ class Batch:
     cls: Tensor  # bool [example, token]
     sep: Tensor  # bool [example, token]
     punct: Tensor  # bool [example, token]
+    source: Batch | None = None  # what the encoder reads, where this is what its decoder reads
     _memo: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
@@ -339,6 +310,11 @@ class Batch:
         return [row.index for row in self.rows]
 
     @property
+    def keys(self) -> Batch:
+        """The tokens that attention looks at: these, or in cross-attention those of the source."""
+        return self.source if self.source is not None and self.rows[0].cross else self
+
+    @property
     def device(self) -> torch.device:
         """Where the tensors are."""
         return self.ids.device
@@ -353,7 +329,8 @@ class Batch:
         """Only these examples, with the same padding."""
         chosen = torch.as_tensor(list(keep), device=self.device)
         tensors = {name: getattr(self, name)[chosen] for name in _TENSORS}
-        return replace(self, rows=tuple(self.rows[i] for i in keep), **tensors)
+        source = None if self.source is None else self.source.select(keep)
+        return replace(self, rows=tuple(self.rows[i] for i in keep), source=source, **tensors)
 
 
 # What padding holds in each tensor that is padded rows; the padding of `ids` is the tokenizer's.
@@ -379,7 +356,9 @@ def collate(rows: Sequence[Encoded], pad_id: int = 0, device: torch.device | str
         for i, row in enumerate(rows):
             padded[i, : len(row)] = getattr(row, name)
         tensors[name] = torch.from_numpy(padded)
-    return Batch(rows=tuple(rows), **{name: tensor.to(device) for name, tensor in tensors.items()})
+    given = [row.source for row in rows if row.source is not None]
+    source = collate(given, pad_id, device) if given else None
+    return Batch(rows=tuple(rows), source=source, **{name: tensor.to(device) for name, tensor in tensors.items()})
 
 
 def batches(

@@ -60,6 +60,7 @@ TASKS = (
     KnownTask("scored text", "text", None, "score", NUMBERS),
     KnownTask("content", "content", None, "label"),
     KnownTask("prompt and completion", "prompt", "completion", "label"),
+    KnownTask("source and target", "source", "target", "label"),
 )
 NAMED = {task.name.lower().replace("-", ""): task for task in TASKS[:10]}
 GLUE = {task.name: task for task in TASKS if task.files}

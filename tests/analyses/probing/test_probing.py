@@ -18,7 +18,7 @@ from statsmodels.stats.multitest import multipletests
 from headwise.analyses.contract import Shape, make_analysis
 from headwise.analyses.probing.analysis import Probing, probe
 from headwise.analyses.probing.fit import ProbingOptions, control_labels, features_of, fit_task
-from headwise.analyses.probing.result import probing_dataset, second_metric
+from headwise.analyses.probing.result import pooling_rows, probing_dataset, second_metric
 from headwise.core.errors import InputError, ParameterError
 from headwise.core.store import Store
 from headwise.models import HeadModel
@@ -74,6 +74,18 @@ def test_planted_heads_know_the_word_they_look_at(result: Any) -> None:
         assert (int(result.top_layer.sel(task=task)[0]), int(result.top_head.sel(task=task)[0])) == knows
         assert float(result.pooled_accuracy.sel(task=task, pooling="top_heads")) > 0.95
         assert float(result.selectivity.sel(task=task).values[knows]) > 0.4
+
+
+def test_the_best_head_is_picked_on_validation(result: Any) -> None:
+    lucky = result.copy(deep=True)
+    lucky["accuracy"][:, 0, 1] = 1.5  # on the test part, which picks nothing
+    row = pooling_rows(lucky)[0]
+    assert row[:2] == ("first", "accuracy")
+    assert row[-1] == "L0H0 1.000"
+    [line, _] = Probing().headline(lucky)
+    assert "best head L0H0 1.000 (picked on validation)" in line
+    numbers = lucky.assign_coords(metric=("task", ["Pearson's r"] * 2))
+    assert "first, Pearson's r on the test part" in Probing().headline(numbers)[0]
 
 
 def test_dims_coordinates_and_intervals(result: Any, planted: HeadModel) -> None:
@@ -288,6 +300,7 @@ def test_pairs_as_features_and_as_one_input(planted: HeadModel) -> None:
     assert found.accuracy.values[0, 0, 0] > 0.6
     assert np.isfinite(found.pooled_spearman.values).all()
     assert found.kind.values.tolist() == ["regression"]
+    assert found.metric.values.tolist() == ["Pearson's r"]
 
 
 def test_control_labels_keep_the_shape_and_random_weights_are_seeded(planted: HeadModel) -> None:

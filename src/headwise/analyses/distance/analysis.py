@@ -67,6 +67,7 @@ class Distance(Observer):
     paper: ClassVar[Paper] = Paper("clark2019", "§6, Fig 6")
     scope: ClassVar[str] = "example"
     budget: ClassVar[int | None] = 128
+    cross: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.smoothing < 1:
@@ -88,9 +89,9 @@ class Distance(Observer):
     def _groups(self, maps: Tensor, visible: Tensor, batch: Batch) -> Iterator[Tensor]:
         """The real parts of the maps as `[head, entries]`, several short examples together: divergences add up."""
         waiting: list[Tensor] = []
-        for example, length in enumerate(batch.lengths.tolist()):
-            own = maps[example, :, :, :length, :length].float()
-            seen = visible[example, :, :, :length, :length]
+        for example, (length, keys) in enumerate(zip(*(b.lengths.tolist() for b in (batch, batch.keys)), strict=True)):
+            own = maps[example, :, :, :length, :keys].float()
+            seen = visible[example, :, :, :length, :keys]
             lacking = 1 - own.sum(-1, keepdim=True)
             if bool((lacking > SINK).any()):
                 own = torch.cat([own, lacking.clamp(min=0)], -1)

@@ -11,7 +11,7 @@ import xarray as xr
 
 from headwise.analyses.contract import Bench, Experiment, Paper, Shape, at_least, layer_head_coords, one_of
 from headwise.analyses.probing.fit import PAIRS, ProbingOptions, fit_baseline, fit_task
-from headwise.analyses.probing.result import Fitted, probing_dataset
+from headwise.analyses.probing.result import PEARSON, Fitted, pooling_rows, probing_dataset
 from headwise.core.errors import ParameterError
 from headwise.core.store import Store
 from headwise.models import HeadModel
@@ -20,7 +20,7 @@ from headwise.models.vectors import DTYPES, TOKENS, Vectors, collect_vectors, to
 from headwise.probes import ProbeSettings
 from headwise.probes.settings import SOLVERS
 from headwise.stats.corrections import CORRECTIONS
-from headwise.text.example import Example
+from headwise.text.targets import half
 from headwise.text.tasks import Task, read_tasks, task_from_examples
 from headwise.text.tasks.reading import Given
 
@@ -112,7 +112,7 @@ def task_vectors(
     """The vectors of a task's examples; for `pairs="features"` of all first sentences, then of all second ones."""
     examples = list(task.examples)
     if options.pairs == "features" and task.paired:
-        examples = [_half(example, second) for second in (False, True) for example in task.examples]
+        examples = [half(example, second=second) for second in (False, True) for example in task.examples]
 
     def report(what: str, done: int, total: int) -> None:
         if say is not None:
@@ -120,12 +120,6 @@ def task_vectors(
 
     what = f"vectors of {task.name}"
     return collect_vectors(model, examples, store, token=options.token, dtype=options.dtype, report=report, what=what)
-
-
-def _half(example: Example, second: bool) -> Example:
-    """One sentence of a pair, without annotations."""
-    text, words = (example.pair, example.words_pair) if second else (example.text, example.words)
-    return Example(text=text, words=None if text is not None else words, label=example.label, origin=example.origin)
 
 
 def _attributes(options: ProbingOptions, top: int) -> dict[str, Any]:
@@ -205,6 +199,7 @@ class Probing(Experiment):
     title: ClassVar[str] = "What heads know: probes on every head, best heads together"
     paper: ClassVar[Paper] = Paper("jo2020", "§3-4, §6.2, App. A; Table 2, 3, 5; Fig 3, 5-7")
     budget: ClassVar[int | None] = 3000
+    cross: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         allowed = {"solver": SOLVERS, "token": TOKENS, "pairs": PAIRS, "correction": CORRECTIONS, "dtype": DTYPES}
@@ -244,3 +239,15 @@ class Probing(Experiment):
             seed=seed,
         )
         return probe(bench.model, tasks, options, store=bench.store, progress=bench.progress)
+
+    def headline(self, dataset: xr.Dataset) -> list[str]:
+        lines = []
+        for (name, metric, last, layer, heads, best), most in zip(
+            pooling_rows(dataset), dataset["majority"].values, strict=True
+        ):
+            chance = "" if metric == PEARSON else f"; the most frequent label {most:.3f}"
+            lines.append(
+                f"{name}, {metric} on the test part: last layer {last}, best layer {layer}, {dataset.attrs['top']} "
+                f"best heads {heads}, best head {best} (picked on validation){chance}"
+            )
+        return lines

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from headwise.core.labels import Shape
+from headwise.core.labels import Shape, head_name
 from headwise.stats.corrections import correct
 from headwise.stats.correlation import correlation, correlation_p, fisher_interval
 from headwise.stats.intervals import mean_interval, wilson_interval
@@ -20,6 +20,7 @@ POOLINGS = ("last_layer", "best_layer", "top_heads", "greedy_heads")
 SELECTIONS = ("top", "greedy")
 HEADS = ("task", "layer", "head")
 LAYERS = ("task", "layer")
+PEARSON = "Pearson's r"
 Fitted = Mapping[str, np.ndarray]
 
 
@@ -34,8 +35,8 @@ def probing_dataset(
 ) -> xr.Dataset:
     """All tasks as one dataset.
 
-    Scores are accuracies, or Pearson's r for tasks of kind `regression` (coordinate `kind[task]`); each has `_n` (test
-    examples), `_low` and `_high` (95 %: Wilson; Fisher's z for r) beside it.
+    Scores are accuracies, or Pearson's r for tasks of kind `regression` (coordinates `kind[task]`, `metric[task]`);
+    each has `_n` (test examples), `_low` and `_high` (95 %: Wilson; Fisher's z for r) beside it.
 
     - `accuracy[task, layer, head]` and `layer_accuracy[task, layer]` on the test part, `validation[task, layer, head]`,
       `layer_validation[task, layer]` on the validation part;
@@ -214,6 +215,7 @@ class _Builder:
             "rank": np.arange(self.ranks),
             "kind": ("task", [task.kind for task in self.tasks]),
             "group": ("task", [task.group for task in self.tasks]),
+            "metric": ("task", [PEARSON if task.regression else "accuracy" for task in self.tasks]),
             "paper_task": ("task", [SENTEVAL[name][0] if name in SENTEVAL else name for name in names]),
             "train_n": ("task", [len(task.split.train) for task in self.tasks]),
             "validation_n": ("task", [len(task.split.validation) for task in self.tasks]),
@@ -221,6 +223,19 @@ class _Builder:
         if self.curve:
             coords |= {"n_heads": np.array(self.curve), "selection": list(self.selections)}
         return xr.Dataset(self.variables, coords)
+
+
+def pooling_rows(dataset: xr.Dataset) -> list[tuple[str, ...]]:
+    """For every task its name, what its scores are, the test score of each pooling of `POOLINGS[:3]`, and the best head
+    with its own: picked on the validation part, as layers and heads joined are."""
+    rows = []
+    for name in map(str, dataset["task"].values):
+        part = dataset.sel(task=name)
+        layer, head = (int(part[f"top_{what}"].isel(rank=0)) for what in ("layer", "head"))
+        best = f"{head_name(layer, head)} {float(part['accuracy'].sel(layer=layer, head=head)):.3f}"
+        pooled = (f"{value:.3f}" for value in part["pooled_accuracy"].reindex(pooling=list(POOLINGS[:3])).values)
+        rows.append((name, str(part["metric"].values), *pooled, best))
+    return rows
 
 
 def _paired_interval(first: np.ndarray, second: np.ndarray) -> np.ndarray:

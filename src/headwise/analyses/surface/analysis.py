@@ -49,6 +49,7 @@ class Surface(Observer):
     name: ClassVar[str] = "surface"
     title: ClassVar[str] = "Where heads look: positions, token types, breadth"
     paper: ClassVar[Paper] = Paper("clark2019", "§3.1-3.3, Fig 2 and 4")
+    cross: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         one_of("weighting", self.weighting, WEIGHTINGS)
@@ -79,7 +80,7 @@ class Surface(Observer):
             tokens = weights / (1 - rows.sink.unsqueeze(-1)).clamp(min=torch.finfo(weights.dtype).tiny)
         entropies = row_entropy(tokens)
         sums = {
-            "mass": attended @ kinds_of(batch)[:, None].to(weights.dtype),
+            "mass": attended @ kinds_of(batch.keys)[:, None].to(weights.dtype),
             "queries": queries.sum(-1),
             "entropy": entropies.sum(-1),
             "max_weight": weights.amax(-1).sum(-1),
@@ -88,6 +89,8 @@ class Surface(Observer):
             "position_count": torch.stack([_diagonal(rows.visible, rows, o).sum(-1) for o in OFFSETS], dim=-1),
             "entropy_from_cls": entropies[..., 0] if rows.start == 0 else torch.zeros_like(entropies[..., 0]),
         }
+        if batch.keys is not batch:  # between two texts there are no offsets
+            sums |= {name: torch.zeros_like(sums[name]) for name in ("position", "position_count")}
         if rows.sink is not None:
             sums["sink"] = (rows.sink * real[:, None]).sum(-1)
         return sums

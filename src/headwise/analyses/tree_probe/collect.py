@@ -37,7 +37,8 @@ class Sentences:
 
     def take(self, examples: Iterable[tuple[Example, Encoded | None]], longest: int) -> None:
         """Take in the sentences that have trees, are not too long, and whose words have tokens of their own."""
-        for example, row in examples:
+        for given, row in examples:
+            example = given if row is None else row.example
             if example.heads is None or example.relations is None or example.words is None:
                 continue
             if row is None or row.truncated or len(example.all_words) > longest:

@@ -15,7 +15,6 @@ from torch import nn
 from headwise.core.store import Store
 from headwise.experiments.ablation.subjects import HeadOutputs, Subject
 from headwise.experiments.work import Report, silent
-from headwise.models.session import Session
 from headwise.stats.intervals import mean_interval
 from headwise.text.encode import Batch
 
@@ -50,7 +49,7 @@ def _batch(subject: Subject, batch: Batch) -> tuple[dict[str, np.ndarray], dict[
     for first in range(0, len(batch), at_once):
         part = batch if at_once >= len(batch) else batch.select(range(first, min(first + at_once, len(batch))))
         watcher = HeadOutputs()
-        session = Session(subject.model.sites, part.real, watcher)
+        session = subject.session(part, watcher=watcher)
         with torch.enable_grad(), session.running():
             losses = subject.losses(subject.run(part, session), part)
         outputs = [watcher.outputs[layer] for layer in range(subject.model.layers)]

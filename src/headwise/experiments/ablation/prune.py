@@ -309,7 +309,7 @@ def _sample(model: HeadModel) -> Batch:
 
 
 def _output(model: HeadModel, batch: Batch, interventions: Any) -> Tensor:
-    has_head = model.has_lm_head or (
+    has_head = model.lm_kind is not None or (
         hasattr(model.module, "num_labels") and type(model.module).__name__.endswith("ForSequenceClassification")
     )
     output = model.forward(batch, interventions=interventions, logits=has_head)

@@ -12,7 +12,6 @@ from torch import Tensor
 from headwise.core.store import Store
 from headwise.experiments.ablation.subjects import Subject
 from headwise.experiments.work import Report, silent
-from headwise.models.session import Session
 from headwise.models.view import Layer, Rows
 from headwise.stats.intervals import mean_interval
 from headwise.text.encode import Batch
@@ -59,9 +58,9 @@ def sink_share(subject: Subject, *, store: Store | None = None, report: Report =
 def _batch(subject: Subject, batch: Batch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """`share[example, layer, head]` of one batch, as a piece; NaN for inputs of one token."""
     watcher = _First()
-    session = Session(subject.model.sites, batch.real, watcher)
+    session = subject.session(batch, watcher=watcher)
     with torch.no_grad(), session.running():
-        subject.model.run(batch.ids, batch.real, batch.types)
+        subject.model.run(batch.ids, batch.real, batch.types, source=batch.source)
     rows = (batch.lengths - 1).double()[:, None, None]
     sums = torch.stack([watcher.sums[layer] for layer in range(subject.model.layers)], 1)
     return {"share": torch.where(rows > 0, sums / rows.clamp(min=1), torch.nan).cpu().numpy()}, {}

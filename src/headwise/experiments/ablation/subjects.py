@@ -19,7 +19,7 @@ from headwise.models import HeadModel
 from headwise.models.calling import evaluating
 from headwise.models.interventions import Plan
 from headwise.models.session import Session
-from headwise.models.view import Layer, Rows
+from headwise.models.view import Layer, Rows, Watcher
 from headwise.run.encoded import EncodedCorpus
 from headwise.text import Corpus
 from headwise.text.encode import Batch, batches
@@ -85,9 +85,9 @@ class Subject(ABC):
         """Where the examples of a batch stand among all that are scored."""
         return batch.index
 
-    def session(self, batch: Batch, plan: Plan | None = None) -> Session:
+    def session(self, batch: Batch, plan: Plan | None = None, watcher: Watcher | None = None) -> Session:
         """A session over one batch with interventions."""
-        return Session(self.model.sites, batch.real, None, plan)
+        return Session(self.model.sites, batch.real, watcher, plan, keys=batch.keys.real)
 
     def evaluating(self) -> AbstractContextManager[None]:
         """Evaluation mode for a `with` block."""
@@ -150,9 +150,9 @@ class TaskSubject(Subject):
         classifier, tokenizer = open_classifier(folder, where)
         return cls(classifier, tokenizer, task, name=Path(folder).resolve().name, **options)
 
-    def session(self, batch: Batch, plan: Plan | None = None) -> Session:
+    def session(self, batch: Batch, plan: Plan | None = None, watcher: Watcher | None = None) -> Session:
         reads = isinstance(self.classifier, PooledClassifier) and self.classifier.heads is not None
-        return Session(self.model.sites, batch.real, HeadOutputs() if reads else None, plan)
+        return super().session(batch, plan, HeadOutputs() if reads and watcher is None else watcher)
 
     def evaluating(self) -> AbstractContextManager[None]:
         return evaluating(self.classifier)
@@ -243,7 +243,7 @@ class LanguageSubject(Subject):
         return [self._place[index] for index in batch.index]
 
     def run(self, batch: Batch, session: Session) -> Tensor:
-        output = self.model.run(batch.ids, batch.real, batch.types, logits=True)
+        output = self.model.run(batch.ids, batch.real, batch.types, logits=True, source=batch.source)
         return self._losses[id(batch)](output, batch)
 
     def values(self, output: Tensor) -> Tensor:

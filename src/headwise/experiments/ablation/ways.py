@@ -12,7 +12,6 @@ from headwise.core.errors import InputError, ParameterError, unknown
 from headwise.experiments.ablation.subjects import HeadOutputs, Subject
 from headwise.models import HeadModel
 from headwise.models.interventions import Intervention, Mean, Patch, Plan, plan_interventions
-from headwise.models.session import Session
 from headwise.text.encode import Batch
 
 AUTO = "auto"
@@ -95,7 +94,7 @@ class Disabling:
 def head_outputs(subject: Subject, batch: Batch) -> list[Tensor]:
     """What every head gives on a batch, undisturbed: `[example, head, token, d_head]` of each layer."""
     watcher = HeadOutputs()
-    session = Session(subject.model.sites, batch.real, watcher)
+    session = subject.session(batch, watcher=watcher)
     with torch.no_grad(), session.running():
         subject.run(batch, session)
     return [watcher.outputs[layer] for layer in range(subject.model.layers)]

@@ -12,7 +12,7 @@ from headwise.text.readers.limits import shown
 LABELS = ("label", "score")
 KNOWN = (
     "text, content, sentence, sentence1 and sentence2, question and sentence, premise and hypothesis, prompt and "
-    "completion"
+    "completion, source and target"
 )
 NAME_IT = "name the field with the text: text_field=NAME (--text-field NAME; two names with a comma for a pair)"
 

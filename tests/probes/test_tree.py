@@ -8,22 +8,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 
 from headwise.core.errors import InputError
 from headwise.probes.tree import (
     AttentionProbe,
     AttentionWordsProbe,
     DistanceWordsProbe,
-    FitSettings,
     TreeProbe,
     Trees,
     WordMaps,
-    batches_of,
-    fit_tree_probe,
     flat_maps,
-    mean_head_weights,
     part_of,
     right_branching,
+)
+from headwise.probes.tree_fit import (
+    PRIOR,
+    FitSettings,
+    Prepared,
+    batches_of,
+    fit_tree_probe,
+    mean_head_weights,
     score_tree_probe,
 )
 from headwise.probes.vectors import read_vectors
@@ -107,7 +112,7 @@ def test_scores_are_the_formulas_and_uas_counts_their_argmax(name: str, tmp_path
     part = part_of(trees, [0, 1, 2, 3], file, "cpu")
     scores = probe(part).detach().numpy()
     width = max(SIZES)
-    correct, total = score_tree_probe(probe, trees, file, np.arange(4), FitSettings(0.1, batch_pairs=60))
+    correct, total = score_tree_probe(probe, Prepared(trees, file, np.arange(4), 60))
     for s, n in enumerate(SIZES):
         expected = plain_scores(probe, maps[s].astype(float), trees.vectors[s].astype(float))
         found = np.concatenate([scores[s, :n, :n], scores[s, :n, width:]], axis=1)
@@ -122,11 +127,9 @@ def test_scores_are_the_formulas_and_uas_counts_their_argmax(name: str, tmp_path
 
 def test_weights_of_heads_are_means_over_true_pairs(tmp_path: Path) -> None:
     trees, _, _ = made(tmp_path)
-    settings = FitSettings(0.1)
+    prepared = Prepared(trees, None, np.arange(4))
     constant = filled(AttentionProbe(HEADS))
-    np.testing.assert_allclose(
-        mean_head_weights(constant, trees, np.arange(4), settings), constant.weight.detach(), atol=1e-6
-    )
+    np.testing.assert_allclose(mean_head_weights(constant, prepared), constant.weight.detach(), atol=1e-6)
     probe = filled(AttentionWordsProbe(HEADS, VECTOR))
     values = []
     for s in range(4):
@@ -136,9 +139,7 @@ def test_weights_of_heads_are_means_over_true_pairs(tmp_path: Path) -> None:
                 values.append(
                     torch.einsum("d,dhw->hw", v[i], probe.candidate) + torch.einsum("d,dhw->hw", v[j], probe.dependent)
                 )
-    np.testing.assert_allclose(
-        mean_head_weights(probe, trees, np.arange(4), settings), torch.stack(values).mean(0).detach(), atol=1e-5
-    )
+    np.testing.assert_allclose(mean_head_weights(probe, prepared), torch.stack(values).mean(0).detach(), atol=1e-5)
 
 
 def test_maps_come_back_as_written(tmp_path: Path) -> None:
@@ -152,10 +153,17 @@ def test_maps_come_back_as_written(tmp_path: Path) -> None:
 
 def test_batches_hold_every_sentence_once(tmp_path: Path) -> None:
     sizes = list(np.random.default_rng(0).integers(1, 30, 100))
-    for generator in (None, np.random.default_rng(1)):
-        groups = list(batches_of(sizes, np.arange(100), 2000, generator))
-        assert sorted(s for group in groups for s in group) == list(range(100))
-        assert all(len(g) * max(sizes[s] for s in g) ** 2 <= 2000 for g in groups)
+    groups = list(batches_of(sizes, np.arange(100), 2000))
+    assert sorted(s for group in groups for s in group) == list(range(100))
+    assert all(len(g) * max(sizes[s] for s in g) ** 2 <= 2000 for g in groups)
+    trees, file, _ = made(tmp_path)
+    prepared = Prepared(trees, file, np.array([2, 0, 3]), 30)
+    first, again = (list(prepared.batches(True, np.random.default_rng(seed))) for seed in (0, 1))
+    assert sorted(s for part in first for s in part.sentences) == [0, 2, 3]
+    maps = {part.sentences[0]: part.maps for part in first}
+    for part in again:  # the second time from what was kept
+        assert torch.equal(part.maps, maps[part.sentences[0]])  # type: ignore[arg-type]
+        assert torch.equal(part.maps, part_of(trees, part.sentences, file, "cpu").maps)  # type: ignore[arg-type]
 
 
 def test_right_branching_by_hand() -> None:
@@ -169,12 +177,14 @@ def test_right_branching_by_hand() -> None:
     assert right_branching(last, np.array([0]))[0].tolist() == [1]
 
 
-def test_training_finds_the_head_that_parses_and_keeps_the_best_state(tmp_path: Path) -> None:
-    """Head 2 attends to the true head (the root's word to itself): a probe must find that out."""
+def parsed(tmp_path: Path) -> dict[str, Prepared]:
+    """Sentences whose head 2 attends to the true head (the root's word to itself), in parts."""
     rng = np.random.default_rng(0)
     sizes = tuple(int(n) for n in rng.integers(3, 12, 60))
-    trees, file, maps = made(tmp_path, sizes)
+    trees, _, maps = made(tmp_path, sizes)
     heads = [np.array([n if w == 0 else rng.integers(0, w) for w in range(n)]) for n in sizes]
+    for vectors in trees.vectors:
+        vectors[:, 0] = 1  # so that a weight can be the same for all words
     trees = Trees(trees.vectors, heads, [np.ones(n, bool) for n in sizes])
     file = WordMaps(sizes, HEADS)
     for s, n in enumerate(sizes):
@@ -182,24 +192,64 @@ def test_training_finds_the_head_that_parses_and_keeps_the_best_state(tmp_path: 
         own[2] = 0
         own[2, np.arange(n), np.where(heads[s] == n, np.arange(n), heads[s])] = 1
         file.flat(s)[:] = flat_maps(own)
+    cuts = {"train": (0, 40), "validation": (40, 50), "test": (50, 60)}
+    return {name: Prepared(trees, file, np.arange(*cut), 600) for name, cut in cuts.items()}
+
+
+def test_training_finds_the_head_that_parses(tmp_path: Path) -> None:
+    parts = parsed(tmp_path)
+    for probe in (AttentionProbe(HEADS), AttentionWordsProbe(HEADS, VECTOR)):
+        fit = fit_tree_probe(probe, parts["train"], parts["validation"], FitSettings(0.02))
+        correct, total = score_tree_probe(probe, parts["test"])
+        assert correct.sum() / total.sum() > 0.9, type(probe).__name__
+        assert fit.converged
+    constant = AttentionProbe(HEADS)
+    assert fit_tree_probe(constant, parts["train"], parts["validation"], FitSettings(0.1)).validation == 1.0
+    assert int(constant.weight.detach()[:, 1].argmax()) == 2
+
+
+def test_the_convex_probe_ends_at_its_optimum(tmp_path: Path) -> None:
+    """Against scipy in float64, on maps of no use: nothing is separable."""
+    trees, file, maps = made(tmp_path, tuple(range(3, 15)), seed=3)
+    prepared = Prepared(trees, file, np.arange(12), 300)
     probe = AttentionProbe(HEADS)
-    seen: list[float] = []
-    best = fit_tree_probe(
-        probe, trees, file, np.arange(40), np.arange(40, 50), FitSettings(0.1, 30, 4), lambda _, uas: seen.append(uas)
-    )
-    assert best == max(seen) == 1.0
-    correct, total = score_tree_probe(probe, trees, file, np.arange(50, 60), FitSettings(0.1))
-    assert correct.sum() == total.sum()
-    assert int(probe.weight.detach()[:, 1].argmax()) == 2
-    # Stopping early: the state kept is that of the best epoch, not the last one.
-    wild = AttentionProbe(HEADS)
+    fit = fit_tree_probe(probe, prepared, prepared, FitSettings(0.1))
+    assert fit.converged
+    assert np.isnan(fit.learning_rate)
+
+    def loss(values: np.ndarray) -> float:
+        total, count = 0.0, 0
+        for s, own in enumerate(m.astype(float) for m in maps):
+            weight = values[:-1].reshape(HEADS, 2)
+            scores = np.einsum("kij,k->ji", own, weight[:, 0]) + np.einsum("kji,k->ji", own, weight[:, 1])
+            np.fill_diagonal(scores, -np.inf)
+            scores = np.concatenate([scores, np.full((len(scores), 1), values[-1])], 1)
+            for j in np.flatnonzero(trees.scored[s]):
+                total += np.log(np.exp(scores[j]).sum()) - scores[j, trees.heads[s][j]]
+                count += 1
+        return (total + (values**2).sum() / (2 * PRIOR)) / count
+
+    found = np.append(probe.weight.detach().numpy().ravel(), float(probe.root.detach()))
+    best = minimize(loss, found, method="BFGS", options={"gtol": 1e-7})
+    assert loss(found) - best.fun < 1e-6
+    assert loss(np.zeros(2 * HEADS + 1)) - best.fun > 0.01
+
+
+def test_rates_are_searched_beyond_the_first_ones_and_the_best_state_is_kept(tmp_path: Path) -> None:
+    parts = parsed(tmp_path)
+    probe = AttentionWordsProbe(HEADS, VECTOR)
     looks: list[float] = []
-    kept = fit_tree_probe(
-        wild, trees, file, np.arange(40), np.arange(40, 50), FitSettings(50.0, 30, 2), lambda _, uas: looks.append(uas)
+    fit = fit_tree_probe(
+        probe, parts["train"], parts["validation"], FitSettings(1e-5, 12), lambda _, uas: looks.append(uas)
     )
-    correct, total = score_tree_probe(wild, trees, file, np.arange(40, 50), FitSettings(0.1))
-    assert correct.sum() / total.sum() == pytest.approx(kept) == max(looks)
-    assert len(looks) <= looks.index(max(looks)) + 3
+    assert fit.learning_rate >= 1e-5 * 9  # the first three rates are far too small
+    correct, total = score_tree_probe(probe, parts["validation"])
+    assert correct.sum() / total.sum() == pytest.approx(fit.validation) == max(looks)
+    given = fit_tree_probe(
+        AttentionWordsProbe(HEADS, VECTOR), parts["train"], parts["validation"], FitSettings(1e-5, 3, search=False)
+    )
+    assert given.learning_rate == 1e-5
+    assert given.validation < fit.validation
 
 
 def test_vectors_from_every_kind_of_file(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headwise.core.errors import ModelError
+from headwise.models.sizes import head_of
 
 
 def call_part(
@@ -42,9 +43,9 @@ def call_part(
             )
         inputs = {"input_ids": source[0], "attention_mask": source[1].long()}
         inputs |= {"decoder_input_ids": ids, "decoder_attention_mask": real.long()}
-        if part is module and not logits and module.get_output_embeddings() is not None:
+        if part is module and not logits and head_of(module, stack)[0]:
             return _decoded(module, encoder, inputs)
-    elif encoder is not None and logits and module.get_output_embeddings() is not None:
+    elif encoder is not None and logits and head_of(module, stack)[0]:
         raise ModelError(
             f"{type(module).__name__} predicts a target from a source; open it with stack='decoder' and give pairs."
         )
@@ -64,7 +65,7 @@ def body_of(module: PreTrainedModel) -> nn.Module:
     Most classes name it; Llama 4's names something else.
     """
     named = getattr(module, "base_model", module)
-    if named is not module or module.get_output_embeddings() is None:
+    if named is not module or not head_of(module, "decoder")[0]:
         return named
     inner = getattr(module, "model", None)
     return inner if isinstance(inner, PreTrainedModel) else module
@@ -73,7 +74,8 @@ def body_of(module: PreTrainedModel) -> nn.Module:
 def _decoded(module: PreTrainedModel, encoder: nn.Module, inputs: Mapping[str, Any]) -> Any:
     """The output of the decoder after its encoder, without the head (T5 has no module that holds both alone)."""
     read = encoder(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).last_hidden_state
-    return module.get_decoder()(
+    decoder: nn.Module = module.get_decoder()  # type: ignore[no-untyped-call]
+    return decoder(
         input_ids=inputs["decoder_input_ids"],
         attention_mask=inputs["decoder_attention_mask"],
         encoder_hidden_states=read,

@@ -46,7 +46,7 @@ def plan_streams(given: Mapping[Any, Intervention] | None, layers: int, width: i
 
 def feed_forward(entry: nn.Module) -> nn.Module:
     """The feed-forward part of a layer: the module whose output is added to the stream."""
-    found = [part for path, part in entry.named_modules() if path and FEED_FORWARD.fullmatch(path)]
+    found: list[nn.Module] = [part for path, part in entry.named_modules() if path and FEED_FORWARD.fullmatch(path)]
     called = [part for part in found if not isinstance(part, nn.ModuleList)]
     if len(called) != 1 or any(isinstance(part, nn.LayerNorm) for part in called[0].children()):
         raise ModelError(f"The feed-forward part of {type(entry).__name__} cannot be told from the rest; patch heads.")

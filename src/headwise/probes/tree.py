@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 NEVER = -1e9
-LEAST_STEPS = 20  # of the optimizer in an epoch
 NEAR = (-2, -1, 0, 1, 2)  # distances with an indicator of their own
 
 
@@ -111,6 +109,7 @@ class TreeProbe(nn.Module):
     """
 
     needs_maps = True
+    convex = False  # and of few parameters: its one optimum is found by L-BFGS
 
     def forward(self, part: Part) -> Tensor:
         scores, root = self.scores(part)
@@ -128,6 +127,8 @@ class AttentionProbe(TreeProbe):
 
     Starts from zero: the problem is convex.
     """
+
+    convex = True
 
     def __init__(self, heads: int) -> None:
         super().__init__()
@@ -232,117 +233,6 @@ def distance_features(real: Tensor) -> Tensor:
     shares = [distance.clamp(min=0) / length, (-distance).clamp(min=0) / length]
     indicators = [(distance == d).float().expand(len(real), -1, -1) for d in NEAR]
     return torch.stack([*shares, *indicators], dim=-1)
-
-
-# --- fitting
-# ----------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class FitSettings:
-    """How a probe is trained: Adam on the mean cross-entropy of a batch's words.
-
-    The state with the best validation UAS is kept; `patience` epochs without a better one end the training.
-    """
-
-    learning_rate: float
-    epochs: int = 30
-    patience: int = 3
-    batch_pairs: int = 16_384  # word pairs in a batch, padding included
-    seed: int = 0
-    device: str = "cpu"
-
-
-def batches_of(
-    sizes: Sequence[int], sentences: np.ndarray, batch_pairs: int, generator: np.random.Generator | None = None
-) -> Iterator[list[int]]:
-    """Sentences of like length, at most so many word pairs at a time; with a generator in a random order."""
-    shuffled = sentences if generator is None else generator.permutation(sentences)
-    order = sorted(shuffled.tolist(), key=lambda s: sizes[s])
-    groups: list[list[int]] = [[]]
-    for s in order:
-        if groups[-1] and (len(groups[-1]) + 1) * sizes[s] ** 2 > batch_pairs:
-            groups.append([])
-        groups[-1].append(s)
-    places = np.arange(len(groups)) if generator is None else generator.permutation(len(groups))
-    return (groups[place] for place in places if groups[place])
-
-
-def fit_tree_probe(
-    probe: TreeProbe,
-    trees: Trees,
-    word_maps: WordMaps | None,
-    train: np.ndarray,
-    validation: np.ndarray,
-    settings: FitSettings,
-    report: Callable[[int, float], None] | None = None,
-) -> float:
-    """Train a probe in place; gives its best validation UAS. `report(epoch, uas)` is told of every epoch."""
-    generator = np.random.default_rng([settings.seed, 7])
-    probe.to(settings.device)
-    optimizer = torch.optim.Adam(probe.parameters(), lr=settings.learning_rate)
-    maps = word_maps if probe.needs_maps else None
-    sizes = trees.sizes
-    best, since = -1.0, 0
-    kept: dict[str, Any] = {}
-    for epoch in range(settings.epochs):
-        steps = 0
-        while steps < LEAST_STEPS:  # a small corpus is gone through several times between looks at the validation part
-            before = steps
-            for sentences in batches_of(sizes, train, settings.batch_pairs, generator):
-                part = part_of(trees, sentences, maps, settings.device)
-                if not bool((part.head >= 0).any()):
-                    continue
-                loss = nn.functional.cross_entropy(probe(part).flatten(0, 1), part.head.flatten())
-                optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                steps += 1
-            if steps == before:
-                break  # nothing to learn from: all words are punctuation
-        correct, total = score_tree_probe(probe, trees, word_maps, validation, settings)
-        uas = correct.sum() / max(total.sum(), 1)
-        if report is not None:
-            report(epoch + 1, float(uas))
-        if uas > best:
-            best, since = float(uas), 0
-            kept = {name: value.clone() for name, value in probe.state_dict().items()}
-        else:
-            since += 1
-            if since >= settings.patience:
-                break
-    probe.load_state_dict(kept)
-    return best
-
-
-def score_tree_probe(
-    probe: TreeProbe, trees: Trees, word_maps: WordMaps | None, sentences: np.ndarray, settings: FitSettings
-) -> tuple[np.ndarray, np.ndarray]:
-    """Words whose head is found, and words scored, for each of these sentences."""
-    place = {int(s): i for i, s in enumerate(sentences)}
-    correct, total = np.zeros(len(sentences)), np.zeros(len(sentences))
-    maps = word_maps if probe.needs_maps else None
-    with torch.no_grad():
-        for group in batches_of(trees.sizes, sentences, settings.batch_pairs):
-            part = part_of(trees, group, maps, settings.device)
-            counted = part.head >= 0
-            right = (probe(part).argmax(-1) == part.head) & counted
-            where = [place[s] for s in part.sentences]
-            correct[where] = right.sum(1).cpu().numpy()
-            total[where] = counted.sum(1).cpu().numpy()
-    return correct, total
-
-
-def mean_head_weights(probe: TreeProbe, trees: Trees, sentences: np.ndarray, settings: FitSettings) -> np.ndarray:
-    """The mean weight of each head over scored words and their true heads, `[head, (w, u)]`."""
-    assert isinstance(probe, AttentionProbe | AttentionWordsProbe)
-    total, count = torch.zeros(()), 0
-    with torch.no_grad():
-        for group in batches_of(trees.sizes, sentences, settings.batch_pairs):
-            weights = probe.head_weights(part_of(trees, group, None, settings.device)).double().cpu()
-            total = total + weights.sum(0)
-            count += len(weights)
-    return np.asarray(total / max(count, 1))
 
 
 def right_branching(trees: Trees, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

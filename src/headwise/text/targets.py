@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from headwise.core.errors import InputError
-from headwise.text.encode import NO_SEGMENT, NO_WORD, Encoded, Encoder
+from headwise.text.cutting import NO_SEGMENT
+from headwise.text.encode import NO_WORD, Encoded, Encoder
 from headwise.text.example import ROOT, Example
 
 Shift = Callable[[np.ndarray], np.ndarray]
@@ -65,7 +66,7 @@ class TargetEncoder(Encoder):
             "sep": first == self.sep_id,
             "punct": False,
         }
-        moved = {
+        moved: dict[str, Any] = {
             name: np.concatenate([np.array([value], getattr(target, name).dtype), getattr(target, name)[:-1]])
             for name, value in opening.items()
         }
@@ -98,8 +99,11 @@ def half(example: Example, *, second: bool) -> Example:
             kept["heads"] = tuple(head if head == ROOT else head - start for head in heads)
     if known and example.mentions is not None:
         inside = [m for m in example.mentions if start <= m.start and m.end <= stop]
-        moved = ((m, {"head": None if m.head is None else m.head - start}) for m in inside)
-        kept["mentions"] = tuple(replace(m, start=m.start - start, end=m.end - start, **head) for m, head in moved)
+        heads_of = [None if m.head is None else m.head - start for m in inside]
+        kept["mentions"] = tuple(
+            replace(m, start=m.start - start, end=m.end - start, head=head)
+            for m, head in zip(inside, heads_of, strict=True)
+        )
     if text is not None and kept["spans"] is None:
         kept = {"words": None}
     return Example(text=text, **kept, label=example.label, origin=example.origin, scheme=example.scheme)

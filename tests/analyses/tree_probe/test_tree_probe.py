@@ -107,7 +107,8 @@ def test_maps_are_right_and_gone_in_the_end_and_finished_probes_are_not_trained_
     seen: list[WordMaps] = []
     original = module_under_test.fit_tree_probe
 
-    def watch(probe, trees, maps, *rest):
+    def watch(probe, train, *rest):
+        maps = train.word_maps
         if not seen:
             rows = [model.encode(example, i) for i, example in enumerate(corpus)][:6]
             for i, (row, full) in enumerate(zip(rows, eager_maps(model, rows), strict=True)):
@@ -116,7 +117,7 @@ def test_maps_are_right_and_gone_in_the_end_and_finished_probes_are_not_trained_
         seen.append(maps)
         if len(seen) == 3:
             raise KeyboardInterrupt  # the third probe is interrupted
-        return original(probe, trees, maps, *rest)
+        return original(probe, train, *rest)
 
     monkeypatch.setattr(module_under_test, "fit_tree_probe", watch)
     analysis = make_analysis("tree_probe", {"epochs": 2})

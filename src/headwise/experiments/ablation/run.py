@@ -267,8 +267,8 @@ def ablate(
         raise ParameterError("Nothing is to be disabled; name heads, layers or sets.")
     disabled = [[condition.name, condition.heads] for condition in conditions]
     with kept_work(folder, {**provenance(subject, options), "disabled": disabled}, overwrite=overwrite) as store:
-        how = {"share": options.share, "seed": options.seed}
-        evaluation = evaluate(subject, conditions, options.how, **how, store=store, report=report)
+        how: dict[str, Any] = {"share": options.share, "seed": options.seed, "store": store, "report": report}
+        evaluation = evaluate(subject, conditions, options.how, **how)
         beside = {}
         if options.importance:
             beside["importance"] = head_importance(subject, store=store, report=report)

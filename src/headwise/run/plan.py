@@ -99,6 +99,7 @@ def model_shape(model: HeadModel, found: Scan) -> Shape:
         kv_groups=tuple(model.kv_groups),
         extras={
             "lm_kind": getattr(model, "lm_kind", None),
+            "reads_source": getattr(model, "encoder_part", None) is not None and model.stack != "encoder",
             "mask_token": getattr(getattr(model, "tokenizer", None), "mask_token_id", None) is not None,
         },
     )

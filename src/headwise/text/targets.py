@@ -106,7 +106,8 @@ def half(example: Example, *, second: bool) -> Example:
         )
     if text is not None and kept["spans"] is None:
         kept = {"words": None}
-    return Example(text=text, **kept, label=example.label, origin=example.origin, scheme=example.scheme)
+    about = {name: getattr(example, name) for name in ("label", "origin", "scheme", "document")}
+    return Example(text=text, **kept, **about)
 
 
 @contextmanager

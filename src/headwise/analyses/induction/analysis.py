@@ -86,6 +86,8 @@ class Induction(Experiment):
             return "it is asked of decoders, which predict the next token"
         if shape.extras.get("lm_kind") != "causal":
             return "the model has no head that predicts the next token"
+        if shape.extras.get("reads_source"):
+            return "the decoder reads a source beside its own text, and random sequences have none"
         return None
 
     def perform(self, bench: Bench) -> xr.Dataset:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import comb
+from math import lcm
 
 import numpy as np
 
@@ -20,9 +20,8 @@ class Slow:
     found: Counter = field(default_factory=Counter)
     tried: Counter = field(default_factory=Counter)
     offsets: dict = field(default_factory=lambda: defaultdict(Counter))
-    outcomes: dict = field(
-        default_factory=lambda: defaultdict(list)
-    )  # of each pair: its offset, and whether it is found
+    # Of each pair by (direction, layer, head, relation): its sentence, its offset, whether it is found.
+    outcomes: dict = field(default_factory=lambda: defaultdict(list))
     noop: dict = field(default_factory=lambda: defaultdict(list))
 
 
@@ -53,7 +52,8 @@ def slow_dependency(
     every_label = {"all"}
     for row in rows:
         every_label |= {r if keep_subtypes else r.split(":")[0] for r in row.example.relations or () if r != "root"}
-    for attention, row in zip(maps, rows, strict=True):
+    for sentence, (given, row) in enumerate(zip(maps, rows, strict=True)):
+        attention = np.concatenate([given, np.stack([_simple(row, causal)] * len(given))], 1)
         example = row.example
         assert example.heads is not None
         assert example.relations is not None
@@ -90,7 +90,8 @@ def slow_dependency(
                     )
                     for w in range(count)
                 }
-                _no_op(out, layer, head, sep_mass, example, pairs, every_label)
+                if head < given.shape[1]:
+                    _no_op(out, layer, head, sep_mass, example, pairs, every_label)
                 for direction in ("dependent_to_head", "head_to_dependent"):
                     predicted = {}
                     for d in range(count):
@@ -116,10 +117,12 @@ def slow_dependency(
                         right = h is not None and predicted[source] == h
                         offset = None if h is None else h - source
                         for label in labels:
-                            key = (direction, layer, head, label)
-                            out.tried[key] += 1
-                            out.found[key] += right
-                            out.outcomes[key].append((offset, right))
+                            simple = head - given.shape[1]  # the last two are no heads
+                            key = (direction, layer, head if simple < 0 else ("uniform", "first")[simple], label)
+                            out.outcomes[key].append((sentence, offset, right))
+                            if simple < 0:
+                                out.tried[key] += 1
+                                out.found[key] += right
     return out
 
 
@@ -145,11 +148,27 @@ def _no_op(
         out.noop["upos", layer, head, tag].append(np.mean([mass[w] for w in mass if upos[w] == tag]))
 
 
-def exact_p(outcomes: list[tuple[int | None, bool]], reach: int) -> float:
-    """Against the best fixed offset: P(X ≥ pairs that only the head finds) for a fair coin thrown for each pair that
-    only one of the two finds."""
-    counts = Counter(offset for offset, _ in outcomes)
+def _simple(row: Encoded, causal: bool) -> np.ndarray:
+    """Two heads that know nothing, `[2, query, key]`: even attention, and all of it on the first token. In units that
+    make even attention whole numbers: what ties must tie."""
+    n = len(row.word)
+    seen = np.tril(np.ones((n, n))) if causal else np.ones((n, n))
+    unit = float(lcm(*range(1, n + 1))) if causal else float(n)
+    first = np.zeros((n, n))
+    first[:, 0] = 1
+    return np.stack([seen * np.round(unit / seen.sum(1, keepdims=True)), first])
+
+
+def differences(slow: Slow, key: tuple, sentences: int, reach: int) -> tuple[np.ndarray, float, str]:
+    """What the head finds more than the best baseline does in each sentence, that baseline's accuracy, and its name."""
+    own = slow.outcomes[key]
+    counts = Counter(offset for _, offset, _ in own)
     best = max(range(-reach, reach + 1), key=lambda o: (counts[o], -o))
-    only_head = sum(right and offset != best for offset, right in outcomes)
-    n = only_head + sum(not right and offset == best for offset, right in outcomes)
-    return sum(comb(n, k) for k in range(only_head, n + 1)) / 2**n
+    ways = {"offset": [offset == best for _, offset, _ in own]}
+    for name in ("uniform", "first"):
+        ways[name] = [right for _, _, right in slow.outcomes[*key[:2], name, key[3]]]
+    bar = max(ways, key=lambda name: sum(ways[name]))  # the first of equals
+    out = np.zeros(sentences)
+    for (sentence, _, right), simple in zip(own, ways[bar], strict=True):
+        out[sentence] += right - simple
+    return out, sum(ways[bar]) / len(own), bar

@@ -1,4 +1,4 @@
-"""Accuracies of single heads: shares with their count and Wilson's interval, and the best head for each item."""
+"""Accuracies of single heads: shares with their count and interval over documents, and the best head for each item."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from headwise.stats.intervals import wilson_interval
+from headwise.stats.units import share_interval
 
 Places = tuple[np.ndarray, ...]
 
@@ -18,23 +18,26 @@ def share(hits: np.ndarray, tries: np.ndarray) -> np.ndarray:
         return np.where(tries > 0, hits / tries, np.nan)
 
 
-def accuracy_variables(dims: Sequence[str], hits: np.ndarray, tries: np.ndarray, what: str) -> dict[str, xr.Variable]:
+def accuracy_variables(
+    dims: Sequence[str], hits: np.ndarray, tries: np.ndarray, what: str = "pairs"
+) -> dict[str, xr.Variable]:
     """`accuracy`, `accuracy_n`, `accuracy_low`, `accuracy_high`: the share of `what` that is right.
 
     Parameters
     ----------
     dims : sequence of str
-        Of both counts.
+        Of both counts, behind the units.
     hits, tries : ndarray
-        How many are right, of how many.
-    what : str
+        How many are right, of how many, `[unit, ...]`: intervals are over units.
+    what : str, default "pairs"
         What is counted, in the plural.
     """
-    low, high = wilson_interval(hits, tries)
-    long_name = "{} end of Wilson's 95 % interval"
+    low, high = share_interval(hits, tries)
+    right, count = hits.sum(0), tries.sum(0)
+    long_name = "{} end of the 95 % interval (Wilson's, with the effective number over units)"
     return {
-        "accuracy": xr.Variable(dims, share(hits, tries).astype(np.float32), {"units": f"share of {what}"}),
-        "accuracy_n": xr.Variable(dims, tries.astype(np.int64), {"long_name": f"{what} behind accuracy"}),
+        "accuracy": xr.Variable(dims, share(right, count).astype(np.float32), {"units": f"share of {what}"}),
+        "accuracy_n": xr.Variable(dims, count.astype(np.int64), {"long_name": f"{what} behind accuracy"}),
         "accuracy_low": xr.Variable(dims, low.astype(np.float32), {"long_name": long_name.format("lower")}),
         "accuracy_high": xr.Variable(dims, high.astype(np.float32), {"long_name": long_name.format("upper")}),
     }

@@ -140,7 +140,7 @@ def _relations(dependency: xr.Dataset) -> Cells:
     """Up to three relations that each head follows, the largest margin first."""
     order = ("direction", "layer", "head", "relation")
     accuracy, p = (dependency[name].transpose(*order).values for name in ("accuracy", "p_adjusted"))
-    baseline = dependency["baseline_possible"].transpose("direction", "relation").values
+    baseline = dependency.get("bar", dependency["baseline_possible"]).transpose("direction", "relation").values
     names = labels_of(dependency, "relation")
     margin = np.nan_to_num(np.where(p < LEVEL, accuracy - baseline[:, None, None], 0.0))
     margin[..., [name == "all" for name in names]] = 0

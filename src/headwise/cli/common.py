@@ -221,6 +221,8 @@ def _announce(plan: Plan) -> None:
     err.print(
         f"{found.examples:,} examples, {found.tokens:,} tokens; analyses: {', '.join(a.name for a in plan.analyses)}"
     )
+    if found.documents:
+        err.print(f"[dim]{found.documents:,} documents: intervals and tests are over documents[/dim]")
     if found.truncated or found.skipped or found.unaligned:
         err.print(
             f"[dim]{found.truncated:,} cut, {found.skipped:,} skipped as too long, "

@@ -42,7 +42,7 @@ def behaviour_scores(datasets: Mapping[str, xr.Dataset]) -> xr.DataArray:
         found[BROADLY] = 1 - surface["max_weight"]
     dependency = datasets.get("dependency")
     if dependency is not None:
-        better = dependency["accuracy"] - dependency["baseline_possible"]
+        better = dependency["accuracy"] - dependency.get("bar", dependency["baseline_possible"])
         margin = better.where((dependency["p_adjusted"] < LEVEL) & (better > 0), 0.0).max("direction")
         for relation in map(str, dependency["relation"].values):
             own = margin.sel(relation=relation, drop=True)

@@ -12,6 +12,7 @@ import xarray as xr
 
 from headwise.core.errors import ParameterError
 
+FEW = 30  # below this many values an approximation by large samples is flagged
 HEAD_NAME = re.compile(r"^L(\d+)H(\d+)$")
 
 
@@ -58,7 +59,7 @@ class Shape:
 
 
 class Summarised(Protocol):
-    """Accumulators that end as means: `mean`, `n`, `low`, `high`."""
+    """Accumulators that end as means: `mean`, `n`, `units`, `low`, `high`."""
 
     def summary(self) -> dict[str, np.ndarray]: ...
 
@@ -75,13 +76,30 @@ def mean_variables(name: str, dims: Sequence[str], moments: Summarised, **attrs:
     """`name`, `name_n`, `name_low`, `name_high`: a mean over examples with its count and 95 % interval."""
     summary = moments.summary()
     dims = tuple(dims)
-    low, high = (f"{end} end of the 95 % interval of {name}" for end in ("lower", "upper"))
+    units, n = summary["units"], summary["n"]
+    # Behind an interval stand so many values, or documents where the examples are of documents; Student's t is only
+    # roughly right where they are few.
+    behind: dict[str, Any] = {"over": "documents" if (units < n).any() else "examples"}
+    behind["few"] = int(((units > 0) & (units < FEW)).sum())
+    low, high = ({"long_name": f"{end} end of the 95 % interval of {name}", **behind} for end in ("lower", "upper"))
     return {
         name: xr.Variable(dims, summary["mean"].astype(np.float32), attrs),
-        f"{name}_n": xr.Variable(dims, summary["n"], {"long_name": f"examples behind {name}"}),
-        f"{name}_low": xr.Variable(dims, summary["low"].astype(np.float32), {"long_name": low}),
-        f"{name}_high": xr.Variable(dims, summary["high"].astype(np.float32), {"long_name": high}),
+        f"{name}_n": xr.Variable(dims, n, {"long_name": f"examples behind {name}"}),
+        f"{name}_low": xr.Variable(dims, summary["low"].astype(np.float32), low),
+        f"{name}_high": xr.Variable(dims, summary["high"].astype(np.float32), high),
     }
+
+
+def interval_note(dataset: xr.Dataset) -> str:
+    """What the intervals of a result are over, and how many of them rest on few values, in a sentence; "" where it has
+    none."""
+    ends = [array.attrs for name, array in dataset.data_vars.items() if str(name).endswith("_low")]
+    over = sorted({str(attrs["over"]) for attrs in ends if "over" in attrs})
+    few = sum(int(attrs.get("few", 0)) for attrs in ends)
+    if not over:
+        return ""
+    rough = f"; {few:,} of them rest on fewer than {FEW} and are rough" if few else ""
+    return f"95 % intervals are over {' or '.join(over)}{rough}."
 
 
 def labels_of(data: xr.Dataset | xr.DataArray, dim: str) -> list[str]:

@@ -138,3 +138,24 @@ def find_words(maps: Tensor, visible: Tensor, questions: WordQuestions) -> tuple
     chosen = weights.masked_fill(~(questions.candidate[:, None] & seen), -1.0).argmax(-1, keepdim=True)
     shown = (questions.wanted[:, None] & seen).expand(-1, maps.shape[1], -1)
     return shown.gather(-1, chosen)[..., 0], shown.any(-1)
+
+
+def simple_maps(batch: Batch, causal: bool) -> tuple[Tensor, Tensor]:
+    """Word-level maps `[example, 2, from word, to word]` of a head that attends evenly and of one that rests on the
+    first token, and what words of such a model see, bool `[example, 1, from word, to word]`.
+
+    Of a head on the first token no word gets more than another, but for the first where that token is its own: the
+    first word that is seen is taken, as for every tie.
+    """
+    return batch.remember((simple_maps.__name__, causal), lambda: _make_simple(batch, causal))
+
+
+def _make_simple(batch: Batch, causal: bool) -> tuple[Tensor, Tensor]:
+    index = word_index(batch)
+    seen = (batch.real[:, :, None] & batch.real[:, None, :])[:, None]
+    if causal:
+        seen = seen & torch.ones(seen.shape[-2:], dtype=torch.bool, device=seen.device).tril()
+    even = seen.double() / seen.sum(-1, keepdim=True).clamp(min=1)
+    # Words of equally many pieces tie, whatever the order in which their parts were added up.
+    maps = (fold(torch.cat([even, torch.zeros_like(even)], 1), index) * 2**32).round()
+    return maps, fold(seen.to(index.member), index) > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, islice
 from types import MappingProxyType
@@ -28,6 +28,7 @@ class Scan:
     truncated: int = 0
     skipped: int = 0
     unaligned: int = 0
+    documents: int = 0  # 0 where some example is of none, or all are of one
     annotations: frozenset[str] = frozenset()  # those some example has
     relations: tuple[str, ...] = ()  # those seen, sorted
     fingerprint: str = ""
@@ -35,7 +36,7 @@ class Scan:
 
     def counts(self) -> dict[str, int]:
         """The numbers, by name."""
-        names = ("examples", "tokens", "longest", "truncated", "skipped", "unaligned")
+        names = ("examples", "tokens", "longest", "truncated", "skipped", "unaligned", "documents")
         return {name: getattr(self, name) for name in names}
 
 
@@ -75,6 +76,7 @@ class EncodedCorpus:
         count = dict.fromkeys(("examples", "tokens", "longest", "truncated", "skipped", "unaligned"), 0)
         annotations: set[str] = set()
         relations: set[str] = set()
+        documents: set[str | None] = set()
         digest = hashlib.sha256()
         for index, example in enumerate(self._source):
             digest.update(example.fingerprint())
@@ -92,6 +94,7 @@ class EncodedCorpus:
                 count["unaligned"] += seen.words is not None and not row.aligned
                 annotations.update(seen.annotations)
                 relations.update(seen.relations or ())
+                documents.add(seen.document)
             if count["tokens"] > keep:
                 self._examples, self._rows = None, []
             if self._examples is not None:
@@ -103,8 +106,12 @@ class EncodedCorpus:
                 f"Nothing to run on in corpus '{self._source.name}': all {count['skipped']} examples are longer than "
                 f"{self.encoder.max_length} tokens; use overlong=truncate."
             )
+        self._one_document = len(documents) == 1
+        if self._one_document:
+            self._rows = [_of_no_document(row) for row in self._rows]
         return Scan(
             **count,
+            documents=0 if None in documents or self._one_document else len(documents),
             annotations=frozenset(annotations),
             relations=tuple(sorted(relations)),
             fingerprint=digest.hexdigest(),
@@ -133,7 +140,8 @@ class EncodedCorpus:
 
     def _encode(self, block: list[tuple[int, Example]]) -> list[Encoded]:
         rows = (self.encoder.encode(example, index) for index, example in block)
-        return [row for row in rows if row is not None]
+        kept = [row for row in rows if row is not None]
+        return [_of_no_document(row) for row in kept] if self._one_document else kept
 
     def _read_again(self) -> Iterator[Example]:
         digest = hashlib.sha256()
@@ -147,3 +155,8 @@ class EncodedCorpus:
                     f"The corpus '{self._source.name}' changed while it was read; repeat the command when it is whole."
                 )
             yield from block
+
+
+def _of_no_document(row: Encoded) -> Encoded:
+    """Where all examples are of one document, nothing is known of how documents differ: the examples are the units."""
+    return row if row.example.document is None else replace(row, example=replace(row.example, document=None))

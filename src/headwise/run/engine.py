@@ -12,6 +12,7 @@ from headwise.models import HeadModel
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import State
 from headwise.text.encode import Batch
+from headwise.text.units import documents_of
 
 GRADIENT_TOKENS = 1024  # tokens run at once where gradients are kept
 MAPS_BYTES = 2**30  # all maps of one micro-batch, for analyses that look at whole examples
@@ -68,6 +69,8 @@ def observe_batch(
     streaming = [a for a in analyses if "attention_gradient" not in a.taps]
     if streaming:
         for part in _parts(model, batch, streaming):
+            for analysis in streaming:
+                states[analysis.name].of(documents_of(part))
             observation = Observation(streaming, states, part)
             model.forward(part, observation, block_rows=block_rows)
             observation.close()
@@ -109,6 +112,7 @@ def observe_gradients(
         sums: dict[int, dict[str, Tensor]] = {}
         for rows in model.gradients(inputs, loss, block_rows=block_rows):
             _add(sums.setdefault(rows.layer, {}), analysis.reduce(rows, inputs))
+        state.of(documents_of(inputs))
         for layer, totals in sums.items():
             analysis.observe(state, totals, Layer(layer), inputs)
         inputs.forget()

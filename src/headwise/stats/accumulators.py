@@ -10,18 +10,21 @@ import torch
 from torch import Tensor
 
 from headwise.stats.intervals import mean_interval
+from headwise.stats.units import Accumulator, Ratio, UnitSums, most_units, unit_ratio
 
 
-class Moments:
+class Moments(Accumulator):
     """Count, mean and sum of squared deviations over examples, elementwise.
 
-    Chan et al.'s pairwise update: equal values keep a variance of exactly zero.
+    Chan et al.'s pairwise update: equal values keep a variance of exactly zero. Where every example belongs to a
+    document, the sum and the number of each document's values are kept too, and the variance is that over documents.
     """
 
     def __init__(self, *shape: int) -> None:
         self.count = torch.zeros(shape, dtype=torch.float64)
         self.mean = torch.zeros(shape, dtype=torch.float64)
         self.squares = torch.zeros(shape, dtype=torch.float64)
+        self.by_unit: UnitSums | None = None  # [sum or number, ...]
 
     def add(self, values: Tensor, where: tuple[int | slice, ...] = ()) -> None:
         """Take in `values[example, ...]`; NaN means: this example has no such value and is left out.
@@ -40,6 +43,11 @@ class Moments:
         mean = pivot[0] + shift
         squares = (torch.where(present, deviations - shift, 0.0) ** 2).sum(0)
         self._combine(where, count, mean, squares)
+        units = self._units_of(values)
+        if units is not None:
+            self.by_unit = self.by_unit or UnitSums(2, *self.count.shape)
+            self.by_unit.add(units, clean, (0, *where))
+            self.by_unit.add(units, present, (1, *where))
 
     def add_sums(self, numerator: Tensor, denominator: Tensor, where: tuple[int | slice, ...] = ()) -> None:
         """Take in per-example means given as totals and counts; examples whose count is zero are left out."""
@@ -47,6 +55,7 @@ class Moments:
 
     def merge(self, other: Moments) -> None:
         self._combine((), other.count, other.mean, other.squares)
+        self.by_unit = _merged(self.by_unit, other.by_unit)
 
     def _combine(self, where: tuple[int | slice, ...], count: Tensor, mean: Tensor, squares: Tensor) -> None:
         own_count, own_mean, own_squares = (x[where] for x in (self.count, self.mean, self.squares))
@@ -63,28 +72,51 @@ class Moments:
         self.count[where], self.mean[where], self.squares[where] = total, own_mean, own_squares
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return {"count": self.count.numpy(), "mean": self.mean.numpy(), "squares": self.squares.numpy()}
+        own = {"count": self.count.numpy(), "mean": self.mean.numpy(), "squares": self.squares.numpy()}
+        return own | _saved(self.by_unit, "unit")
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         self.count, self.mean, self.squares = (
             torch.from_numpy(np.array(arrays[name])) for name in ("count", "mean", "squares")
         )
+        self.by_unit = _loaded(arrays, "unit", UnitSums(2, *self.count.shape))
+
+    def over_units(self) -> Ratio | None:
+        """The mean with its variance over documents; None where some example belongs to none."""
+        if self.by_unit is None:
+            return None
+        total, number = self.by_unit.totals.astype(np.float64).swapaxes(0, 1)
+        if not np.array_equal(number.sum(0), self.count.numpy()):
+            return None
+        mean = np.where(self.count.numpy() > 0, self.mean.numpy(), 0.0)
+        # Sums about the mean: rounding must not pass for a spread.
+        return unit_ratio(total - mean * number, number)
 
     def variance(self) -> np.ndarray:
-        """Variance with ddof 1; NaN below two examples."""
+        """Variance with ddof 1; NaN below two examples. Over documents where there are any: the number of examples
+        times the variance of their mean, so that whoever divides by that number gets the right one."""
         count = self.count.numpy()
+        clustered = self.over_units()
+        if clustered is not None:
+            return np.asarray(clustered.variance * count)
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(count > 1, self.squares.numpy() / (count - 1), np.nan)
 
     def summary(self) -> dict[str, np.ndarray]:
-        """`mean`, `n`, `low`, `high` (95 %, Student's t); NaN where nothing was seen, the interval below two too."""
+        """`mean`, `n`, `units` (documents, or examples), `low`, `high` (95 %, Student's t over units).
+
+        NaN where nothing was seen, the interval below two units too.
+        """
         count = self.count.numpy()
         mean = np.where(count > 0, self.mean.numpy(), np.nan)
-        low, high = mean_interval(mean, self.variance(), count)
-        return {"mean": mean, "n": count.astype(np.int64), "low": low, "high": high}
+        clustered = self.over_units()
+        units = count if clustered is None else clustered.units
+        with np.errstate(divide="ignore", invalid="ignore"):
+            low, high = mean_interval(mean, self.variance() / count * units, units)
+        return _summary(mean, count, units, low, high)
 
 
-class Ratios:
+class Ratios(Accumulator):
     """A ratio of totals over examples, Σy/Σw, with the interval of a ratio estimator.
 
     Every token (or pair) weighs alike, examples are the sampling unit.
@@ -96,6 +128,7 @@ class Ratios:
         weight_shape = shape if weight_shape is None else weight_shape
         self.parts = {name: torch.zeros(shape, dtype=torch.float64) for name in ("y", "yy", "yw")}
         self.parts |= {name: torch.zeros(weight_shape, dtype=torch.float64) for name in ("w", "ww", "count")}
+        self.by_unit: dict[str, UnitSums | None] = {"y": None, "w": None}
 
     def add_sums(self, numerator: Tensor, denominator: Tensor, where: tuple[int | slice, ...] = ()) -> None:
         """Take in per-example totals `y[example, ...]` and weights `w[example, ...]`.
@@ -113,19 +146,38 @@ class Ratios:
             ("count", (w > 0).double()),
         ):
             self.parts[name][where] += value.sum(0)
+        units = self._units_of(y)
+        if units is not None:
+            for name, value in (("y", y), ("w", w)):
+                own = self.by_unit[name] = self.by_unit[name] or self._unit_sums(name)
+                own.add(units, value, where)
+
+    def _unit_sums(self, name: str) -> UnitSums:
+        """As many units for the weights as for the totals, which have more numbers."""
+        return UnitSums(*self.parts[name].shape, most=most_units(*self.parts["y"].shape))
 
     def merge(self, other: Ratios) -> None:
         for name, part in self.parts.items():
             part += other.parts[name]
+        self.by_unit = {name: _merged(own, other.by_unit[name]) for name, own in self.by_unit.items()}
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return {name: part.numpy() for name, part in self.parts.items()}
+        own = {name: part.numpy() for name, part in self.parts.items()}
+        return own | _saved(self.by_unit["y"], "unit_y") | _saved(self.by_unit["w"], "unit_w")
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         self.parts = {name: torch.from_numpy(np.array(arrays[name])) for name in self.parts}
+        self.by_unit = {name: _loaded(arrays, f"unit_{name}", self._unit_sums(name)) for name in self.by_unit}
+
+    def over_units(self) -> Ratio | None:
+        """The ratio with its variance over documents; None where some example belongs to none."""
+        y, w = self.by_unit["y"], self.by_unit["w"]
+        if y is None or w is None or not np.allclose(w.totals.sum(0), self.parts["w"].numpy(), rtol=1e-4):
+            return None
+        return unit_ratio(y.totals, w.totals)
 
     def summary(self) -> dict[str, np.ndarray]:
-        """`mean` (the ratio), `n`, `low`, `high`."""
+        """`mean` (the ratio), `n`, `units` (documents, or examples), `low`, `high`."""
         p = {name: part.numpy() for name, part in self.parts.items()}
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = p["y"] / p["w"]
@@ -134,11 +186,38 @@ class Ratios:
             # "effective" example.
             variance = residual / (p["count"] - 1) / (p["w"] / p["count"]) ** 2
         count = np.broadcast_to(p["count"], ratio.shape)
+        clustered = self.over_units()
+        if clustered is not None:
+            return _summary(ratio, count, clustered.units, *clustered.interval())
         low, high = mean_interval(ratio, np.where(count > 1, variance, np.nan), count)
-        return {"mean": ratio, "n": count.astype(np.int64), "low": low, "high": high}
+        return _summary(ratio, count, count, low, high)
 
 
-class Sums:
+def _summary(
+    mean: np.ndarray, count: np.ndarray, units: np.ndarray, low: np.ndarray, high: np.ndarray
+) -> dict[str, np.ndarray]:
+    return {"mean": mean, "n": count.astype(np.int64), "units": units.astype(np.int64), "low": low, "high": high}
+
+
+def _merged(own: UnitSums | None, other: UnitSums | None) -> UnitSums | None:
+    if own is None or other is None:
+        return own or other
+    own.merge(other)
+    return own
+
+
+def _saved(own: UnitSums | None, name: str) -> dict[str, np.ndarray]:
+    return {} if own is None else {f"{name}.{part}": array for part, array in own.arrays().items()}
+
+
+def _loaded(arrays: Mapping[str, np.ndarray], name: str, own: UnitSums) -> UnitSums | None:
+    if f"{name}.units" not in arrays:
+        return None
+    own.load({key.removeprefix(f"{name}."): array for key, array in arrays.items() if key.startswith(f"{name}.")})
+    return own
+
+
+class Sums(Accumulator):
     """Plain sums in float64."""
 
     def __init__(self, *shape: int) -> None:
@@ -171,7 +250,7 @@ class SparseSums(Sums):
         self.total = torch.from_numpy(flat).reshape(self.total.shape)
 
 
-class Records:
+class Records(Accumulator):
     """One row of scores for each example, for paired tests, bootstrap and distributions.
 
     Kept in the shard's file and sorted by example at the end.
@@ -183,6 +262,7 @@ class Records:
         self.shape = shape
         self.dtype = dtype
         self._rows: dict[int, Tensor] = {}
+        self._units: dict[int, int] = {}  # of examples that belong to a document
 
     def add(self, indices: Sequence[int], values: Tensor, where: tuple[int | slice, ...] = ()) -> None:
         values = values.detach().to("cpu", self.dtype)
@@ -191,16 +271,20 @@ class Records:
             if row is None:
                 row = self._rows[index] = torch.full(self.shape, torch.nan, dtype=self.dtype)
             row[where] = value
+        self._units.update(zip(indices, self._units_of(values) or (), strict=False))
 
     def merge(self, other: Records) -> None:
+        self._units |= other._units
         for index, row in other._rows.items():
             own = self._rows.get(index)
             self._rows[index] = row if own is None else torch.where(own.isnan(), row, own)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return {"index": self.index, "values": self.values}
+        return {"index": self.index, "values": self.values, "units": self.units}
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        pairs = zip(arrays["index"], arrays["units"], strict=True)
+        self._units = {int(index): int(unit) for index, unit in pairs if unit != index}
         self._rows = {
             int(i): torch.from_numpy(np.array(row)) for i, row in zip(arrays["index"], arrays["values"], strict=True)
         }
@@ -209,6 +293,13 @@ class Records:
     def index(self) -> np.ndarray:
         """The examples that have a row, in corpus order."""
         return np.array(sorted(self._rows), dtype=np.int64)
+
+    @property
+    def units(self) -> np.ndarray:
+        """The unit of each row: its document, or the example itself where some row has none."""
+        index = sorted(self._rows)
+        known = len(self._units) == len(index)
+        return np.array([self._units[i] if known else i for i in index], dtype=np.int64)
 
     @property
     def values(self) -> np.ndarray:
@@ -223,8 +314,13 @@ def means(weighting: str, *shape: int) -> Moments | Ratios:
     return Ratios(*shape) if weighting == "tokens" else Moments(*shape)
 
 
-class State(dict[str, "Moments | Ratios | Sums | Records"]):
+class State(dict[str, "Moments | Ratios | Sums | Records | UnitSums"]):
     """What an analysis knows so far: named accumulators. Merging merges each; saving gives `name/part` arrays."""
+
+    def of(self, units: Sequence[int] | None) -> None:
+        """Say which units (documents) the examples belong to that are about to be added; None where one has none."""
+        for accumulator in self.values():
+            accumulator.batch_units = units
 
     def merge(self, other: State) -> None:
         if self.keys() != other.keys():
@@ -250,6 +346,9 @@ class State(dict[str, "Moments | Ratios | Sums | Records"]):
 
     def means(self, name: str) -> Moments | Ratios:
         return cast(Moments | Ratios, self[name])
+
+    def by_unit(self, name: str) -> UnitSums:
+        return cast(UnitSums, self[name])
 
     def sums(self, name: str) -> Sums:
         return cast(Sums, self[name])

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats as scipy_stats
 
+from headwise.core.labels import FEW as FEW
 from headwise.stats.intervals import LEVEL
 
 REPEATS = 2000
-FEW = 30  # below this many values an approximation by large samples is flagged
 COLUMNS = 4096  # so many columns are resampled at a time
 
 
@@ -87,7 +87,9 @@ class FamilyTest(NamedTuple):
     p_adjusted: np.ndarray
 
 
-def bootstrap_family_test(values: np.ndarray, threshold: float, repeats: int = 1000, seed: int = 0) -> FamilyTest:
+def bootstrap_family_test(
+    values: np.ndarray, threshold: float, repeats: int = 1000, seed: int = 0, units: np.ndarray | None = None
+) -> FamilyTest:
     """p-values of `H0: mean ≤ threshold` for each column of `values[example, ...]`, by the studentized bootstrap.
 
     With `t = (m − threshold) / (s/√n)` and, for each resample, `t* = (m* − m) / (s*/√n)`, p is the share of `t* ≥ t`
@@ -98,20 +100,28 @@ def bootstrap_family_test(values: np.ndarray, threshold: float, repeats: int = 1
     The adjusted p is the share of resamples whose largest `t*` over all columns is at least `t` (Westfall and Young:
     family-wise error, however the columns hang together). Multiplying p by the number of columns would not do: p cannot
     be less than `1 / (repeats + 1)`. Columns of fewer than 30 values (or than the longest column has, if that is less)
-    get 1 and have no part in the others': their `t*` has no bounds to speak of."""
+    get 1 and have no part in the others': their `t*` has no bounds to speak of.
+
+    `units` (a number for each example: its document, see `Records.units`) makes whole units the sample: they are drawn,
+    and the error of a mean is that over units."""
     values = np.asarray(values)
     shape = values.shape[1:]
-    if len(values) < 2:
-        return FamilyTest(np.full(shape, np.nan), np.full(shape, np.nan))
     flat = values.reshape(len(values), -1)
-    count = (~np.isnan(flat)).sum(0)
+    number = ~np.isnan(flat)
+    if units is not None and len(np.unique(units)) < len(flat):
+        place = np.unique(units, return_inverse=True)[1]
+        flat, number = (_by_unit(part, place) for part in (np.where(number, flat, 0.0), number))
+    if len(flat) < 2:
+        return FamilyTest(np.full(shape, np.nan), np.full(shape, np.nan))
+    count = (number > 0).sum(0)
     enough = count >= min(FEW, int(count.max(initial=0)))
     p, observed = np.full(flat.shape[1], np.nan), np.full(flat.shape[1], np.nan)
     largest = np.full(repeats, -np.inf)
-    draws = resamples(len(values), repeats, seed).astype(np.float32)
+    draws = resamples(len(flat), repeats, seed).astype(np.float32)
     for start in range(0, flat.shape[1], COLUMNS):
         here = slice(start, start + COLUMNS)
-        p[here], observed[here], resampled = _studentized(flat[:, here].astype(np.float64), threshold, draws)
+        own = flat[:, here].astype(np.float64), number[:, here].astype(np.float64)
+        p[here], observed[here], resampled = _studentized(*own, threshold, draws)
         taking_part = enough[here] & np.isfinite(observed[here])
         largest = np.maximum(largest, resampled[:, taking_part].max(1, initial=-np.inf))
     reached = repeats - np.searchsorted(np.sort(largest), observed, side="left")
@@ -120,27 +130,47 @@ def bootstrap_family_test(values: np.ndarray, threshold: float, repeats: int = 1
     return FamilyTest(p.reshape(shape), adjusted.reshape(shape))
 
 
-def _studentized(values: np.ndarray, threshold: float, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """p and t of each column (t is not finite where the values do not vary), and t* `[resample, column]`."""
-    present = ~np.isnan(values)
+def _by_unit(values: np.ndarray, place: np.ndarray) -> np.ndarray:
+    out = np.zeros((place.max() + 1, *values.shape[1:]))
+    np.add.at(out, place, values)
+    return out
+
+
+def _studentized(
+    total: np.ndarray, number: np.ndarray, threshold: float, draws: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """p and t of each column (t is not finite where the values do not vary), and t* `[resample, column]`, from the
+    total and the number of the values of each unit (an example has one or none).
+
+    With D = total − mean · number, the error of the mean m is `sqrt(G/(G−1) · ΣD²) / Σnumber` over G units, and in a
+    resample `m* − m = ΣD/Σnumber`, both sums over what was drawn."""
+    present = number > 0
     count = present.sum(0)
-    safe = np.maximum(count, 1)
-    lowest = np.where(present, values, np.inf).min(0)
-    varies = np.where(present, values, -np.inf).max(0) > lowest
+    own = np.divide(total, number, out=np.zeros_like(total), where=present)
+    lowest = np.where(count > 0, np.where(present, own, np.inf).min(0), 0.0)
+    varies = np.where(present, own, -np.inf).max(0) > lowest
     # The mean of equal values may be off by rounding, which would pass for a spread, and its t* for the largest of all.
-    mean = np.where(varies, np.where(present, values, 0.0).sum(0) / safe, lowest)
-    deviations = np.where(present, values - mean, 0.0)
+    mean = np.where(varies, np.where(present, total, 0.0).sum(0) / np.maximum(number.sum(0), 1), lowest)
+    deviations = np.where(present & varies, total - mean * number, 0.0)
     scale = np.sqrt((deviations**2).sum(0) / np.maximum(count - 1, 1))
     # Deviations in units of their own spread: squares stay near one, which float32 holds well.
     unit = (deviations / np.where(scale > 0, scale, 1.0)).astype(np.float32)
-    drawn = np.full((len(draws), 1), len(values), np.float32) if present.all() else draws @ present.astype(np.float32)
+    weight = number.astype(np.float32)
+    single = bool((number <= 1).all())
+    full = single and bool(present.all())
+    drawn = np.full((len(draws), 1), len(total), np.float32) if full else draws @ present.astype(np.float32)
+    weights = drawn if single else draws @ weight
     with np.errstate(divide="ignore", invalid="ignore"):
-        shift = (draws @ unit) / drawn
-        spread = np.sqrt(np.maximum((draws @ (unit * unit)) / drawn - shift**2, 0.0) * drawn / (drawn - 1))
-        resampled = shift / (spread / np.sqrt(drawn))
-        observed = (mean - threshold) / (scale / np.sqrt(safe))
+        sums = draws @ unit
+        shift = sums / weights
+        crossed = sums if single else draws @ (unit * weight)
+        squared = weights if single else draws @ (weight * weight)
+        left = draws @ (unit * unit) - 2 * shift * crossed + shift**2 * squared
+        error = np.sqrt(np.maximum(left, 0.0) * drawn / (drawn - 1)) / weights
+        resampled = shift / error
+        observed = (mean - threshold) / (scale * np.sqrt(count) / np.maximum(number.sum(0), 1))
     # A resample without spread is as far out as its mean says.
-    resampled = np.where(spread > 0, resampled, np.where(shift > 0, np.inf, -np.inf))
+    resampled = np.where(error > 0, resampled, np.where(shift > 0, np.inf, -np.inf))
     p = (1 + (resampled >= observed).sum(0)) / (1 + len(draws))
     p = np.where(scale > 0, p, np.where(mean > threshold, 0.0, 1.0))
     return np.where(count > 1, p, np.nan), np.where((count > 1) & (scale > 0), observed, np.nan), resampled

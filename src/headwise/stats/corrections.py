@@ -54,3 +54,24 @@ def _over_present(p: np.ndarray, adjust: Callable[[np.ndarray], np.ndarray]) -> 
     if present.any():
         out[present] = adjust(out[present])
     return out
+
+
+def correct_families(p: np.ndarray, method: str = "holm") -> np.ndarray:
+    """p-values that are corrected within families already, `[..., family]`, corrected over the families too.
+
+    The smallest of each family is corrected over the families by `method`: whether anything in the family is. All
+    others are multiplied by the number of families, which is right whatever is true of the smallest ones.
+
+    >>> correct_families(np.array([[0.01, 0.03], [0.02, 0.5]]))
+    array([[0.02, 0.03],
+           [0.04, 1.  ]])
+    """
+    one_of("correction", method, CORRECTIONS)
+    p = np.asarray(p, dtype=float)
+    flat = p.reshape(-1, p.shape[-1])
+    known = ~np.isnan(flat)
+    smallest = np.where(known.any(0), np.where(known, flat, np.inf).min(0, initial=np.inf), np.nan)
+    if method == "none":
+        return p.copy()
+    others = np.minimum(1.0, flat * known.any(0).sum())
+    return np.where(flat == smallest, correct(smallest, method), others).reshape(p.shape)

@@ -207,7 +207,8 @@ def _from_cache(path: Path, corpus: Corpus, notes: Notes) -> Iterator[Example]:
             yield given
         else:
             kept = example_of_row(row, where)
-            yield replace(kept, heads=tuple(row["heads"]), origin=given.origin, label=given.label)
+            own = {name: getattr(given, name) for name in ("origin", "label", "document")}
+            yield replace(kept, heads=tuple(row["heads"]), **own)
 
 
 def _to_cache(path: Path, examples: Iterable[Example]) -> Iterator[Example]:

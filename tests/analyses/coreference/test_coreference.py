@@ -16,6 +16,8 @@ from headwise.analyses.contract import make_analysis
 from headwise.analyses.coreference import windows
 from headwise.core.errors import MissingAnnotationError, ParameterError
 from headwise.run import RunOptions, run_analyses
+from headwise.stats.flips import sign_flip_test
+from headwise.stats.units import share_interval
 from headwise.testing import eager_maps, planted_annotations, random_model
 from headwise.testing.corpora import battery_examples
 from headwise.text import open_corpus
@@ -132,13 +134,19 @@ def test_tests_and_intervals() -> None:
     model = HeadModel.open(module, tokenizer=tokenizer)
     corpus = Corpus.from_examples(battery_examples(4))
     found = make_atlas(model, corpus, ["coreference"])["coreference"]
-    hits = np.rint((found["accuracy"] * found["accuracy_n"]).fillna(0)).astype(int)
-    interval = stats.binomtest(int(hits[1, 2, 0]), int(found["accuracy_n"][1, 2, 0])).proportion_ci(method="wilson")
-    assert float(found["accuracy_low"][1, 2, 0]) == pytest.approx(interval.low, abs=1e-6)
-    assert float(found["accuracy_high"][1, 2, 0]) == pytest.approx(interval.high, abs=1e-6)
-    # McNemar by hand: which mentions each gets right, one document at a time
+    # One document at a time: what an interval over documents, and a test over them, are made of.
     alone = [make_atlas(model, Corpus.from_examples([e]), ["coreference"])["coreference"] for e in corpus if e.mentions]
     assert sum(int(d["count"][0]) for d in alone) == int(found["count"][0])
+    tries = np.stack([d["accuracy_n"] for d in alone])
+    hits = np.rint(np.nan_to_num(np.stack([d["accuracy"] for d in alone])) * tries)
+    for end, expected in zip(("low", "high"), share_interval(hits, tries), strict=True):
+        np.testing.assert_allclose(found[f"accuracy_{end}"], expected, atol=1e-6)
+    for baseline in found["baseline"].values:
+        simple = np.stack([d["baseline_accuracy"].sel(baseline=baseline).fillna(0) * d["count"] for d in alone])
+        p = sign_flip_test(hits[..., 0] - simple[:, None, None, 0])
+        own = found.sel(baseline=baseline, mention_type="all")
+        np.testing.assert_allclose(own["p_value"], p.p_value, atol=1e-9)
+        np.testing.assert_allclose(own["p_family"], p.p_adjusted, atol=1e-9)
     assert found["accuracy"].sel(mention_type="proper").isnull().all()  # there is no name in the corpus
     tested = found.sel(mention_type=["all", "pronoun", "nominal"])
     assert (tested["p_adjusted"] >= tested["p_value"] - 1e-12).all()
@@ -170,8 +178,25 @@ def test_head_and_baseline_are_compared_on_the_same_mentions() -> None:
     expected = stats.binomtest(only_head, only_head + only_baseline, 0.5, alternative="greater").pvalue
     assert only_head + only_baseline > 3
     assert float(found["p_value"].sel(baseline="nearest", layer=0, head=1, mention_type="pronoun")) == pytest.approx(
-        expected
+        expected, abs=0.015
     )
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_sink_and_an_even_head_are_baselines(causal: bool) -> None:
+    """A head with all its attention on the first token finds the first candidate, an even one the longest: neither may
+    pass for a head that finds antecedents."""
+    examples = [e for e in demo_corpus(size=60) if e.mentions and len(e.all_words) < 40 and not e.has_pair][:25]
+    planted, renamed = planted_annotations(examples, [["first", "uniform"], ["first", "to:antecedent"]], causal=causal)
+    model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
+    found = make_atlas(model, Corpus.from_examples(renamed), ["coreference"])["coreference"]
+    own = found.sel(mention_type="all")
+    rest = own.sel(layer=0, head=0)
+    assert float(rest["accuracy"]) == pytest.approx(float(own["baseline_accuracy"].sel(baseline="first")), abs=0.02)
+    assert float(rest["p_value"].sel(baseline="first")) > 0.5
+    assert float(own["p_value"].sel(baseline="uniform", layer=0, head=1)) > 0.2
+    assert float(own["bar"]) >= float(rest["accuracy"]) - 0.02
+    assert float(own["accuracy"].sel(layer=1, head=1)) == 1
 
 
 def long_document(sentences: int = 12) -> Example:

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from headwise import plots
-from headwise.analyses.dependency.analysis import accuracy_dataset
 from headwise.analyses.dependency.arcs import PairRules
 from headwise.analyses.dependency.figures import dependency_table
+from headwise.analyses.dependency.result import Counts, accuracy_dataset
 from headwise.analyses.distance.analysis import Distance, distance_dataset
 from headwise.plots import style
 
@@ -39,7 +39,11 @@ def made_dependency(layers: int, heads: int, causal: bool = False) -> xr.Dataset
         possible[1, ..., :3] = 0
     found = np.floor(possible * generator.uniform(0, 0.5, size=possible.shape))
     found[0, -1, -1, LABELS.index("obj")] = np.floor(possible[0, -1, -1, LABELS.index("obj")] * 0.9)
-    dataset = accuracy_dataset(found, possible, pairs, rules, "holm").assign_coords(
+    none = np.zeros((2, *pairs.shape[:1], 2))
+    simple = np.concatenate([possible[:, 0, 0], none], -1)
+    # As if each of ten documents had a tenth of the pairs.
+    shares = [part[None].repeat(10, 0) / 10 for part in (found.sum(-1), possible[:, :, 0].sum(-1), simple)]
+    dataset = accuracy_dataset(Counts(*shares, pairs), rules, "holm").assign_coords(
         layer=np.arange(layers), head=np.arange(heads)
     )
     for group in ("with", "without"):

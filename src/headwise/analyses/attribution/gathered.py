@@ -21,6 +21,7 @@ from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import Moments, State, Sums, means
 from headwise.stats.correlation import row_correlations
 from headwise.text.encode import Batch, Encoded
+from headwise.text.units import documents_of
 
 if TYPE_CHECKING:
     from headwise.analyses.attribution.analysis import Attribution
@@ -92,6 +93,7 @@ class Gathered:
 
     def observe(self, batch: Batch, sample: int | None) -> None:
         """Take in a batch; the maps of the example with index `sample` are kept."""
+        self.state.of(documents_of(batch))
         trace = self.model.trace(batch, {"attention"})
         assert trace.attention is not None and trace.visible is not None  # noqa: PT018
         attention, near = trace.attention.double(), trace.visible
@@ -164,10 +166,12 @@ class Gathered:
             self.state.means(name).add_sums(total, real.sum(-1).expand_as(total))
 
     def _patterns(self, maps: Mapping[str, Tensor], batch: Batch) -> None:
+        documents = documents_of(batch)
         for e, row in enumerate(batch.rows):
             if row.index not in self.classified:
                 continue
             n = len(row)
+            self.state["pattern_share"].batch_units = documents and [documents[e]]
             shares = torch.full((len(READINGS), self.shape.layers, len(PATTERNS)), torch.nan, dtype=torch.float64)
             for source in CLASSIFIED:
                 shown = maps[source][e, :, :, :n, :n].clamp(min=0)

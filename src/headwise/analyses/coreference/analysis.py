@@ -16,19 +16,20 @@ from torch import Tensor
 
 from headwise.analyses.accuracy import accuracy_variables, best_places, share
 from headwise.analyses.contract import Observer, Paper, Shape, at_least, layer_head_coords, one_of
-from headwise.analyses.coreference.baselines import BASELINES, baseline_choices, candidates_of
+from headwise.analyses.coreference.baselines import BASELINES, RULES, baseline_choices, candidates_of
 from headwise.analyses.coreference.mentions import MENTION_TYPES, Expression, expressions_of
 from headwise.analyses.coreference.windows import Window, windows
 from headwise.core.errors import ParameterError
 from headwise.models.view import Layer, Rows
-from headwise.models.words import WordQuestions, find_words, word_index, word_maps, word_visibility
+from headwise.models.words import WordQuestions, find_words, simple_maps, word_index, word_maps, word_visibility
 from headwise.stats.accumulators import State, Sums
 from headwise.stats.bootstrap import FEW
-from headwise.stats.corrections import CORRECTIONS, correct
-from headwise.stats.intervals import wilson_interval
-from headwise.stats.tests import mcnemar_exact
+from headwise.stats.corrections import CORRECTIONS, correct_families
+from headwise.stats.flips import sign_flip_test
+from headwise.stats.units import UnitSums, most_units, share_interval
 from headwise.text.corpus import Corpus
 from headwise.text.encode import Batch, Encoded, Encoder
+from headwise.text.units import units_of
 
 TYPES = ("all", *MENTION_TYPES)
 CANDIDATES = ("mentions", "words")
@@ -48,15 +49,18 @@ class Coreference(Observer):
     Scored are mentions with an antecedent; those behind the cut or with no antecedent before it are counted (attributes
     `mentions_cut`, `mentions_without_antecedent`). A decoder sees candidates before the head word alone.
 
-    - `accuracy[layer, head, mention_type]`, with `accuracy_n` and Wilson's 95 % interval `accuracy_low`,
-      `accuracy_high`; `mention_type` is `all`, `pronoun`, `proper`, `nominal`, by the part of speech of the head word
+    - `accuracy[layer, head, mention_type]`, with `accuracy_n` and a 95 % interval `accuracy_low`, `accuracy_high`
+      (Wilson's, with the effective number over documents, or examples where no documents are known: attribute `units`); `mention_type` is `all`, `pronoun`, `proper`, `nominal`, by the part of speech of the head word
       (without parts of speech: a list of pronouns; a capital letter inside a sentence makes a name);
     - `baseline_accuracy[baseline, mention_type]` with its interval: `nearest` (the mention before it), `head_match`
       (the nearest with the same head word), `rules` (the nearest that passes the first of four sieves: same words; same
-      head word; number, gender and person agree, where known; any);
+      head word; number, gender and person agree, where known; any), `uniform` (attention spread evenly: the candidate of
+      most pieces) and `first` (attention on the first token alone, a sink: the first candidate); `bar[mention_type]` is
+      the best of them, `bar_name` which that is;
     - `count[mention_type]`; `few[mention_type]`: under 30;
-    - `p_value[baseline, layer, head, mention_type]`: McNemar's exact one-tailed test that the head is right more often
-      than the baseline on the same mentions; `p_adjusted` is corrected over all of them, since the best head is picked;
+    - `p_value[baseline, layer, head, mention_type]`: the one-tailed sign-flip test over documents (or examples) that the
+      head is right more often than the baseline on the same mentions; `p_family` is corrected over the heads (max-T),
+      since the best is picked, `p_adjusted` over baselines and types too;
     - `best_layer`, `best_head`, `best_accuracy` (with interval) `[mention_type]`, and `best_baseline` (on the best
       head's mentions), `best_margin`, `best_p_value`, `best_p_adjusted[baseline, mention_type]`.
 
@@ -75,7 +79,7 @@ class Coreference(Observer):
     overlap : int, default 64
         Tokens that neighbouring windows share.
     correction : {"holm", "benjamini_hochberg", "none"}, default "holm"
-        For the number of tests.
+        For the number of baselines and types.
     """
 
     candidates: str = "mentions"
@@ -110,16 +114,17 @@ class Coreference(Observer):
     # --- the pass ---------------------------------------------------------------------------------------------------
 
     def start(self, shape: Shape) -> State:
-        heads = (shape.layers, shape.heads, len(TYPES))
-        return State(
-            correct=Sums(*heads),
-            possible=Sums(*heads),
-            both=Sums(len(BASELINES), *heads),
-            baseline_possible=Sums(len(BASELINES), *heads),
-            baseline=Sums(len(BASELINES), len(TYPES)),
-            count=Sums(len(TYPES)),
-            counted=Sums(len(COUNTED)),
-        )
+        types, ways = len(TYPES), len(BASELINES)
+        shapes = {
+            "correct": (shape.layers, shape.heads, types),
+            "possible": (shape.layers, types),
+            "baseline_possible": (ways, shape.layers, types),
+            "baseline": (ways, types),
+            "count": (types,),
+        }
+        most = most_units(*shapes["correct"])
+        by_unit = {name: UnitSums(*sizes, dtype=torch.int32, most=most) for name, sizes in shapes.items()}
+        return State(by_unit, counted=Sums(len(COUNTED)))
 
     def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
         if not len(scored_mentions(batch, self.candidates).types):
@@ -131,25 +136,35 @@ class Coreference(Observer):
         mentions = scored_mentions(batch, self.candidates)
         if layer.layer == 0:
             state.sums("counted").add(torch.tensor([mentions.counted[name] for name in COUNTED]))
-            state.sums("baseline").add(mentions.baseline.T @ mentions.types)
-            state.sums("count").add(mentions.types.sum(0))
         if not len(mentions.types):
             return
-        answered = find_words(sums["maps"], sums["visible"] > 0, mentions.questions)
-        found, possible = (values.double() for values in answered)
-        here = (layer.layer,)
-        for name, joint_name, values in (("correct", "both", found), ("possible", "baseline_possible", possible)):
-            state.sums(name).add(values.T @ mentions.types, here)
-            joint = torch.einsum("mh,mb,mt->bht", values, mentions.baseline, mentions.types)
-            state.sums(joint_name).add(joint, (slice(None), *here))
+        units = batch.remember("units", lambda: units_of(batch))
+
+        def count(name: str, values: Tensor, where: tuple[int | slice, ...] = ()) -> None:
+            """Add `values[mention, ...]` up by unit and type."""
+            kinds = mentions.types.reshape(len(values), *[1] * (values.dim() - 1), -1)
+            state.by_unit(name).add([units[e] for e in mentions.owners], values[..., None].double() * kinds, where)
+
+        visible, here = sums["visible"] > 0, layer.layer
+        found, possible = find_words(sums["maps"], visible, mentions.questions)
+        count("correct", found, (here,))
+        count("possible", possible[:, 0], (here,))
+        simple = find_words(simple_maps(batch, causal=False)[0], visible, mentions.questions)[0]
+        count("baseline_possible", torch.cat([mentions.rules * possible[:, :1], simple], 1), (slice(None), here))
+        if here == 0:
+            count("count", torch.ones(len(mentions.types)))
+            simple = find_words(*simple_maps(batch, causal=False), mentions.questions)[0]
+            count("baseline", torch.cat([mentions.rules, simple], 1))
 
     # --- what comes of it -------------------------------------------------------------------------------------------
 
     def result(self, state: State, shape: Shape) -> xr.Dataset:
-        totals = {name: state.sums(name).total.numpy() for name in state}
-        dataset = accuracy_dataset(totals, self.correction).assign_coords(layer_head_coords(shape))
-        counted = {name: int(n) for name, n in zip(COUNTED, totals["counted"], strict=True)}
+        by_unit = {name: own for name, own in state.items() if isinstance(own, UnitSums)}
+        counts = {name: own.totals for name, own in by_unit.items()}
+        dataset = accuracy_dataset(counts, self.correction).assign_coords(layer_head_coords(shape))
+        counted = {name: int(n) for name, n in zip(COUNTED, state.sums("counted").total, strict=True)}
         attrs: dict[str, Any] = {name: counted[name] for name in ("examples", "mentions")}
+        attrs |= {"units": by_unit["count"].unit_name, "unit_count": len(counts["count"])}
         attrs |= {f"examples_{name}": counted[name] for name in ("unaligned", "without_mentions")}
         attrs |= {f"mentions_{name}": counted[name] for name in ("scored", "cut", "without_antecedent", "singletons")}
         if not counted["scored"]:
@@ -170,13 +185,14 @@ class ScoredMentions:
     """The scored mentions of a batch.
 
     `questions` asks the head word of each for the head words of its antecedents; `types[mention, type]` is 0 or 1, the
-    first type being all; `baseline[mention, baseline]` 0 or 1: whether its pick is right; `counted`: what was left out,
-    by reason.
+    first type being all; `rules[mention, baseline]` 0 or 1: whether the pick of each baseline that reads the mentions
+    is right; `owners` the examples they are of; `counted`: what was left out, by reason.
     """
 
     questions: WordQuestions
     types: Tensor
-    baseline: Tensor
+    rules: Tensor
+    owners: list[int]
     counted: Mapping[str, int]
 
 
@@ -207,8 +223,8 @@ def _gather(batch: Batch, candidates: str) -> ScoredMentions:
     types[:, 0] = 1
     stacked = np.stack(masks, 1) if masks else np.zeros((2, 0, present.shape[1]), bool)
     questions = WordQuestions(example, word, *torch.from_numpy(stacked).to(batch.device))
-    right = torch.tensor(baseline, dtype=torch.float64, device=batch.device).reshape(-1, len(BASELINES))
-    return ScoredMentions(questions, types, right, counted)
+    right = torch.tensor(baseline, dtype=torch.float64, device=batch.device).reshape(-1, len(RULES))
+    return ScoredMentions(questions, types, right, example.tolist(), counted)
 
 
 def _scored(
@@ -248,28 +264,51 @@ def _scored(
 # --- from counts to accuracies ------------------------------------------------------------------------------------
 
 
-def accuracy_dataset(totals: Mapping[str, np.ndarray], correction: str) -> xr.Dataset:
-    """Accuracies with intervals, baselines, tests and best heads from counts."""
-    hits, tries, count = totals["correct"], totals["possible"], totals["count"]
-    low, high = wilson_interval(totals["baseline"], np.broadcast_to(count, totals["baseline"].shape))
-    only_head = hits - totals["both"]
-    only_baseline = totals["baseline_possible"] - totals["both"]
-    p_value = np.where(tries > 0, mcnemar_exact(only_head, only_baseline), np.nan)
+def accuracy_dataset(counts: Mapping[str, np.ndarray], correction: str) -> xr.Dataset:
+    """Accuracies with intervals, baselines, tests and best heads from counts, each `[unit, ...]`."""
+    hits, possible, count = counts["correct"], counts["possible"], counts["count"].sum(0)
+    simple = counts["baseline"]
+    tries = np.broadcast_to(possible[:, :, None], hits.shape)
+    low, high = share_interval(simple, np.broadcast_to(counts["count"][:, None], simple.shape))
     by_type, tested = ("baseline", "mention_type"), ("baseline", *DIMS)
-    better = "right more often than the baseline: McNemar, exact, one-tailed"
-    corrected = f"p_value corrected over heads, types and baselines ({correction})"
+    right = share(simple.sum(0), count)
+    bar = np.where(count > 0, right.max(0), np.nan)
+    p_value, p_family = _tests(counts)
+    better = "right more often than the baseline: sign-flip test over units, one-tailed"
+    corrected = np.moveaxis(p_family, 0, -2)  # families are baselines and types
+    adjusted = correct_families(corrected.reshape(*corrected.shape[:-2], -1), correction).reshape(corrected.shape)
     variables: dict[str, Any] = {
         **accuracy_variables(DIMS, hits, tries, "mentions"),
-        "baseline_accuracy": (by_type, share(totals["baseline"], count), {"units": "share of mentions"}),
+        "baseline_accuracy": (by_type, right, {"units": "share of mentions"}),
         "baseline_accuracy_low": (by_type, low),
         "baseline_accuracy_high": (by_type, high),
+        "bar": ("mention_type", bar, {"long_name": "the best of the baselines", "units": "share of mentions"}),
+        "bar_name": ("mention_type", np.where(count > 0, np.array(BASELINES)[np.nan_to_num(right).argmax(0)], "")),
         "count": ("mention_type", count.astype(np.int64), {"long_name": "mentions with an antecedent"}),
         "few": ("mention_type", count < FEW, {"long_name": f"fewer than {FEW} mentions"}),
         "p_value": (tested, p_value, {"long_name": better}),
-        "p_adjusted": (tested, correct(p_value, correction), {"long_name": corrected}),
+        "p_family": (tested, p_family, {"long_name": "p_value corrected over heads (max-T)"}),
+        "p_adjusted": (
+            tested,
+            np.moveaxis(adjusted, -2, 0),
+            {"long_name": f"p_family corrected over baselines and types ({correction})"},
+        ),
     }
     dataset = xr.Dataset(variables, coords={"mention_type": list(TYPES), "baseline": list(BASELINES)})
-    return dataset.assign(best_heads(dataset, share(totals["baseline_possible"], tries)))
+    paired = share(counts["baseline_possible"].sum(0), possible.sum(0))  # [baseline, layer, type]
+    return dataset.assign(best_heads(dataset, np.broadcast_to(paired[:, :, None], p_value.shape)))
+
+
+def _tests(counts: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """p of every head against every baseline, `[baseline, layer, head, type]`, by itself and over the heads."""
+    hits, simple = counts["correct"].astype(np.float32), counts["baseline_possible"]
+    p_value, p_family = np.full((2, simple.shape[1], *hits.shape[1:]), np.nan)
+    for baseline, kind in np.ndindex(simple.shape[1], hits.shape[-1]):
+        if counts["possible"][..., kind].any():
+            tests = sign_flip_test(hits[..., kind] - simple[:, baseline, :, None, kind])
+            p_value[baseline, ..., kind], p_family[baseline, ..., kind] = tests.p_value, tests.p_adjusted
+    tried = counts["possible"].sum(0)[None, :, None] > 0
+    return np.where(tried, p_value, np.nan), np.where(tried, p_family, np.nan)
 
 
 def best_heads(dataset: xr.Dataset, paired: np.ndarray) -> dict[str, xr.Variable]:

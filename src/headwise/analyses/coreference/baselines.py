@@ -1,4 +1,4 @@
-"""Three ways to pick an antecedent without a model (Clark et al. 2019, §4.3)."""
+"""Ways to pick an antecedent without a model (Clark et al. 2019, §4.3)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from headwise.analyses.coreference.mentions import FEATURES, Expression
 
-BASELINES = ("nearest", "head_match", "rules")
+RULES = ("nearest", "head_match", "rules")
+BASELINES = (*RULES, "uniform", "first")  # the last two are heads that know nothing: even attention, and a sink
 Sieve = Callable[[Expression], bool]
 
 

@@ -58,8 +58,11 @@ def windows(corpus: Corpus, tokenizer: Any, max_tokens: int = 128, overlap: int 
     encoder = Encoder(tokenizer, NO_LIMIT)
 
     def stream(notes: Notes) -> Iterator[Example]:
-        for example in corpus.walk(notes):
-            yield from _cut(example, encoder, max_tokens, overlap)
+        for number, example in enumerate(corpus.walk(notes)):
+            parts = _cut(example, encoder, max_tokens, overlap)
+            if overlap is not None and example.document is None:  # windows of one text are of one unit
+                parts = (part if part is example else replace(part, document=f"example {number}") for part in parts)
+            yield from parts
 
     return corpus.derive(stream)
 

@@ -50,6 +50,7 @@ class PairRules:
     poss_rule: bool = False
     reach: int = 10
     noop: str = "off"  # the type of token that heads with nothing to do look at
+    causal: bool = False  # whether words see only what stands before them
 
     @property
     def bins(self) -> int:

@@ -1,0 +1,130 @@
+"""Documents as the unit of sampling: sums by unit that merge whatever the cuts, and errors as statsmodels has them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import statsmodels.api as sm
+import torch
+
+from headwise.stats.accumulators import Moments, Ratios, Records, State
+from headwise.stats.bootstrap import bootstrap_family_test
+from headwise.stats.intervals import wilson_interval
+from headwise.stats.units import UnitSums, share_interval, unit_key, unit_ratio
+
+RNG = np.random.default_rng(0)
+DOCUMENT = RNG.integers(0, 25, 200)
+UNITS = [unit_key(f"document {number}", 0) for number in DOCUMENT]
+VALUES = RNG.normal(size=200) + RNG.normal(size=25)[DOCUMENT]
+
+
+def moments_in_parts(order: list[int]) -> Moments:
+    """The same examples in four parts, merged in some order, each part through its saved form."""
+    whole = Moments(1)
+    for part in (np.split(np.arange(200), 4)[k] for k in order):
+        own, loaded = Moments(1), Moments(1)
+        State(x=own).of([UNITS[i] for i in part])
+        own.add(torch.from_numpy(VALUES[part, None]))
+        loaded.load(own.arrays())
+        whole.merge(loaded)
+    return whole
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 1, 0, 2]])
+def test_a_mean_over_documents_has_the_cluster_robust_error(order: list[int]) -> None:
+    found = moments_in_parts(order)
+    fit = sm.OLS(VALUES, np.ones(200)).fit(cov_type="cluster", cov_kwds={"groups": DOCUMENT, "use_correction": False})
+    error = np.sqrt(25 / 24) * fit.bse[0]
+    assert np.sqrt(found.variance()[0] / 200) == pytest.approx(error, rel=1e-5)
+    summary = found.summary()
+    assert (int(summary["n"][0]), int(summary["units"][0])) == (200, 25)
+    assert summary["high"][0] - summary["mean"][0] == pytest.approx(2.063899 * error, rel=1e-5)  # t, 24 degrees
+    alone = Moments(1)
+    alone.add(torch.from_numpy(VALUES[:, None]))
+    assert alone.variance()[0] / 200 < 0.6 * error**2  # example by example it would be far too small
+
+
+def test_documents_count_only_where_every_example_has_one() -> None:
+    found, plain = moments_in_parts([0, 1]), Moments(1)
+    more = torch.from_numpy(VALUES[100:, None])
+    found.batch_units = None
+    found.add(more)
+    plain.add(torch.from_numpy(VALUES[:, None]))
+    assert found.variance()[0] == pytest.approx(plain.variance()[0])
+    assert int(found.summary()["units"][0]) == 200
+
+
+def test_a_ratio_over_documents() -> None:
+    weight = RNG.integers(1, 9, 200).astype(float)
+    found = Ratios(1)
+    State(x=found).of(UNITS)
+    found.add_sums(torch.from_numpy(VALUES * weight)[:, None], torch.from_numpy(weight)[:, None])
+    y, w = (np.bincount(DOCUMENT, x) for x in (VALUES * weight, weight))
+    ratio = y.sum() / w.sum()
+    error = np.sqrt(25 / 24 * ((y - ratio * w) ** 2).sum()) / w.sum()
+    summary = found.summary()
+    assert summary["mean"][0] == pytest.approx(ratio)
+    assert summary["high"][0] - ratio == pytest.approx(2.063899 * error, rel=1e-4)
+
+
+def test_units_beyond_what_can_be_kept_are_put_together() -> None:
+    values = torch.arange(30.0)[:, None]
+    parts = []
+    for cut in (30, 11, 3):
+        whole = UnitSums(1, most=7)
+        for start in range(0, 30, cut):
+            own, loaded = UnitSums(1, most=7), UnitSums(1, most=7)
+            own.add(range(start, min(start + cut, 30)), values[start : start + cut])
+            loaded.load(own.arrays())
+            whole.merge(loaded)
+        parts.append(whole)
+    expected = [sum(i for i in range(30) if i % 7 == k) for k in range(7)]
+    for whole in parts:
+        assert whole.totals[:, 0].tolist() == expected
+        assert whole.unit_name == "groups"
+
+
+def test_whole_numbers_are_saved_small() -> None:
+    sums = UnitSums(2, dtype=torch.int32)
+    sums.add([5, unit_key("a", 0), 5], torch.tensor([[1, 2], [3, 4], [100, 200]]))
+    assert sums.arrays()["totals"].dtype == np.uint8
+    assert sums.totals.tolist() == [[3, 4], [101, 202]]
+    assert sums.unit_name == "documents"
+
+
+def test_shares_of_single_tries_are_wilsons_but_for_t() -> None:
+    hits = (RNG.random(900) < 0.3).astype(float)
+    mine, wilson = share_interval(hits, np.ones(900)), wilson_interval(hits.sum(), 900)
+    np.testing.assert_allclose(mine, wilson, atol=2e-4)
+    doubled = share_interval(np.repeat(hits, 1) * 4, np.full(900, 4.0))  # four tries that always agree are one
+    np.testing.assert_allclose(doubled, wilson, atol=2e-4)
+    none = share_interval(np.zeros(50), np.full(50, 10.0))
+    assert none[0] == 0
+    assert 0.06 < none[1] < 0.08  # 0 of 50, not 0 of 500
+
+
+def test_nothing_tried_has_no_interval() -> None:
+    low, high = share_interval(np.zeros((3, 2)), np.array([[0, 1], [0, 1], [0, 1]]))
+    assert np.isnan([low[0], high[0]]).all()
+    assert np.isfinite([low[1], high[1]]).all()
+    assert np.isnan(unit_ratio(np.zeros(3), np.zeros(3)).value)
+
+
+def test_the_bootstrap_draws_whole_units() -> None:
+    records = Records(1)
+    State(x=records).of(UNITS)
+    records.add(range(200), torch.from_numpy(VALUES[:, None]))
+    again = Records(1)
+    again.load(records.arrays())
+    assert again.units.tolist() == UNITS
+    threshold = VALUES.mean() - 0.3
+    by_unit = bootstrap_family_test(again.values, threshold, repeats=4000, units=again.units).p_value[0]
+    by_example = bootstrap_family_test(again.values, threshold, repeats=4000).p_value[0]
+    # An independent way: resample documents, studentize by hand.
+    s, n = np.bincount(DOCUMENT, VALUES), np.bincount(DOCUMENT)
+    ratio = unit_ratio(s, n)
+    t = (ratio.value - threshold) / np.sqrt(ratio.variance)
+    drawn = [RNG.integers(0, 25, 25) for _ in range(4000)]
+    stars = [(r.value - ratio.value) / np.sqrt(r.variance) for r in (unit_ratio(s[d], n[d]) for d in drawn)]
+    assert by_unit == pytest.approx(np.mean(np.array(stars) >= t), abs=0.025)
+    assert by_example < by_unit / 3

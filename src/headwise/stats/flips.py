@@ -16,7 +16,8 @@ def sign_flip_test(differences: np.ndarray, repeats: int = FLIPS, seed: int = 0)
     What the one way gets right more than the other is summed for each unit (a document, a sentence). Were both alike,
     each unit's difference could as well have the other sign: t = Σd / sqrt(Σd²) is held against its values under
     `repeats` random sets of signs, the same for all columns (the given signs count as one). With units of one item this
-    is McNemar's test; with larger ones it allows for items of one unit that hang together. A column of zeros gets p = 1.
+    is McNemar's test; with larger ones it allows for items of one unit that hang together. A column of zeros gets p =
+    1.
 
     The adjusted p is the share of sets of signs whose largest t over the columns is at least t (Westfall and Young's
     max-T: family-wise error, however the columns hang together). Columns surely worse, with t below

@@ -30,8 +30,8 @@ def unit_key(document: str | None, index: int) -> int:
 
 
 class Accumulator:
-    """What a state is made of. `batch_units` are those of the examples about to be added, in their order, where every example
-    belongs to a document (see `State.of`)."""
+    """What a state is made of. `batch_units` are those of the examples about to be added, in their order, where every
+    example belongs to a document (see `State.of`)."""
 
     batch_units: Sequence[int] | None = None
 

@@ -17,6 +17,7 @@ EXTRA_DIMS = {
     "merge": "a step of a clustering tree",
     "part": "a column of a clustering tree",
     "upos": "a part of speech",
+    "baseline_kind": "a way that knows no syntax",
     "group": "words that have a relation, and words that do not",
     "n_heads": "how many heads are taken together",
     "task_b": "the second task of a pair of tasks",
@@ -53,6 +54,7 @@ VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "count": ("relation",),
         "baseline": ("relation",),
         "baseline_offset": ("relation",),
+        "bar": ("direction", "relation"),
     },
     "coreference": {
         "accuracy": (*_HEADS, "mention_type"),

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from headwise.analyses.dependency.analysis import DIRECTIONS, Dependency
+from headwise.analyses.dependency.analysis import Dependency
+from headwise.analyses.dependency.result import DIRECTIONS
 from headwise.core.errors import ParameterError
 from headwise.models import HeadModel
 from headwise.run.encoded import EncodedCorpus

@@ -50,17 +50,18 @@ class Coreference(Observer):
     `mentions_cut`, `mentions_without_antecedent`). A decoder sees candidates before the head word alone.
 
     - `accuracy[layer, head, mention_type]`, with `accuracy_n` and a 95 % interval `accuracy_low`, `accuracy_high`
-      (Wilson's, with the effective number over documents, or examples where no documents are known: attribute `units`); `mention_type` is `all`, `pronoun`, `proper`, `nominal`, by the part of speech of the head word
-      (without parts of speech: a list of pronouns; a capital letter inside a sentence makes a name);
+      (Wilson's, with the effective number over documents, or examples where no documents are known: attribute `units`);
+      `mention_type` is `all`, `pronoun`, `proper`, `nominal`, by the part of speech of the head word (without parts of
+      speech: a list of pronouns; a capital letter inside a sentence makes a name);
     - `baseline_accuracy[baseline, mention_type]` with its interval: `nearest` (the mention before it), `head_match`
       (the nearest with the same head word), `rules` (the nearest that passes the first of four sieves: same words; same
-      head word; number, gender and person agree, where known; any), `uniform` (attention spread evenly: the candidate of
-      most pieces) and `first` (attention on the first token alone, a sink: the first candidate); `bar[mention_type]` is
-      the best of them, `bar_name` which that is;
+      head word; number, gender and person agree, where known; any), `uniform` (attention spread evenly: the candidate
+      of most pieces) and `first` (attention on the first token alone, a sink: the first candidate); `bar[mention_type]`
+      is the best of them, `bar_name` which that is;
     - `count[mention_type]`; `few[mention_type]`: under 30;
-    - `p_value[baseline, layer, head, mention_type]`: the one-tailed sign-flip test over documents (or examples) that the
-      head is right more often than the baseline on the same mentions; `p_family` is corrected over the heads (max-T),
-      since the best is picked, `p_adjusted` over baselines and types too;
+    - `p_value[baseline, layer, head, mention_type]`: the one-tailed sign-flip test over documents (or examples) that
+      the head is right more often than the baseline on the same mentions; `p_family` is corrected over the heads
+      (max-T), since the best is picked, `p_adjusted` over baselines and types too;
     - `best_layer`, `best_head`, `best_accuracy` (with interval) `[mention_type]`, and `best_baseline` (on the best
       head's mentions), `best_margin`, `best_p_value`, `best_p_adjusted[baseline, mention_type]`.
 

@@ -16,6 +16,8 @@ _BASELINES = {
     "nearest": ("nearest mention", style.PALE),
     "head_match": ("nearest with the same head word", "#a6a6a6"),
     "rules": ("four sieves", style.GREY),
+    "uniform": ("even attention", "#e8d9b5"),
+    "first": ("first mention (a sink)", "#d6b656"),
 }
 
 
@@ -27,9 +29,11 @@ def _shown_types(dataset: xr.Dataset) -> list[str]:
 @figure(
     "coreference",
     name="antecedents",
-    title="The best head against three baselines, by kind of mention",
+    title="The best head against the baselines, by kind of mention",
     caption="How often the head word of a mention attends most to the head word of one of its antecedents, for the "
-    "best head overall and the best for each kind of mention, beside what three rules get right on the same mentions.",
+    "best head overall and the best for each kind of mention, beside what three rules, even attention and attention "
+    "on the first token "
+    "get right on the same mentions.",
     paper="Clark et al. 2019, §4.3, Table 2",
     needs=("accuracy",),
 )
@@ -70,7 +74,8 @@ def antecedents(dataset: xr.Dataset) -> Figure:
         data.source_text(dataset),
         f"n = {counts.get('all', 0):,} mentions with an antecedent",
         f"Left out: {cut:,} behind the cut, {without:,} without an antecedent before it",
-        "Bars: Wilson's 95 % interval; the best of all heads is picked, so look at the corrected p-values beside it",
+        "Bars: Wilson's 95 % interval over documents; the best of all heads is picked, so look at the corrected "
+        "p-values beside it",
         str(dataset.attrs.get("note", "")),
     ]
     style.annotate_figure(fig, "Heads that find antecedents", notes, ax.get_legend_handles_labels()[0], 3)

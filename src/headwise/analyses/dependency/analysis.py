@@ -54,10 +54,10 @@ class Dependency(Observer):
     `accuracy[direction, layer, head, relation]` is the share of pairs whose head is found, with `accuracy_n` and a 95 %
     interval `accuracy_low`, `accuracy_high` (Wilson's, with the effective number of pairs: those of one document, or of
     one sentence where no documents are known, hang together; the attribute `units` says which); relation `all` is the
-    head's UAS over everything but roots and punctuation. Only pairs that a head could find count: a decoder's words see what stands before them, so
-    `dependent_to_head` is scored on pairs whose head comes first, `head_to_dependent` on those whose dependent does;
-    `possible[direction, relation]` says how many that leaves of `count[relation]`, and where it leaves none the
-    accuracy is NaN.
+    head's UAS over everything but roots and punctuation. Only pairs that a head could find count: a decoder's words see
+    what stands before them, so `dependent_to_head` is scored on pairs whose head comes first, `head_to_dependent` on
+    those whose dependent does; `possible[direction, relation]` says how many that leaves of `count[relation]`, and
+    where it leaves none the accuracy is NaN.
 
     `baseline[relation]` is the best fixed offset over all pairs, `baseline_offset` that offset (head − dependent; 0
     where there is no pair); `baseline_possible[direction, relation]` and `baseline_possible_offset` the same over the

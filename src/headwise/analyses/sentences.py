@@ -16,8 +16,8 @@ from torch import Tensor
 from headwise.analyses.accuracy import best_places
 from headwise.analyses.coreference.analysis import scored_mentions
 from headwise.analyses.dependency.analysis import score
-from headwise.analyses.dependency.result import DIRECTIONS
 from headwise.analyses.dependency.arcs import ALL, PairRules, Pairs, gather_pairs, label_of
+from headwise.analyses.dependency.result import DIRECTIONS
 from headwise.core.errors import ParameterError, unknown
 from headwise.models.view import Rows
 from headwise.models.words import WordQuestions, find_words, word_index, word_maps, word_visibility

@@ -63,6 +63,14 @@ def in_sieve(name: str, row: Encoded, i: int, j: int) -> bool:
         return bool(same and (name == "same_word" or row.segment[i] != row.segment[j]))
     if name == "siblings":
         return word_of(row, i) is not None and word_of(row, i) == word_of(row, j) and i != j
+    if name == "previous":
+        return j == i - 1
+    if name == "duplicate":
+        return j < i and row.ids[i] == row.ids[j] and not row.special[i]
+    if name == "induction":
+        return 0 < j <= i and row.ids[j - 1] == row.ids[i] and not row.special[i]
+    if name == "sink":
+        return j == 0 and i > 0
     if name == "question_mark":
         return row.pieces[j] == "?"
     raise AssertionError(f"no slow version of the sieve {name}: write one")

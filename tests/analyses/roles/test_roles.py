@@ -418,6 +418,10 @@ def test_what_the_corpus_lacks_is_named_and_nan() -> None:
         "block",
         "same_word:other_segment",
         "siblings",
+        "previous",
+        "duplicate",
+        "induction",
+        "sink",
     }
     assert roles["bias"].sel(role="syntactic").isnull().all()
     assert roles["bias"].sel(role="delimiter").notnull().all()

@@ -77,6 +77,7 @@ def test_all_named_sieves_exist() -> None:
     assert {
         "local", "local:prev", "local:next", "syntactic", "nsubj", "dobj", "amod", "advmod", "block", "delimiter",
         "cls", "sep", "rare", "same_word", "same_word:other_segment", "siblings", "question_mark", "first",
+        "previous", "duplicate", "induction", "sink",
     } <= set(known_sieves())  # fmt: skip
     assert set(known_features()) == {"noun", "verb", "pronoun", "subject", "object", "negation", "cls", "sep", "punct"}
     assert set(known_pairs()) == {"verb->subject", "subject->verb", "noun->pronoun", "pronoun->noun"}

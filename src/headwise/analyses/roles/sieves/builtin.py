@@ -56,3 +56,21 @@ sieve("siblings", "the other pieces of its word (Correia et al. 2019)", requires
     lambda i, j: (i.word == j.word) & (i.word >= 0) & (i.position != j.position)
 )
 sieve("question_mark", "question marks (Correia et al. 2019)")(lambda i, j: j.piece == "?")
+
+
+# What decoders do with text that repeats itself (Elhage et al. 2021, Olsson et al. 2022), and where they rest.
+sieve("previous", "the token before", behind=True)(lambda i, j: j.position == i.position - 1)
+sieve("duplicate", "the same token earlier in the input", behind=True)(
+    lambda i, j: (i.id == j.id) & (j.position < i.position) & ~i.special
+)
+
+
+@sieve("induction", "the token after an earlier occurrence of this token", behind=True)
+def induction(i: Tokens, j: Tokens) -> np.ndarray:
+    before = np.concatenate([[-1], j.row.ids[:-1]])[None, :]  # the token before each token looked at
+    opened = np.concatenate([[True], j.row.special[:-1]])[None, :]
+    found: np.ndarray = (i.id == before) & ~opened & ~i.special & (j.position <= i.position)
+    return found
+
+
+sieve("sink", "the first token, from any later one", behind=True)(lambda i, j: (j.position == 0) & (i.position > 0))

@@ -35,6 +35,7 @@ class Sieve:
     requires: frozenset[str] = frozenset()  # annotations
     token_types: tuple[str, ...] = ()  # at least one of them the tokenizer must have
     ahead: bool = False  # only looks at later tokens
+    behind: bool = False  # only looks at what came before, which is asked of causal models
 
     def lacking(self, shape: Shape) -> str | None:
         """Why a corpus or model cannot give this sieve, or None."""
@@ -44,6 +45,8 @@ class Sieve:
             return f"the tokenizer has no {' or '.join(self.token_types)} token"
         if self.ahead and shape.causal:
             return "a causal model cannot look ahead"
+        if self.behind and not shape.causal:
+            return "it is asked of decoders, which see only what came before"
         if self.name.startswith(RELATION):
             wanted, known = self.name.removeprefix(RELATION), known_relations(shape)
             if wanted not in known:
@@ -55,7 +58,13 @@ _SIEVES: dict[str, Sieve] = {}
 
 
 def sieve(
-    name: str, about: str, *, requires: Iterable[str] = (), token_types: Iterable[str] = (), ahead: bool = False
+    name: str,
+    about: str,
+    *,
+    requires: Iterable[str] = (),
+    token_types: Iterable[str] = (),
+    ahead: bool = False,
+    behind: bool = False,
 ) -> Callable[[Function], Function]:
     """Register a function of the two sides of a map as a sieve.
 
@@ -71,6 +80,8 @@ def sieve(
         `cls`, `sep`: the tokenizer must have one of these.
     ahead : bool, default False
         The sieve holds later tokens only, so that a causal model cannot have it.
+    behind : bool, default False
+        The sieve is about what came before, and asked of causal models only.
 
     Examples
     --------
@@ -95,7 +106,7 @@ def sieve(
                 f"Two sieves are called '{name}' (in {before.function.__module__} and in {function.__module__}): "
                 "give one of them another name."
             )
-        _SIEVES[name] = Sieve(name, about, function, frozenset(requires), tuple(token_types), ahead)
+        _SIEVES[name] = Sieve(name, about, function, frozenset(requires), tuple(token_types), ahead, behind)
         return function
 
     return register

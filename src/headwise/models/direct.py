@@ -96,7 +96,7 @@ class Recorded:
         assert s.head is not None
         assert s.final is not None
         assert self._hidden is not None
-        weight: Tensor = s.head.weight.detach().float()  # type: ignore[operator,union-attr]
+        weight: Tensor = s.head.weight.detach().float()  # type: ignore[operator]
         bias = getattr(s.head, "bias", None)
         bias = weight.new_zeros(len(weight)) if bias is None else bias.detach().float()
         scores = self._given[s.head]
@@ -121,7 +121,7 @@ class Recorded:
                 constant = (reads * block.writing.bias).sum(-1)
                 reads = block.writing.pulled(reads, block.writing.scale(self._given[block.projection]))
             matrix, own_bias = self._projection(block, outputs)
-            through = (reads @ matrix.T).unflatten(-1, (outputs.shape[1], -1))
+            through = (reads @ matrix.T).view(*reads.shape[:-1], outputs.shape[1], -1)
             heads.append((through * outputs.transpose(1, 2)).sum(-1))
             biases.append(constant + reads @ own_bias)
         embedding = (direction * self._hidden).sum(-1)
@@ -135,13 +135,15 @@ class Recorded:
         s, block, outputs = self.structure, self.structure.blocks[layer], self.outputs[layer][:, :, rows]
         assert s.head is not None
         assert s.final is not None
-        weight: Tensor = s.head.weight.detach().float()  # type: ignore[operator,union-attr]
+        weight: Tensor = s.head.weight.detach().float()  # type: ignore[operator]
         reads = s.times * block.factor * (weight[target] - weight.mean(0))
         reads = s.final.pulled(reads, s.final.scale(self.final[:, rows])[:, None])
         if block.writing is not None:
             reads = block.writing.pulled(reads, block.writing.scale(self._given[block.projection][:, rows])[:, None])
-        matrix = self._projection(block, outputs)[0].unflatten(0, (outputs.shape[1], -1))  # head, d_head, width
-        return ((reads @ matrix.transpose(1, 2)) * outputs).sum(-1)
+        matrix = self._projection(block, outputs)[0]
+        matrix = matrix.view(outputs.shape[1], -1, matrix.shape[-1])  # head, d_head, width
+        added: Tensor = ((reads @ matrix.transpose(1, 2)) * outputs).sum(-1)
+        return added
 
     @staticmethod
     def _projection(block: Block, outputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -88,7 +88,7 @@ def _layer(model: HeadModel, block: Block, args: tuple[Any, ...], kwargs: dict[s
         None if own[0] is None else torch.cat([x for x in own if x is not None]) for own in zip(*parts, strict=True)
     ]
     left_out = {"the norms of queries and keys hold their gain, not their scale"} if block.inner else set()
-    matrices = []
+    matrices: list[Tensor | None] = []
     for values, what in zip(found, ("query", "key", "value"), strict=True):
         if values is None:
             matrices.append(None)
@@ -159,7 +159,8 @@ def _gains_only(norms: tuple[Norm, ...]) -> Iterator[None]:
 
             def plain(module: nn.Module, args: tuple[Any, ...], output: Tensor, norm: Norm = norm) -> Tensor:
                 x = args[0] - args[0].mean(-1, keepdim=True) if norm.centred else args[0]
-                return (x * norm.gain.to(x)).to(output.dtype)
+                scaled: Tensor = x * norm.gain.to(x)
+                return scaled.to(output.dtype)
 
             stack.callback(norm.module.register_forward_hook(plain).remove)
         yield

@@ -126,7 +126,7 @@ class Circuits(Experiment):
 
 def ends(model: HeadModel, structure: Structure) -> tuple[Tensor, Tensor | None, set[str]]:
     """Embedding and unembedding `[token, width]`, the gain of the final norm folded in, and what they do not hold."""
-    embedding: Tensor = model.module.get_input_embeddings().weight.detach().cpu()  # type: ignore[union-attr,assignment,operator]
+    embedding: Tensor = model.module.get_input_embeddings().weight.detach().cpu()  # type: ignore[operator]
     if embedding.shape[1] != model.hidden:
         raise ModelError(
             f"The embeddings of {model.name} have {embedding.shape[1]} dimensions, its layers {model.hidden}: what "
@@ -136,7 +136,7 @@ def ends(model: HeadModel, structure: Structure) -> tuple[Tensor, Tensor | None,
     left_out = {"position embeddings, scales of norms and what feed-forward layers do in between"}
     if structure.final is None or structure.head is None:
         return embedding, None, left_out | {f"the way to the logits ({structure.refusal})"}
-    out: Tensor = structure.head.weight.detach().cpu().float()  # type: ignore[union-attr,operator]
+    out: Tensor = structure.head.weight.detach().cpu().float()  # type: ignore[operator]
     out = out * structure.final.gain.cpu()
     out = out - out.mean(-1, keepdim=True) if structure.final.centred else out
     if bool(structure.final.bias.abs().max() > 0) or getattr(structure.head, "bias", None) is not None:

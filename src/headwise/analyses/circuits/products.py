@@ -62,7 +62,8 @@ def _eigenvalues(matrix: Tensor) -> Tensor:
     nudge = torch.from_numpy(np.random.default_rng(0).normal(size=tuple(matrix.shape)))
     for strength in (0.0, 1e-12, 1e-9):
         try:
-            return torch.linalg.eigvals(matrix / size + strength * nudge) * size
+            found: Tensor = torch.linalg.eigvals(matrix / size + strength * nudge) * size
+            return found
         except torch.linalg.LinAlgError:
             continue
     return torch.full((len(matrix),), torch.nan, dtype=matrix.dtype)
@@ -133,7 +134,7 @@ def compose(layers: list[Sides], report: Callable[[int, int], None]) -> Composit
             if before is None:
                 continue
             joined = read.permute(1, 0, 2).flatten(1)  # width, head · d
-            product = (before.flatten(0, 1) @ joined).unflatten(0, before.shape[:2]).unflatten(-1, (heads, -1))
+            product = (before.flatten(0, 1) @ joined).view(*before.shape[:2], heads, -1)
             found = product.square().sum((1, 3)).double() / (norms[: later * heads, None] * norm).clamp(min=1e-60)
             nothing = (norms[: later * heads, None] < 1e-20) | (norm < 1e-20)
             squared[side][: later * heads, here] = torch.where(nothing, torch.nan, found).numpy()

@@ -62,7 +62,8 @@ def repeats(model: HeadModel, count: int, length: int, seed: int) -> Repeats:
 
 def at_once(model: HeadModel, repeated: Repeats) -> int:
     """How many sequences go through the model together: their scores over the vocabulary are held."""
-    vocabulary = getattr(model.module.get_output_embeddings(), "out_features", None) or model.config.vocab_size
+    head = model.module.get_output_embeddings()  # type: ignore[no-untyped-call]
+    vocabulary = getattr(head, "out_features", None) or model.config.vocab_size
     return max(1, LOGITS_BYTES // (4 * int(vocabulary) * len(repeated.rows[0])))
 
 

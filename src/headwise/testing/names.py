@@ -34,6 +34,8 @@ EXTRA_DIMS = {
     "source_token": "the token it receives from",
     "half": "the first or the second half of a repeated sequence",
     "draw": "a random draw of heads",
+    "length": "tokens of a prompt",
+    "depth": "where in a text a needle lies, from 0 to 1",
     "side": "the side of a head that reads what another wrote: query, key or value",
 }
 _HEADS = ("layer", "head")
@@ -90,6 +92,8 @@ VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {
     "sinks": {"first": _HEADS, "rate": _HEADS, "first_p_adjusted": _HEADS, "value_norm_ratio": _HEADS},
     "circuits": {"ov_copying": _HEADS, "qk_matching": _HEADS, "composition": ("side", "head_a", "head_b")},
     "logits": {"direct": _HEADS, "specific": _HEADS, "direct_other": ("layer",)},
+    "examples": {"sharp_weight": (*_HEADS, "rank"), "sharp_text": (*_HEADS, "rank")},
+    "patching": {"estimate": _HEADS, "estimate_p_adjusted": _HEADS},
     "ablation": {"score": _HEADS, "layer_score": ("layer",)},
     "change": {"cosine": _HEADS},
 }

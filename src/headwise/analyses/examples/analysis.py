@@ -1,0 +1,117 @@
+"""Examples of every head: the rows where it is most itself, as text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, ClassVar
+
+import numpy as np
+import xarray as xr
+
+from headwise.analyses.contract import Bench, Experiment, Paper, Shape, at_least, layer_head_coords
+from headwise.analyses.examples.best import Best
+from headwise.analyses.examples.find import marked
+from headwise.analyses.examples.watch import observe
+from headwise.analyses.roles.sieves import Sieve, find_sieve
+from headwise.core.labels import head_name
+from headwise.text.encode import Encoded
+
+HEADS = ("layer", "head")
+PIECE = 64
+ROLES = ("previous", "duplicate", "induction", "local:prev", "local:next", "same_word", "siblings")
+ROLES += ("nsubj", "dobj", "amod", "advmod")
+
+
+@dataclass(frozen=True)
+class Examples(Experiment):
+    """For every head the rows of the corpus where it is most itself, as text with «query» and ⟦key⟧ marked.
+
+    No two rows are from one document (an example of its own where the corpus names none). Ranks from 0:
+
+    - `sharp_weight`, `sharp_text[layer, head, rank]`: the largest weights on any token but the first, where heads rest;
+    - `role[layer, head]`: of the roles that the corpus can give (neighbours, repetitions, syntax), the one that gets
+      most of the head's weight, and how much on average over the tokens that have one, `role_mean`; `role_weight`,
+      `role_text[layer, head, rank]`: the rows that give it most.
+
+    Parameters
+    ----------
+    rows : int, default 5
+        Rows kept for each head and kind.
+    """
+
+    rows: int = 5
+
+    name: ClassVar[str] = "examples"
+    title: ClassVar[str] = "Examples of every head: where it is most itself"
+    paper: ClassVar[Paper] = Paper("olsson2022", "our own reading; rows where a head is most itself")
+    budget: ClassVar[int | None] = 128
+    order_dependent: ClassVar[frozenset[str]] = frozenset()
+
+    def __post_init__(self) -> None:
+        at_least("rows", self.rows, 1)
+
+    def sieves(self, shape: Shape) -> list[Sieve]:
+        """The roles that this corpus and model can give."""
+        known = [find_sieve(name) for name in ROLES]
+        return [sieve for sieve in known if sieve.lacking(shape) is None]
+
+    def perform(self, bench: Bench) -> xr.Dataset:
+        model, shape = bench.model, bench.shape
+        rows = list(islice(iter(bench.rows), bench.limit))
+        sieves = self.sieves(shape)
+        documents = _documents(rows)
+        kinds = 1 + len(sieves)
+        best = Best(shape.layers * shape.heads * kinds, self.rows)
+        mass = np.zeros((2, shape.layers, shape.heads, len(sieves)))
+        for start in range(0, len(rows), PIECE):
+            own = rows[start : start + PIECE]
+            made = bench.store.piece(
+                f"examples-{start:06d}",
+                lambda own=own: (observe(model, own, sieves, documents, self.rows), {}),  # type: ignore[misc]
+            ).arrays
+            part = Best(0, self.rows)
+            part.load(made)
+            best.merge(part)
+            mass += np.stack([made["mass"], made["count"]])
+            bench.progress("examples", start + len(own), len(rows))
+        by_index = {row.index: row for row in rows}
+        size = (shape.layers, shape.heads, kinds, self.rows)
+        values, places = best.values.reshape(size), best.places.reshape(*size, -1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mean = np.where(mass[1] > 0, mass[0] / mass[1], np.nan)
+        chosen = np.where(np.isnan(mean), -1, mean).argmax(-1) if sieves else np.zeros(size[:2], int)
+        ranked = (*HEADS, "rank")
+        variables: dict[str, Any] = {}
+        picks = {"sharp": np.zeros(size[:2], int)} | ({"role": 1 + chosen} if sieves else {})
+        for name, kind in picks.items():
+            own_values = np.take_along_axis(values, kind[..., None, None], 2)[:, :, 0]
+            own_places = np.take_along_axis(places, kind[..., None, None, None], 2)[:, :, 0]
+            texts = np.full(own_values.shape, "", dtype=object)
+            for at in np.ndindex(own_values.shape):
+                example, _, query, key = own_places[at].tolist()
+                if example >= 0:
+                    texts[at] = marked(model, by_index[example], query, key)
+            variables[f"{name}_weight"] = (ranked, np.where(np.isfinite(own_values), own_values, np.nan))
+            variables[f"{name}_text"] = (ranked, texts.astype(str))
+        if sieves:
+            names = np.array([sieve.name for sieve in sieves])
+            variables["role"] = (HEADS, names[chosen])
+            variables["role_mean"] = (HEADS, np.take_along_axis(mean, chosen[..., None], -1)[..., 0])
+        coords = layer_head_coords(shape) | {"rank": np.arange(self.rows)}
+        return xr.Dataset(variables, coords, {"documents": len(set(documents.values()))})
+
+    def headline(self, dataset: xr.Dataset) -> list[str]:
+        weight = dataset["sharp_weight"].isel(rank=0).values
+        order = np.argsort(-np.nan_to_num(weight, nan=-1.0), axis=None, kind="stable")[:3]
+        lines = []
+        for i in order:
+            at = divmod(int(i), weight.shape[1])
+            lines.append(f"{head_name(*at)} {weight[at]:.2f}: {dataset['sharp_text'].values[at][0]}")
+        return lines
+
+
+def _documents(rows: list[Encoded]) -> dict[int, int]:
+    """The number of each row's document; a row without one is its own."""
+    known: dict[str, int] = {}
+    return {row.index: known.setdefault(row.example.document or f"\0{row.index}", len(known)) for row in rows}

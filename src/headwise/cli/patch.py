@@ -1,0 +1,94 @@
+"""`headwise patch`: what each head carries from one input into another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headwise.cli import common
+
+
+def patch_command(
+    model: common.Model = None,
+    pairs: Annotated[
+        str,
+        typer.Option(
+            "--pairs",
+            help="A .jsonl with clean, corrupted, answer and wrong in each row, or a built-in set: agreement (subject "
+            "and verb) or names (indirect objects).",
+        ),
+    ] = "agreement",
+    limit: Annotated[int, typer.Option("--limit", min=2, help="Use at most this many pairs.")] = 32,
+    exact: Annotated[
+        bool, typer.Option("--exact/--first-order", help="A run for every head, or the first-order estimate alone.")
+    ] = True,
+    positions: Annotated[
+        int, typer.Option("--positions", min=0, help="Also patch so many positions, from the last, one at a time.")
+    ] = 0,
+    out_file: Annotated[Path, typer.Option("--out", help="A NetCDF file with the group `patching`.")] = Path(
+        "patching.nc"
+    ),
+    figures: common.Figures = None,
+    device: common.Device = None,
+    seed: common.Seed = 0,
+    overwrite: common.Overwrite = False,
+) -> None:
+    """Replace each head's output in a corrupted run by that of the clean run, and the reverse: which heads carry what
+    decides the answer. Exactly, and to first order for all heads at once.
+
+    [dim]Examples:[/dim]
+
+      headwise patch HuggingFaceTB/SmolLM2-135M --limit 16 --figures figures
+
+      headwise patch gpt2 --pairs names --first-order --positions 8
+
+      headwise patch gpt2 --pairs mine.jsonl --out mine.nc
+
+    A row of the file: {"clean": "The keys near the door", "corrupted": "The key near the door", "answer": " are",
+    "wrong": " is"}. Both inputs must have as many tokens.
+    """
+    from headwise.atlas import Atlas
+    from headwise.core.errors import ModelError
+    from headwise.core.store import forget
+    from headwise.experiments.patching import BUILTIN, PatchOptions, builtin_pairs, patch, read_pairs
+    from headwise.experiments.patching.result import best_heads
+    from headwise.experiments.patching.run import provenance
+    from headwise.models import HeadModel
+
+    common.refuse_existing(out_file, overwrite)
+    built_in = pairs in BUILTIN
+    given = builtin_pairs(pairs, limit, seed) if built_in else read_pairs(pairs)[:limit]
+    opened = HeadModel.open(model, device=device)
+    if opened.lm_kind != "causal":
+        raise ModelError(
+            f"'{opened.name}' has no head that predicts the next token; name a decoder (headwise patch MODEL)."
+        )
+    options = PatchOptions(exact=exact, positions=positions)
+    folder = out_file.with_name(f".{out_file.name}.run")
+    with common.stoppable("Finished batches are kept: the same command goes on from there."), common.Watch() as watch:
+        dataset = patch(opened, given, options, strict=not built_in, folder=folder, overwrite=overwrite, report=watch)
+    Atlas({"patching": dataset}, provenance(opened, given, options)).save(out_file, overwrite=overwrite)
+    forget(folder)
+    common.draw_figures({"patching": dataset}, figures)
+    facts = dataset.attrs
+    if facts["note"]:
+        common.err.print(f"[dim]{facts['note']}[/dim]")
+    common.out.print(
+        f"{facts['pairs']} pairs ({facts['left_out_pairs']} left out): answer over wrong answer "
+        f"{facts['clean']:+.2f} on "
+        f"clean inputs (right in {100 * facts['clean_right']:.0f} %), {facts['corrupted']:+.2f} on corrupted ones "
+        "(right "
+        f"in {100 * facts['corrupted_right']:.0f} %); {out_file}"
+    )
+    common.out.print(f"Bring back most: {', '.join(best_heads(dataset))}")
+    if "pearson" in facts:
+        common.out.print(
+            f"First order and exact over heads: Pearson {facts['pearson']:.2f} ({facts['pearson_low']:.2f} … "
+            f"{facts['pearson_high']:.2f}), Spearman {facts['spearman']:.2f}"
+        )
+
+
+def register(app: typer.Typer) -> None:
+    app.command("patch")(patch_command)

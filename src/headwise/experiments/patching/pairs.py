@@ -1,0 +1,155 @@
+"""Pairs of inputs that differ in what decides the answer: from a file, or from templates of our own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from headwise.core.errors import InputError, ParameterError, unknown
+from headwise.models import HeadModel
+from headwise.text.encode import Encoded
+
+FIELDS = ("clean", "corrupted", "answer", "wrong")
+_NOUNS = """
+key keys|dog dogs|book books|car cars|tree trees|house houses|boy boys|girl girls|teacher teachers|student students
+friend friends|doctor doctors|picture pictures|letter letters|road roads|river rivers
+"""
+NOUNS = tuple(tuple(pair.split()) for line in _NOUNS.strip().split("\n") for pair in line.split("|"))
+BESIDE = ("near the", "behind the", "next to the", "in front of the")
+VERBS = ((" is", " are"), (" was", " were"), (" has", " have"))
+_NAMES = "Mary John Anna Peter Sarah Tom Emma James Alice David Laura Mark"
+NAMES = tuple(_NAMES.split())
+SCENES = (
+    "When {a} and {b} went to the {place}, {giver} gave a {thing} to",
+    "After {a} and {b} came home from the {place}, {giver} handed the {thing} to",
+    "Then {a} and {b} had a long talk at the {place}, and {giver} passed a {thing} to",
+)
+PLACES = ("store", "school", "garden", "station", "office", "park")
+THINGS = ("book", "letter", "ball", "drink", "ring", "key")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A clean and a corrupted input, the answer that follows the clean one, and the one that follows the other.
+
+    Both inputs must have the same number of tokens; the answers are told by their first token.
+    """
+
+    clean: str
+    corrupted: str
+    answer: str
+    wrong: str
+    where: str = ""
+
+
+def read_pairs(path: str | Path) -> list[Pair]:
+    """Pairs from a JSONL file with `clean`, `corrupted`, `answer`, `wrong` in each row."""
+    path = Path(path)
+    found = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read as text ({error}).") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{where}: this is no JSON ({error}); each line must be one object.") from error
+        lacking = [name for name in FIELDS if not isinstance(row, dict) or not isinstance(row.get(name), str)]
+        if lacking:
+            raise InputError(f"{where}: the field `{lacking[0]}` must be a text; a pair has {', '.join(FIELDS)}.")
+        found.append(Pair(*(row[name] for name in FIELDS), where))
+    if not found:
+        raise InputError(f"{path} holds no pairs; each line must be an object with {', '.join(FIELDS)}.")
+    return found
+
+
+def _agreement(random: np.random.Generator) -> Iterator[Pair]:
+    """The verb agrees with the first noun, not with the one beside it."""
+    while True:
+        own, other = (NOUNS[i] for i in random.choice(len(NOUNS), 2, replace=False))
+        beside, verb, plural = random.choice(BESIDE), VERBS[random.integers(len(VERBS))], int(random.integers(2))
+        tail = f"{beside} {other[int(random.integers(2))]}"
+        inputs = [f"The {noun} {tail}" for noun in own]
+        yield Pair(inputs[plural], inputs[1 - plural], verb[plural], verb[1 - plural], "agreement")
+
+
+def _names(random: np.random.Generator) -> Iterator[Pair]:
+    """What is given goes to the other of two people."""
+    scenes = list(product(SCENES, PLACES, THINGS))
+    while True:
+        a, b = (NAMES[i] for i in random.choice(len(NAMES), 2, replace=False))
+        scene, place, thing = scenes[int(random.integers(len(scenes)))]
+        inputs = [scene.format(a=a, b=b, place=place, thing=thing, giver=giver) for giver in (b, a)]
+        yield Pair(inputs[0], inputs[1], f" {a}", f" {b}", "names")
+
+
+BUILTIN = {"agreement": _agreement, "names": _names}
+
+
+def builtin_pairs(name: str, count: int, seed: int = 0) -> list[Pair]:
+    """So many different pairs made by templates: `agreement` (subject and verb) or `names` (indirect objects).
+
+    >>> builtin_pairs("agreement", 1)[0].answer in {" is", " are", " was", " were", " has", " have"}
+    True
+    """
+    if name not in BUILTIN:
+        raise ParameterError(unknown("set of pairs", name, BUILTIN))
+    found: dict[tuple[str, str, str], Pair] = {}
+    for tried, pair in enumerate(BUILTIN[name](np.random.default_rng(seed))):
+        found.setdefault((pair.clean, pair.corrupted, pair.answer), pair)
+        if len(found) >= count or tried > 100 * count:
+            return list(found.values())
+    raise AssertionError("the templates never end")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """A pair as rows of tokens with the ids of both answers."""
+
+    clean: Encoded
+    corrupted: Encoded
+    answer: int
+    wrong: int
+
+
+def encode_pairs(model: HeadModel, pairs: list[Pair], strict: bool) -> tuple[list[Rows], int]:
+    """Pairs as tokens, and how many were left out; with `strict` one that cannot be used is refused instead.
+
+    Left out are pairs of unequal length, and pairs whose answers begin with the same token.
+    """
+    found, left_out = [], 0
+    for index, pair in enumerate(pairs):
+        clean, corrupted = model.encode(pair.clean, index), model.encode(pair.corrupted, index)
+        answer, wrong = (_first(model, text, pair) for text in (pair.answer, pair.wrong))
+        reason = ""
+        if len(clean) != len(corrupted):
+            reason = f"the inputs have {len(clean)} and {len(corrupted)} tokens; they must have as many"
+        elif answer == wrong:
+            reason = f"both answers begin with the same token ('{pair.answer}', '{pair.wrong}')"
+        if reason and strict:
+            raise InputError(f"{pair.where}: {reason}.")
+        if reason:
+            left_out += 1
+        else:
+            found.append(Rows(clean, corrupted, answer, wrong))
+    if not found:
+        raise InputError("No pair can be used: all have inputs of unequal length or answers that begin alike.")
+    return found, left_out
+
+
+def _first(model: HeadModel, text: str, pair: Pair) -> int:
+    ids = model.tokenizer(text, add_special_tokens=False)["input_ids"]
+    # Tokenizers that write ▁ for a space put one before a text; with a space it would stand alone.
+    pieces = [i for i in ids if model.encoder.piece_text(int(i))]
+    if not pieces:
+        raise InputError(f"{pair.where}: the answer '{text}' has no tokens.")
+    return int(pieces[0])

@@ -1,0 +1,83 @@
+"""From differences of logits under patches to labelled arrays: shares of totals, intervals, tests, correlations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+
+from headwise.core.labels import head_name, mean_variables
+from headwise.core.papers import reference
+from headwise.models import HeadModel
+from headwise.stats.accumulators import Ratios
+from headwise.stats.corrections import holm
+from headwise.stats.correlation import correlation
+from headwise.stats.tests import mean_above
+
+HEADS = ("layer", "head")
+LEVEL = 0.05
+
+
+def patching_dataset(found: Mapping[str, np.ndarray], model: HeadModel, attrs: dict[str, Any]) -> xr.Dataset:
+    """All variables and attributes of a patching; see `patch`."""
+    clean, corrupted = found["clean"], found["corrupted"]
+    gap = clean - corrupted
+    variables: dict[str, Any] = {}
+    for name in ("recovered", "lost", "estimate", "recovered_at", "estimate_at"):
+        if name not in found:
+            continue
+        values = found[name]
+        dims = HEADS if values.ndim == 3 else (*HEADS, "offset")
+        variables |= _shares(name, values, gap, dims)
+        if values.ndim == 3:
+            p = np.minimum(1.0, 2 * np.minimum(mean_above(values), mean_above(-values)))
+            variables |= {f"{name}_p": (HEADS, p), f"{name}_p_adjusted": (HEADS, holm(p))}
+    attrs |= {
+        "title": "Patching: what a head carries from one input into another",
+        "paper": reference("wang2022").short,
+        "citation": reference("wang2022").citation,
+        "clean": float(clean.mean()),
+        "corrupted": float(corrupted.mean()),
+        "clean_right": float((clean > 0).mean()),
+        "corrupted_right": float((corrupted < 0).mean()),
+    }
+    if "recovered" in found:
+        exact, first = (variables[name].values.ravel() for name in ("recovered", "estimate"))
+        for method in ("pearson", "spearman"):
+            r = correlation(exact, first, method)
+            attrs |= {method: float(r.r), f"{method}_low": float(r.low), f"{method}_high": float(r.high)}
+    coords: dict[str, Any] = {"layer": np.arange(model.layers), "head": np.arange(model.heads)}
+    if model.kv_groups != tuple(range(model.heads)):
+        coords["kv_group"] = ("head", np.array(model.kv_groups))
+    if "estimate_at" in found:
+        coords["offset"] = -np.arange(found["estimate_at"].shape[-1])
+    return xr.Dataset(variables, coords, attrs)
+
+
+def _shares(name: str, values: np.ndarray, gap: np.ndarray, dims: tuple[str, ...]) -> dict[str, xr.Variable]:
+    """Totals over pairs as shares of the total gap; pairs without such a position are left out."""
+    ratios = Ratios(*values.shape[1:])
+    present = ~np.isnan(values)
+    # The sign of a total gap that goes the wrong way is kept: then no share is meant, and the summary says so.
+    sign = 1.0 if gap.sum() >= 0 else -1.0
+    weight = np.broadcast_to(sign * gap.reshape(-1, *(1,) * (values.ndim - 1)), values.shape)
+    # A ratio of totals takes weights above zero only; a pair whose own gap goes the other way still counts in both.
+    total = np.where(present, weight, 0.0)
+    ratios.parts["y"] += torch.as_tensor(np.where(present, sign * values, 0.0).sum(0))
+    ratios.parts["yy"] += torch.as_tensor(np.where(present, values**2, 0.0).sum(0))
+    ratios.parts["yw"] += torch.as_tensor(np.where(present, sign * values * total, 0.0).sum(0))
+    ratios.parts["w"] += torch.as_tensor(total.sum(0))
+    ratios.parts["ww"] += torch.as_tensor((total**2).sum(0))
+    ratios.parts["count"] += torch.as_tensor(present.sum(0).astype(float))
+    return mean_variables(name, dims, ratios, units="share of the difference of logits")
+
+
+def best_heads(dataset: xr.Dataset, count: int = 5) -> list[str]:
+    """The heads that bring back most, with share and corrected p."""
+    name = "recovered" if "recovered" in dataset else "estimate"
+    values = dataset[name].values
+    order = [divmod(int(i), values.shape[1]) for i in np.argsort(-values, axis=None, kind="stable")[:count]]
+    return [f"{head_name(*at)} {values[at]:+.2f} (p {dataset[f'{name}_p_adjusted'].values[at]:.2g})" for at in order]

@@ -1,0 +1,250 @@
+"""Patching every head from a clean run into a corrupted one and back, exactly and to first order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor
+
+from headwise.core.checks import at_least
+from headwise.core.errors import ModelError
+from headwise.experiments.ablation.prefix import Prefix
+from headwise.experiments.ablation.subjects import HeadOutputs
+from headwise.experiments.patching.pairs import Pair, Rows, encode_pairs
+from headwise.experiments.patching.result import patching_dataset
+from headwise.experiments.work import Report, kept_work, silent, software
+from headwise.models import HeadModel
+from headwise.models.interventions import Patch, Plan
+from headwise.models.session import Session
+from headwise.text.encode import Batch, collate
+
+TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class PatchOptions:
+    """What is patched.
+
+    Parameters
+    ----------
+    exact : bool, default True
+        Every head by a run of its own, both ways; otherwise the first-order estimate alone.
+    positions : int, default 0
+        So many positions, counted from the last, are also patched one at a time (clean into corrupted).
+    batch : int, default 16
+        Pairs that go through the model at once.
+    share : bool, default True
+        Run the layers below a patch once only, where the model allows it.
+    """
+
+    exact: bool = True
+    positions: int = 0
+    batch: int = 16
+    share: bool = True
+
+    def __post_init__(self) -> None:
+        at_least("positions", self.positions, 0)
+        at_least("batch", self.batch, 1)
+
+
+def patch(
+    model: HeadModel,
+    pairs: Sequence[Pair],
+    options: PatchOptions = PatchOptions(),  # noqa: B008  (frozen)
+    *,
+    strict: bool = True,
+    folder: str | Path | None = None,
+    overwrite: bool = False,
+    report: Report = silent,
+) -> xr.Dataset:
+    """What each head carries from a clean input into a corrupted one.
+
+    Parameters
+    ----------
+    model : HeadModel
+        A causal language model.
+    pairs : sequence of Pair
+        From `read_pairs`, `builtin_pairs`, or your own.
+    options : PatchOptions, optional
+        What is patched.
+    strict : bool, default True
+        Refuse a pair that cannot be used; otherwise it is left out and counted.
+    folder, overwrite, report
+        Where finished batches are kept, whether to start anew, and who is told how far it is.
+
+    Returns
+    -------
+    Dataset
+        With `d` the logit of the answer less that of the wrong answer at the last token: `recovered[layer, head]`, the
+        share of `d(clean) − d(corrupted)` that comes back when the head's output in the corrupted run is replaced by
+        the
+        clean one (totals over pairs, with `_n` and 95 % interval); `lost`, the share that goes the other way round;
+        `_p`, `_p_adjusted`: two-sided over pairs, corrected over heads (Holm); `estimate`: `recovered` to first order,
+        from two runs and one gradient; `recovered_at`, `estimate_at[layer, head, offset]` by position. Attributes:
+        `clean`, `corrupted` (mean d), `clean_right`, `corrupted_right` (share of pairs whose d says so), `pearson`,
+        `spearman` of estimate and exact over heads.
+    """
+    if model.lm_kind != "causal":
+        raise ModelError(
+            f"'{model.name}' has no head that predicts the next token, so there is no answer to patch for."
+        )
+    rows, left_out = encode_pairs(model, list(pairs), strict)
+    groups = _grouped(rows, options.batch)
+    identity = {"model": model.identity(), "pairs": [asdict(pair) for pair in pairs], "options": asdict(options)}
+    parts = []
+    with kept_work(folder, identity, overwrite=overwrite) as store, model.evaluating():
+        share, note = options.share and Prefix.serves(model.sites), ""
+        for number, group in enumerate(groups):
+            runner = Runner(model, group, share)
+            if number == 0 and share and not runner.shares():
+                share, note = (
+                    False,
+                    f"The layers of {model.name} pass on more than their outputs: whole runs were made.",
+                )
+                runner = Runner(model, group, share)
+            make = partial(_piece, runner, options, report)
+            parts.append(store.piece(f"pairs-{number:06d}", make).arrays)
+            report("pairs", number + 1, len(groups))
+    joined = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+    attrs = {"pairs": len(rows), "left_out_pairs": left_out, "note": note}
+    return patching_dataset(joined, model, attrs)
+
+
+def provenance(model: HeadModel, pairs: Sequence[Pair], options: PatchOptions) -> dict[str, Any]:
+    """What a patching was made from, as an atlas keeps it."""
+    return {**software(), "model": model.identity(), "corpus": {"examples": len(pairs)}, "patching": asdict(options)}
+
+
+def _grouped(rows: list[Rows], size: int) -> list[list[Rows]]:
+    """Pairs of the same length together: then positions from the end are positions."""
+    ordered = sorted(rows, key=lambda row: (len(row.clean), row.clean.index))
+    groups: list[list[Rows]] = []
+    for row in ordered:
+        if groups and len(groups[-1]) < size and len(groups[-1][0].clean) == len(row.clean):
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return groups
+
+
+class Runner:
+    """Runs a group of pairs, clean and corrupted, with heads of the one put into the other."""
+
+    def __init__(self, model: HeadModel, group: Sequence[Rows], share: bool) -> None:
+        self.model, self.share = model, share
+        self.batches = {
+            name: collate([getattr(row, name) for row in group], model.pad_id, model.device)
+            for name in ("clean", "corrupted")
+        }
+        self.answer, self.wrong = (
+            torch.tensor([getattr(row, name) for row in group], device=model.device) for name in ("answer", "wrong")
+        )
+        self._prefix: dict[str, Prefix] = {}
+        self.outputs: dict[str, list[Tensor]] = {}
+        self.difference: dict[str, Tensor] = {}
+        with torch.no_grad():
+            for name, batch in self.batches.items():
+                watcher, prefix = HeadOutputs(), Prefix(model)
+                with ExitStack() as stack:
+                    if share:
+                        stack.enter_context(prefix.recording())
+                    self.difference[name] = self._run(batch, Session(model.sites, batch.real, watcher))
+                self.outputs[name] = [watcher.outputs[layer] for layer in range(model.layers)]
+                self._prefix[name] = prefix
+
+    def _run(self, batch: Batch, session: Session) -> Tensor:
+        """d: the logit of the answer less that of the wrong one, at the last token."""
+        with session.running():
+            output = self.model.run(batch.ids, batch.real, batch.types, logits=True)
+        last = output.logits[torch.arange(len(batch), device=batch.device), batch.lengths - 1].float()
+        picked: Tensor = last.gather(-1, self.answer[:, None]) - last.gather(-1, self.wrong[:, None])
+        return picked[:, 0]
+
+    @torch.no_grad()
+    def patched(
+        self, into: str, layer: int, head: int, position: int | None = None, share: bool | None = None
+    ) -> Tensor:
+        """d of the run `into` with one head's output from the other run, at all positions or at one from the end."""
+        source = "clean" if into == "corrupted" else "corrupted"
+        batch = self.batches[into]
+        given = self.outputs[source][layer][:, head]
+        if position is not None:
+            whole = self.outputs[into][layer][:, head].clone()
+            whole[:, -1 - position] = given[:, -1 - position]
+            given = whole
+        plan: Plan = {layer: {head: Patch(output=given)}}
+        session = Session(self.model.sites, batch.real, None, plan)
+        with ExitStack() as stack:
+            if self.share if share is None else share:
+                stack.enter_context(self._prefix[into].skipping(layer, session))
+            return self._run(batch, session)
+
+    def shares(self) -> bool:
+        """Whether runs that share lower layers give what whole runs give, at the first, middle and last layer."""
+        layers = self.model.layers
+        for layer in {0, layers // 2, layers - 1}:
+            shared, whole = (self.patched("corrupted", layer, 0, share=share) for share in (True, False))
+            if not float((shared - whole).abs().max()) <= TOLERANCE * max(1.0, float(whole.abs().max())):
+                return False
+        return True
+
+    def estimate(self) -> Tensor:
+        """To first order, what `patched` would add to d of the corrupted run, `[pair, layer, head, token]`."""
+        batch, watcher = self.batches["corrupted"], HeadOutputs()
+        embeddings = self.model.module.get_input_embeddings()
+        hook = embeddings.register_forward_hook(lambda module, args, output: output.requires_grad_())  # type: ignore[union-attr]
+        try:
+            with torch.enable_grad():
+                difference = self._run(batch, Session(self.model.sites, batch.real, watcher))
+            outputs = [watcher.outputs[layer] for layer in range(self.model.layers)]
+            gradients = torch.autograd.grad(difference.sum(), outputs)
+        except RuntimeError as error:
+            raise ModelError(
+                f"The gradient of {self.model.name} cannot be taken at its heads' outputs; open it in float32."
+            ) from error
+        finally:
+            hook.remove()
+        moved = [
+            (gradient * (clean - own.detach())).sum(-1)
+            for gradient, clean, own in zip(gradients, self.outputs["clean"], outputs, strict=True)
+        ]
+        return torch.stack(moved, 1).detach()
+
+
+def _piece(runner: Runner, options: PatchOptions, report: Report) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    model, corrupted = runner.model, runner.difference["corrupted"]
+    pairs, tokens = len(runner.answer), runner.batches["clean"].ids.shape[1]
+    estimate = runner.estimate()
+    found = {"clean": runner.difference["clean"], "corrupted": corrupted, "estimate": estimate.sum(-1)}
+    shape = (pairs, model.layers, model.heads)
+    if options.exact:
+        found["recovered"], found["lost"] = torch.zeros(shape), torch.zeros(shape)
+        for layer in range(model.layers):
+            for head in range(model.heads):
+                found["recovered"][:, layer, head] = (runner.patched("corrupted", layer, head) - corrupted).cpu()
+                back = runner.patched("clean", layer, head)
+                found["lost"][:, layer, head] = (runner.difference["clean"] - back).cpu()
+            report("layers", layer + 1, model.layers)
+    if options.positions:
+        kept = min(options.positions, tokens)
+        at = torch.full((*shape, options.positions), torch.nan)
+        at[..., :kept] = estimate[..., -kept:].flip(-1).cpu()
+        found["estimate_at"] = at
+        if options.exact:
+            exact = torch.full((*shape, options.positions), torch.nan)
+            for layer in range(model.layers):
+                for head in range(model.heads):
+                    for position in range(kept):
+                        moved = runner.patched("corrupted", layer, head, position) - corrupted
+                        exact[:, layer, head, position] = moved.cpu()
+                report("positions", layer + 1, model.layers)
+            found["recovered_at"] = exact
+    return {name: value.detach().double().cpu().numpy() for name, value in found.items()}, {}

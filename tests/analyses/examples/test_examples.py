@@ -1,0 +1,97 @@
+"""Examples and search: the best rows of planted heads, a state that merges, conditions that hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from headwise import make_atlas
+from headwise.analyses.contract import make_analysis
+from headwise.analyses.examples import Condition, find_rows
+from headwise.analyses.examples.best import Best
+from headwise.cli.main import app
+from headwise.core.errors import ParameterError
+from headwise.models import HeadModel
+from headwise.plots import figures_for
+from headwise.plots.registry import tables_for
+from headwise.testing import planted_decoder
+from headwise.text import Corpus
+from headwise.text.example import Example
+
+TEXTS = ["word1 word2 word3 word1", "word4 word5 word6 word7", "word4 word8 word9 word4", "word1 word1 word2"]
+CORPUS = Corpus.from_examples([Example(text=t, document=f"d{i % 3}") for i, t in enumerate(TEXTS)], "texts")
+
+
+@pytest.fixture(scope="module")
+def model():
+    made = planted_decoder(words=12, max_length=16)
+    with HeadModel.open(made.model, tokenizer=made.tokenizer) as opened:
+        opened.made = made
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def found(model):
+    return make_atlas(model, CORPUS, ["examples"], parameters={"examples": {"rows": 3}})["examples"]
+
+
+def test_planted_heads_are_shown_at_work(model, found) -> None:
+    at = model.made.where("induction")
+    assert str(found["role"].values[at]) == "induction"
+    assert found["role_mean"].values[at] == pytest.approx(1, abs=1e-4)
+    texts = [text for text in found["role_text"].values[at] if text]
+    # Documents d0 (first and last text) and d2 have an earlier occurrence; d1 has none.
+    assert texts == ["[BOS] word1 ⟦word2⟧ word3 «word1»", "[BOS] word4 ⟦word8⟧ word9 «word4»"]
+    assert str(found["role"].values[model.made.where("previous")]) == "previous"
+    assert (
+        np.isnan(found["sharp_weight"].values[model.made.where("sink")]).all()
+        or (found["sharp_weight"].values[model.made.where("sink")] < 1e-6).all()
+    )
+
+
+def test_the_state_merges_in_any_order() -> None:
+    random = np.random.default_rng(0)
+    values = random.integers(0, 6, (3, 20)).astype(float)
+    places = np.stack(
+        [np.tile(np.arange(20), (3, 1)), random.integers(0, 8, (3, 20)), *random.integers(0, 9, (2, 3, 20))], -1
+    )
+    whole = Best(3, 4)
+    whole.add(values, places)
+    for cell in range(3):  # the slow way: sorted, first of each document
+        seen, expected = set(), []
+        for i in sorted(range(20), key=lambda i: (-values[cell, i], i)):
+            if places[cell, i, 1] not in seen:
+                seen.add(places[cell, i, 1])
+                expected.append((values[cell, i], i))
+        assert [(v, e) for v, e in zip(whole.values[cell], whole.places[cell, :, 0], strict=True)] == expected[:4]
+    for cut in (1, 7, 13):
+        first, second = Best(3, 4), Best(3, 4)
+        first.add(values[:, :cut], places[:, :cut])
+        second.add(values[:, cut:], places[:, cut:])
+        second.merge(first)
+        np.testing.assert_array_equal(second.values, whole.values)
+        np.testing.assert_array_equal(second.places, whole.places)
+
+
+def test_search_finds_what_is_asked(model) -> None:
+    hits = list(find_rows(model, CORPUS, "L1H0", Condition(role="induction")))
+    assert [(h.query, h.key) for h in hits] == [(4, 2), (4, 2), (2, 2), (1, 2)] or len(hits) >= 3
+    assert all(hit.weight > 0.3 for hit in hits)
+    assert hits[0].text == "[BOS] word1 ⟦word2⟧ word3 «word1»"
+    only = list(find_rows(model, CORPUS, "L1H0", Condition(token="word8")))
+    assert [hit.text for hit in only] == ["[BOS] word4 ⟦word8⟧ word9 «word4»"]
+    assert not list(find_rows(model, CORPUS, "L0H2"))  # it rests
+    assert len(list(find_rows(model, CORPUS, "L0H2", Condition(sink=True)))) == sum(len(t.split()) + 1 for t in TEXTS)
+    assert all(hit.text.count("«⟦word9⟧»") for hit in find_rows(model, CORPUS, "L1H1", Condition(query="word9")))
+    with pytest.raises(ParameterError, match="There is no head"):
+        next(find_rows(model, CORPUS, "L9H0"))
+
+
+def test_command_figures_table_headline(found) -> None:
+    done = CliRunner().invoke(app, ["find", "L0H2", "--limit", "4", "--above", "0.3", "--hits", "2"])
+    assert done.exit_code == 0, done.output
+    assert len(done.output.strip().splitlines()) == 2
+    assert [one.name for spec in figures_for("examples") for one in spec.draw(found)] == ["heads"]
+    assert len(tables_for("examples")[0].function(found)) == 6
+    assert make_analysis("examples").headline(found)

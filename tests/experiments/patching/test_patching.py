@@ -1,0 +1,134 @@
+"""Patching: exact on the planted decoder, equal to a slow computation, pairs checked, nothing on random weights."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from headwise.cli.main import app
+from headwise.core.errors import InputError, ParameterError
+from headwise.experiments.patching import Pair, PatchOptions, builtin_pairs, patch, read_pairs
+from headwise.models import HeadModel
+from headwise.models.interventions import Patch
+from headwise.plots import figures_for
+from headwise.testing import planted_decoder, random_model
+
+# After word1 came word2 (clean) or word3 (corrupted): the induction head carries it.
+PAIRS = [
+    Pair(f"word{a} word{b} word{c} word{a}", f"word{a} word{d} word{c} word{a}", f"word{b}", f"word{d}", f"made:{a}")
+    for a, b, c, d in ((1, 2, 5, 3), (4, 6, 1, 7), (8, 9, 2, 10), (3, 11, 6, 5))
+]
+
+
+@pytest.fixture(scope="module")
+def made():
+    return planted_decoder(words=12, max_length=16)
+
+
+@pytest.fixture(scope="module")
+def found(made):
+    with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
+        return patch(model, PAIRS, PatchOptions(positions=3))
+
+
+def test_the_planted_induction_head_carries_everything(made, found) -> None:
+    place = made.where("induction")
+    for name in ("recovered", "lost", "estimate"):
+        values = found[name].values.copy()
+        assert values[place] == pytest.approx(1, abs=1e-4), name
+        values[place] = 0
+        assert np.abs(values).max() < 1e-4, name
+    assert found["recovered_p_adjusted"].values[place] < 0.05
+    assert found["recovered_at"].values[place][0] == pytest.approx(1, abs=1e-4)  # the last token, and no other
+    assert np.abs(found["recovered_at"].values[place][1:]).max() < 1e-4
+    assert found.attrs["clean"] == pytest.approx(-found.attrs["corrupted"], rel=1e-3)
+    assert found.attrs["clean_right"] == 1
+
+
+def test_a_slow_computation_agrees_and_random_weights_are_nothing() -> None:
+    module, tokenizer = random_model(causal=True, layers=3, heads=4, d_head=6)
+    words = ["cat", "dog", "bird", "child", "saw", "heard", "near", "under"]
+    random = np.random.default_rng(0)
+    pairs = []
+    for index in range(12):
+        a, b, c, d = random.choice(words, 4, replace=False)
+        pairs.append(Pair(f"the {a} {b}", f"the {c} {b}", str(a), str(d), f"random:{index}"))
+    with HeadModel.open(module, tokenizer=tokenizer) as model:
+        found = patch(model, pairs)
+        whole = patch(model, pairs, PatchOptions(share=False))
+        moved, gaps = [], []
+        for pair in pairs:
+            clean, corrupted = model.batch(pair.clean), model.batch(pair.corrupted)
+            outputs = model.trace(clean, {"outputs"}).outputs[0]  # layer, head, token, size
+            ids = [tokenizer(text, add_special_tokens=False)["input_ids"][0] for text in (pair.answer, pair.wrong)]
+
+            def d(batch, ids=ids, **options):
+                logits = model.forward(batch, logits=True, **options).logits[0, -1]
+                return float(logits[ids[0]] - logits[ids[1]])
+
+            base = d(corrupted)
+            gaps.append(d(clean) - base)
+            moved.append(
+                [
+                    [d(corrupted, interventions={(i, j): Patch(output=outputs[i, j])}) - base for j in range(4)]
+                    for i in range(3)
+                ]
+            )
+    expected = np.sum(moved, 0) / np.sum(gaps)
+    np.testing.assert_allclose(found["recovered"].values, expected, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(whole["recovered"].values, found["recovered"].values, atol=1e-5)
+    assert (found["recovered_p_adjusted"] > 0.05).all()
+    assert found.attrs["pearson"] > 0.8  # small weights: nearly linear
+
+
+def test_pairs_are_checked(made, tmp_path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(json.dumps({"clean": "word1 word2", "corrupted": "word1", "answer": "word3", "wrong": "word4"}))
+    pairs = read_pairs(path)
+    with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
+        with pytest.raises(InputError, match=r"pairs.jsonl:1: the inputs have 3 and 2 tokens"):
+            patch(model, pairs)
+        same = Pair("word1", "word2", "word3 word1", "word3 word2", "same:1")
+        with pytest.raises(InputError, match="both answers begin with the same token"):
+            patch(model, [same])
+        kept = patch(model, [*PAIRS, same], PatchOptions(exact=False), strict=False)
+    assert kept.attrs["left_out_pairs"] == 1
+    path.write_text('{"clean": "a"}')
+    with pytest.raises(InputError, match="`corrupted` must be a text"):
+        read_pairs(path)
+    with pytest.raises(ParameterError, match="agreement"):
+        builtin_pairs("nothing", 3)
+
+
+def test_builtin_pairs_are_minimal() -> None:
+    for pair in builtin_pairs("agreement", 20):
+        clean, corrupted = pair.clean.split(), pair.corrupted.split()
+        assert sum(a != b for a, b in zip(clean, corrupted, strict=True)) == 1
+        plural = clean[1].endswith("s")
+        assert (pair.answer in (" are", " were", " have")) == plural
+    for pair in builtin_pairs("names", 20):
+        assert pair.clean.split().count(pair.wrong.strip()) + pair.clean.count(f"{pair.wrong.strip()},") >= 1
+        assert pair.answer != pair.wrong
+
+
+def test_command_and_figures(made, found, tmp_path) -> None:
+    assert [one.name for spec in figures_for("patching") for one in spec.draw(found)] == [
+        "heads",
+        "first-order",
+        "positions",
+    ]
+    folder = tmp_path / "model"
+    made.model.save_pretrained(folder)
+    made.tokenizer.save_pretrained(folder)
+    pairs = tmp_path / "pairs.jsonl"
+    rows = [{"clean": p.clean, "corrupted": p.corrupted, "answer": p.answer, "wrong": p.wrong} for p in PAIRS]
+    pairs.write_text("\n".join(map(json.dumps, rows)))
+    done = CliRunner().invoke(
+        app, ["patch", str(folder), "--pairs", str(pairs), "--out", str(tmp_path / "p.nc"), "--figures", str(tmp_path)]
+    )
+    assert done.exit_code == 0, done.output
+    assert "Bring back most: L1H0 +1.00" in " ".join(done.output.split())
+    assert (tmp_path / "patching-heads.svg").exists() or list(tmp_path.glob("patching-heads.*"))

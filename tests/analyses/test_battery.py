@@ -19,6 +19,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "attribution": {"length": 11, "patterns": 1},
     "frames": {"min_distance": 1, "max_words": 40, "core": False},  # the battery's links lie side by side
     "induction": {"length": 8, "sequences": 4, "disable": 1, "draws": 2, "confirm": 2},
+    "retrieval": {"lengths": (44,), "depths": 2, "needles": 1},
     "tree_probe": {"epochs": 1},
 }
 # Variables that depend on the order of heads by convention, with the reason.

@@ -21,9 +21,9 @@ def patch_command(
         ),
     ] = "agreement",
     limit: Annotated[int, typer.Option("--limit", min=2, help="Use at most this many pairs.")] = 32,
-    exact: Annotated[
-        bool, typer.Option("--exact/--first-order", help="A run for every head, or the first-order estimate alone.")
-    ] = True,
+    first_order: Annotated[
+        bool, typer.Option("--first-order", help="The first-order estimate alone, instead of a run for every head.")
+    ] = False,
     positions: Annotated[
         int, typer.Option("--positions", min=0, help="Also patch so many positions, from the last, one at a time.")
     ] = 0,
@@ -65,7 +65,7 @@ def patch_command(
         raise ModelError(
             f"'{opened.name}' has no head that predicts the next token; name a decoder (headwise patch MODEL)."
         )
-    options = PatchOptions(exact=exact, positions=positions)
+    options = PatchOptions(exact=not first_order, positions=positions)
     folder = out_file.with_name(f".{out_file.name}.run")
     with common.stoppable("Finished batches are kept: the same command goes on from there."), common.Watch() as watch:
         dataset = patch(opened, given, options, strict=not built_in, folder=folder, overwrite=overwrite, report=watch)

@@ -93,6 +93,7 @@ VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {
     "circuits": {"ov_copying": _HEADS, "qk_matching": _HEADS, "composition": ("side", "head_a", "head_b")},
     "logits": {"direct": _HEADS, "specific": _HEADS, "direct_other": ("layer",)},
     "examples": {"sharp_weight": (*_HEADS, "rank"), "sharp_text": (*_HEADS, "rank")},
+    "retrieval": {"emitted": ("length", "depth")},
     "patching": {"estimate": _HEADS, "estimate_p_adjusted": _HEADS},
     "ablation": {"score": _HEADS, "layer_score": ("layer",)},
     "change": {"cosine": _HEADS},

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headwise.text.encode import NO_SEGMENT, NO_WORD, Encoded, Encoder
+from headwise.text.cutting import NO_SEGMENT
+from headwise.text.encode import NO_WORD, Encoded, Encoder
 from headwise.text.example import Example
 
 

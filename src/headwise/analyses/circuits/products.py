@@ -64,7 +64,7 @@ def _eigenvalues(matrix: Tensor) -> Tensor:
         try:
             found: Tensor = torch.linalg.eigvals(matrix / size + strength * nudge) * size
             return found
-        except torch.linalg.LinAlgError:
+        except RuntimeError:  # what torch raises where it does not converge
             continue
     return torch.full((len(matrix),), torch.nan, dtype=matrix.dtype)
 
@@ -72,7 +72,8 @@ def _eigenvalues(matrix: Tensor) -> Tensor:
 def square_root(matrix: Tensor) -> Tensor:
     """R with `RᵀR = matrix`, for symmetric matrices without negative eigenvalues, `[head, d, d]`."""
     values, vectors = torch.linalg.eigh(matrix.double())
-    return (values.clamp(min=0).sqrt()[..., None] * vectors.transpose(-1, -2)).float()
+    root: Tensor = values.clamp(min=0).sqrt()[..., None] * vectors.transpose(-1, -2)
+    return root.float()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,8 +19,8 @@ from headwise.text.encode import Encoded
 
 HEADS = ("layer", "head")
 PIECE = 64
-ROLES = ("previous", "duplicate", "induction", "local:prev", "local:next", "same_word", "siblings")
-ROLES += ("nsubj", "dobj", "amod", "advmod")
+_NAMES = "previous duplicate induction local:prev local:next same_word siblings nsubj dobj amod advmod"
+ROLES = tuple(_NAMES.split())
 
 
 @dataclass(frozen=True)

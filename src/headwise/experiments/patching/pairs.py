@@ -66,7 +66,7 @@ def read_pairs(path: str | Path) -> list[Pair]:
         lacking = [name for name in FIELDS if not isinstance(row, dict) or not isinstance(row.get(name), str)]
         if lacking:
             raise InputError(f"{where}: the field `{lacking[0]}` must be a text; a pair has {', '.join(FIELDS)}.")
-        found.append(Pair(*(row[name] for name in FIELDS), where))
+        found.append(Pair(row["clean"], row["corrupted"], row["answer"], row["wrong"], where))
     if not found:
         raise InputError(f"{path} holds no pairs; each line must be an object with {', '.join(FIELDS)}.")
     return found

@@ -200,7 +200,7 @@ class Runner:
         """To first order, what `patched` would add to d of the corrupted run, `[pair, layer, head, token]`."""
         batch, watcher = self.batches["corrupted"], HeadOutputs()
         embeddings = self.model.module.get_input_embeddings()
-        hook = embeddings.register_forward_hook(lambda module, args, output: output.requires_grad_())  # type: ignore[union-attr]
+        hook = embeddings.register_forward_hook(lambda module, args, output: output.requires_grad_())
         try:
             with torch.enable_grad():
                 difference = self._run(batch, Session(self.model.sites, batch.real, watcher))

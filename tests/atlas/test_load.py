@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from fuzz.atlas_inputs import HOSTILE, attack, hostile, whole
+from fuzz.atlas_inputs import HOSTILE, attack, endless, hostile, seed_bytes, whole
 from headwise.atlas import Atlas
+from headwise.atlas.seal import LENGTH
 from headwise.core.errors import AtlasError
 
 FORMAT_2 = Path(__file__).parent / "data" / "format-2.nc"  # made by headwise as it was before format 3
@@ -59,6 +60,24 @@ def test_format_2_loads_and_its_variables_are_checked(tmp_path: Path) -> None:
         file["surface/entropy"][0, 0] = 5
     with pytest.raises(AtlasError, match="changed or damaged"):
         Atlas.load(path)
+
+
+def test_damage_without_a_seal_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwise.atlas.seal.ENOUGH_SECONDS", 4)
+    path = tmp_path / "atlas.nc"
+    path.write_bytes(endless(seed_bytes(tmp_path)))
+    with pytest.raises(AtlasError, match="did not end within 4 seconds"):
+        Atlas.load(path)
+
+
+def test_every_flipped_bit_is_seen_before_hdf5_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwise.atlas.file.check_file", lambda *_: pytest.fail("the file was opened"))
+    content = seed_bytes(tmp_path)
+    path = tmp_path / "atlas.nc"
+    for at in range(0, len(content) - LENGTH, 97):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :])
+        with pytest.raises(AtlasError, match="changed or damaged since"):
+            Atlas.load(path)
 
 
 def test_the_limit_on_size_can_be_set(tmp_path: Path) -> None:

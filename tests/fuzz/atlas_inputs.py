@@ -15,6 +15,7 @@ import numpy as np
 import xarray as xr
 
 from headwise.atlas import Atlas
+from headwise.atlas.seal import LENGTH, sealed
 from headwise.core.errors import AtlasError
 
 LONGEST_MESSAGE = 1500
@@ -216,4 +217,18 @@ def hostile(name: str, folder: Path) -> Path:
     shutil.copy(seed, path)
     with h5py.File(path, "r+") as file:
         HOSTILE[name][0](file)
+    path.write_bytes(sealed(path.read_bytes()))  # as whoever makes such a file would
     return path
+
+
+def unsealed(content: bytes) -> bytes:
+    """A file as headwise wrote them before there were seals."""
+    return content[:-LENGTH]
+
+
+def endless(content: bytes) -> bytes:
+    """A heap of texts whose first has no length: HDF5 looks for the next one there for ever."""
+    data = bytearray(unsealed(content))
+    heap = data.index(b"GCOL")
+    data[heap + 16 : heap + 200] = bytes(184)
+    return bytes(data)

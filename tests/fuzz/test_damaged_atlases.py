@@ -6,6 +6,7 @@ Some dozens of damaged files; `benchmarks/fuzz_atlas.py` does five thousand and 
 from __future__ import annotations
 
 from datetime import timedelta
+from unittest.mock import patch
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -25,7 +26,7 @@ def test_damaged_atlases_are_refused_in_a_sentence(tmp_path_factory):
     assert attack(path) == "read"
 
     @settings(
-        max_examples=60,
+        max_examples=150,
         deadline=timedelta(seconds=5),
         derandomize=True,
         database=None,
@@ -34,6 +35,7 @@ def test_damaged_atlases_are_refused_in_a_sentence(tmp_path_factory):
     @given(edits=edits)
     def one(edits):
         path.write_bytes(edited(content, edits))
-        attack(path)
+        with patch("headwise.atlas.file.try_elsewhere"):  # a process for each would take minutes; damage that needs
+            attack(path)  # one, and not the seal, does not come up here (see tests/atlas/test_load.py)
 
     one()

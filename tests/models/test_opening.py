@@ -349,3 +349,22 @@ def test_float32_weights_under_a_float16_config_are_not_rounded(tmp_path: Path) 
     model = HeadModel.open(tmp_path, device="cpu")
     assert torch.equal(dict(model.module.named_parameters())[name], stored[name])
     assert "float16" in model.notes[0]
+
+
+@pytest.mark.parametrize("device", ["banana", "cuda:x", "", "cpu:99999999999", "x" * 5000, "meta", "hpu"])
+def test_a_device_that_is_none_is_refused_in_a_sentence(device):
+    with pytest.raises(ParameterError, match=r"must be cpu, cuda|cannot be used here"):
+        HeadModel.open(None, device=device)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_is_not_here_is_refused_before_anything_is_read(monkeypatch):
+    monkeypatch.setattr("headwise.models.opening.model_path", lambda _: pytest.fail("the model was looked for"))
+    with pytest.raises(ParameterError, match=r"The device 'cuda' cannot be used here \(.*\); give cpu"):
+        HeadModel.open(None, device="cuda")
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "~nobody-of-this-name/x", "a\0b"])
+def test_a_name_that_no_folder_can_have_is_refused_in_a_sentence(name):
+    with pytest.raises(ModelError, match=r"is no name of a folder|There is no folder"):
+        HeadModel.open(name)

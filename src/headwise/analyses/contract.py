@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
+from functools import wraps
 from typing import Any, ClassVar, Protocol, Self
 
 import xarray as xr
 from torch import Tensor
 
 from headwise.analyses.registry import REGISTRY, choose_analyses, known_analyses, make_analysis, register
-from headwise.core.checks import at_least, one_of
+from headwise.core.checks import at_least, check_types, one_of
 from headwise.core.labels import Shape, layer_head_coords, mean_variables
 from headwise.core.papers import Paper
 from headwise.core.store import Store
@@ -65,8 +66,24 @@ class Analysis:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        check = cls.__dict__.get("__post_init__")
+        if check is not None and not hasattr(check, "__wrapped__"):
+
+            @wraps(check)
+            def checked(self: Analysis) -> None:
+                Analysis.__post_init__(self)
+                check(self)
+
+            cls.__post_init__ = checked  # type: ignore[method-assign]
         if cls.name:
             register(cls)
+
+    def __post_init__(self) -> None:
+        """Refuse parameters that are not of the type their field says; it goes before a subclass's own checks, which
+        need not look at types."""
+        check_types(self)
+        if self.parameters.get("seed") is not None:
+            at_least("seed", self.parameters["seed"], 0)
 
     @property
     def parameters(self) -> dict[str, Any]:

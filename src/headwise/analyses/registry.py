@@ -62,7 +62,10 @@ def make_analysis(name: str, parameters: Mapping[str, Any] | None = None) -> Ana
     for given in parameters or {}:
         if given not in allowed:
             raise ParameterError(unknown(f"parameter of {name}", given, allowed))
-    return cls(**(parameters or {}))
+    try:
+        return cls(**(parameters or {}))
+    except ParameterError as error:
+        raise ParameterError(f"{name}: {error}") from error
 
 
 def choose_analyses(
@@ -72,11 +75,14 @@ def choose_analyses(
     wanted: Sequence[str | Analysis] = (
         names if names is not None else [name for name, cls in known_analyses().items() if cls.automatic]
     )
+    called = [item if isinstance(item, str) else item.name for item in wanted]
+    twice = next((name for name in called if called.count(name) > 1), None)
+    if twice is not None:
+        raise ParameterError(f"The analysis '{twice}' is named twice; name it once.")
     given = dict(parameters or {})
     chosen = [make_analysis(item, given.pop(item, None)) if isinstance(item, str) else item for item in wanted]
     if given:
-        told = ", ".join(item if isinstance(item, str) else item.name for item in wanted)
         raise ParameterError(
-            f"`parameters` names '{min(given)}', which is not among the analyses of this run ({told})."
+            f"`parameters` names '{min(given)}', which is not among the analyses of this run ({', '.join(called)})."
         )
     return chosen

@@ -44,8 +44,6 @@ def check_file(path: Path, max_bytes: int | None = MAX_BYTES) -> Header:
     max_bytes : int or None, default 4 GiB
         The most its arrays may take in memory; None for no limit.
     """
-    if not path.is_file():
-        raise AtlasError(f"{path} is not a file; give the atlas.nc of a run.")
     with h5py.File(path, "r") as file:
         header = _header(path, file)
         _check_arrays(path, file, max_bytes)

@@ -15,6 +15,7 @@ import numpy as np
 import xarray as xr
 
 from headwise.atlas.check import FORMAT, MAX_BYTES, check_file
+from headwise.atlas.seal import check_seal, sealed, try_elsewhere
 from headwise.core.errors import AtlasError, HeadwiseError, OutputError
 from headwise.core.store import digest_of
 
@@ -77,6 +78,7 @@ def write_tree(tree: xr.DataTree, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         tree.to_netcdf(temporary, engine="h5netcdf")
+        temporary.write_bytes(sealed(temporary.read_bytes()))
         os.replace(temporary, path)
     except OSError as error:
         with suppress(OSError):
@@ -85,13 +87,20 @@ def write_tree(tree: xr.DataTree, path: Path) -> None:
         raise OutputError(f"{path} cannot be written ({reason}); free some space or choose another place.") from error
 
 
-def read_tree(path: Path, max_bytes: int | None = MAX_BYTES) -> tuple[dict[str, xr.Dataset], dict[str, Any]]:
-    """The datasets of a file and their provenance, in the form of this version."""
+def read_tree(
+    path: Path, max_bytes: int | None = MAX_BYTES, *, first: bool = True
+) -> tuple[dict[str, xr.Dataset], dict[str, Any]]:
+    """The datasets of a file and their provenance, in the form of this version. With `first`, a file without a seal is
+    tried in another process before."""
     if path.is_dir():
         path = path / "atlas.nc"
     if not path.exists():
         raise AtlasError(f"There is no file {path}; run `headwise atlas` to make one.")
+    if not path.is_file():
+        raise AtlasError(f"{path} is not a file; give the atlas.nc of a run.")
     try:
+        if first and not check_seal(path):
+            try_elsewhere(path, max_bytes)
         header = check_file(path, max_bytes)
         # Nothing here is a time, whatever its `units` say.
         with xr.open_datatree(path, engine="h5netcdf", decode_times=False, decode_timedelta=False) as tree:
@@ -102,6 +111,10 @@ def read_tree(path: Path, max_bytes: int | None = MAX_BYTES) -> tuple[dict[str, 
             datasets = {name: _from_format_1(dataset) for name, dataset in datasets.items()}
     except HeadwiseError:
         raise
+    except MemoryError as error:
+        if not first:  # whoever asked will say so
+            raise
+        raise AtlasError(f"{path} takes more memory than there is.") from error
     except Exception as error:  # the readers of NetCDF raise whatever a damaged file makes them trip over
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise AtlasError(f"{path} is not a NetCDF file that can be read ({reason}).") from error

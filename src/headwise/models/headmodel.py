@@ -141,12 +141,12 @@ class HeadModel:
         if isinstance(model, nn.Module):
             module, name = opening.unwrapped(model), type(opening.unwrapped(model)).__name__
             if device is not None:
-                module = module.to(device)  # type: ignore[arg-type]
+                module = module.to(opening.device_of(device))  # type: ignore[arg-type]
             if dtype is not None:
                 module = module.to(dtype)  # type: ignore[arg-type]
         else:
+            where = opening.device_of(device)
             demo, model = model is None, opening.model_path(model)
-            where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
             module = opening.load_model(model, task, where, dtype, notes)
             name = Path(model).expanduser().resolve().name if Path(model).expanduser().is_dir() else str(model)
             opening.check_text(module, name)  # before its tokenizer is missed

@@ -19,6 +19,7 @@ from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 from transformers.models.auto import modeling_auto as auto
 
+from headwise.core.checks import shown
 from headwise.core.errors import ModelError, ParameterError
 
 TASKS = ("lm", "classification")
@@ -75,11 +76,35 @@ def load_model(
     return model
 
 
+def device_of(given: torch.device | str | None) -> torch.device:
+    """The device that a user named, the best there is for None; one that is none, or is not here, is refused."""
+    if given is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(given)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ParameterError(f"`device` must be cpu, cuda, cuda:1, mps or the like; it is {shown(given)}.") from error
+    try:
+        if device.type == "meta":
+            raise RuntimeError("it holds no data")
+        torch.zeros(1, device=device).item()
+    except Exception as error:  # what a back end raises that is not built in, not there or broken differs by back end
+        reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
+        raise ParameterError(
+            f"The device '{device}' cannot be used here ({reason}); give cpu, or nothing for the best there is."
+        ) from error
+    return device
+
+
 def located(name: str | Path) -> str:
     """A folder that exists, or a hub name; a path that leads nowhere is refused."""
     text = str(name)
-    path = Path(text).expanduser()
-    if path.is_dir():
+    try:
+        path = Path(text).expanduser()
+        there = path.is_dir()
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a character that no name has, no such home
+        raise ModelError(f"'{text}' is no name of a folder ({error}).") from error
+    if there:
         if not (path / "config.json").is_file():
             raise ModelError(
                 f"The folder '{text}' has no config.json, so it is no model in the format of transformers."

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from headwise.core.checks import at_least, one_of
+from headwise.core.checks import at_least, check_types, one_of
 from headwise.core.errors import InputError, ParameterError
 from headwise.text.tasks import Split
 
@@ -71,6 +71,7 @@ class ProbeSettings:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name, allowed in (("solver", SOLVERS), ("optimizer", OPTIMIZERS), ("tenacity_counts", TENACITY)):
             one_of(name, getattr(self, name), allowed)
         if not self.penalties or any(not p >= 0 for p in self.penalties):

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from headwise.core.checks import at_least, one_of
+from headwise.core.checks import at_least, check_types, one_of
 from headwise.core.errors import ParameterError
 from headwise.models import HeadModel
 from headwise.run.plan import SHARD_SIZE
@@ -52,6 +52,7 @@ class Source:
     parser: str | None = None
 
     def __post_init__(self) -> None:
+        check_types(self)
         one_of("overlong", self.overlong, OVERLONG)
         given = {"device", "stack", "dtype", "max_length"} - {
             f.name for f in fields(self) if getattr(self, f.name) is None
@@ -114,6 +115,7 @@ class RunOptions:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name, low in (("limit", 1), ("shard_size", 1), ("batch_tokens", 1), ("seed", 0)):
             if getattr(self, name) is not None:
                 at_least(name, getattr(self, name), low)

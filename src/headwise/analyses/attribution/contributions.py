@@ -14,7 +14,7 @@ from headwise.analyses.attribution.passage import in_single, real_pairs
 from headwise.analyses.attribution.precision import compiled_kernels, matrix_products
 from headwise.analyses.attribution.reverse import reverse_squares
 from headwise.analyses.attribution.sketch import normalised, sketch
-from headwise.core.checks import one_of
+from headwise.core.checks import check_types, one_of
 from headwise.core.errors import ParameterError
 from headwise.models import HeadModel
 from headwise.text.encode import Batch, Encoded
@@ -79,6 +79,7 @@ class Options:
     compiled: bool = False
 
     def __post_init__(self) -> None:
+        check_types(self)
         if not 0 < self.error < 1:
             raise ParameterError(f"`error` must lie between 0 and 1; it is {self.error!r}.")
         if self.tangents is not None and self.tangents < 2:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.core.checks import one_of
+from headwise.core.checks import check_types, one_of
 from headwise.core.errors import ParameterError
 from headwise.models.vectors import Vectors
 from headwise.probes import (
@@ -82,6 +82,7 @@ class ProbingOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_types(self)
         one_of("pairs", self.pairs, PAIRS)
         one_of("correction", self.correction, CORRECTIONS)
         if not self.greedy_penalty > 0:

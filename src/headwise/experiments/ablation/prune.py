@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headwise.core.checks import one_of
+from headwise.core.checks import check_types, one_of
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.folders import new_folder, refuse_unsafe
 from headwise.core.labels import head_name, parse_head
@@ -76,6 +76,7 @@ class PruneOptions:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
+        check_types(self)
         one_of("mode", self.mode, MODES)
 
 

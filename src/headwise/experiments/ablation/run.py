@@ -15,7 +15,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.core.checks import one_of
+from headwise.core.checks import check_types, one_of
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.labels import head_name
 from headwise.core.store import Store
@@ -73,6 +73,7 @@ class AblationOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_types(self)
         one_of("how", self.how, (AUTO, *WAYS))
         one_of("correction", self.correction, CORRECTIONS)
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from headwise.analyses.contract import Analysis, Observer, make_analysis
 from headwise.atlas import Atlas
-from headwise.core.checks import one_of
+from headwise.core.checks import check_types, one_of
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.papers import reference
 from headwise.core.store import Store
@@ -72,6 +72,7 @@ class ComparisonOptions:
     device: str | torch.device | None = None
 
     def __post_init__(self) -> None:
+        check_types(self)
         one_of("correction", self.correction, CORRECTIONS)
 
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headwise.core.checks import one_of
+from headwise.core.checks import check_types, one_of
 from headwise.core.errors import InputError, ModelError, OutputError, ParameterError
 from headwise.core.labels import head_name
 from headwise.models import HeadModel, opening
@@ -64,6 +64,7 @@ class ClassifierOptions:
     new_pooler: bool = False
 
     def __post_init__(self) -> None:
+        check_types(self)
         one_of("pooling", self.pooling, POOLINGS)
         one_of("start", self.start, STARTS)
 
@@ -347,7 +348,7 @@ def open_classifier(folder: str | Path, device: torch.device | str = "cpu") -> t
         try:
             facts = json.loads((where / HEAD_CONFIG).read_text())
             weights = load_file(where / HEAD_FILE)
-            encoder = opening.load_model(where, None, torch.device(device), torch.float32, [])
+            encoder = opening.load_model(where, None, opening.device_of(device), torch.float32, [])
             about = {key: facts[key] for key in ("layer", "heads", "dropout")}
             made = PooledClassifier(encoder, tokenizer, facts["outputs"], **about, name=where.resolve().name)
             made.load_state_dict({**made.state_dict(), **weights})
@@ -357,7 +358,7 @@ def open_classifier(folder: str | Path, device: torch.device | str = "cpu") -> t
             ) from error
         return made.eval(), tokenizer
     notes: list[str] = []
-    model = opening.load_model(where, "classification", torch.device(device), torch.float32, notes)
+    model = opening.load_model(where, "classification", opening.device_of(device), torch.float32, notes)
     if any("classifier was newly initialised" in note for note in notes):
         raise ModelError(f"'{folder}' has no trained classifier; fine-tune it first with `headwise finetune`.")
     return OwnClassifier(model, tokenizer).eval(), tokenizer

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from headwise.core.checks import check_types
 from headwise.core.errors import ParameterError, unknown
 from headwise.experiments.finetuning.lamb import Lamb
 
@@ -40,6 +41,7 @@ class Recipe:
     new_pooler: bool = False
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("learning_rate", "frozen_rate"):
             if not getattr(self, name) > 0:
                 raise ParameterError(f"`{name}` must be greater than 0; it is {getattr(self, name)!r}.")

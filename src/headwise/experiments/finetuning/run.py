@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headwise.core.checks import one_of
+from headwise.core.checks import check_types, one_of
 from headwise.core.errors import OutputError, ParameterError
 from headwise.core.files import write_atomically
 from headwise.core.labels import head_name
@@ -92,6 +92,7 @@ class FinetuneOptions:
     checkpoints: bool = True
 
     def __post_init__(self) -> None:
+        check_types(self)
         ClassifierOptions(self.pooling, self.start)
         one_of("save_models", self.save_models, SAVED)
         for name, owner in (("layer", "best_layer"), ("heads", "top_heads"), ("top", "top_heads")):
@@ -166,7 +167,7 @@ class _Job:
         self.source, self.task, self.out, self.options = source, task, out, options
         self.overwrite, self.report = overwrite, report
         self.recipe = options.whole_recipe()
-        self.device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.device = opening.device_of(options.device)
         self.results = Results(out)
         self.tokenizer = opening.load_tokenizer(source)
         longest = getattr(self.tokenizer, "model_max_length", options.max_length)

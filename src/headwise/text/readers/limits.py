@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any, NoReturn
 
-from headwise.core.checks import at_least
-from headwise.core.errors import HeadwiseError, InputError, ParameterError
+from headwise.core.checks import at_least, check_types
+from headwise.core.errors import HeadwiseError, InputError
 from headwise.text.corpus import Notes
 from headwise.text.example import Example
 
@@ -52,11 +52,9 @@ class Limits:
     max_ratio: int = 250
 
     def __post_init__(self) -> None:
+        check_types(self)
         for entry in fields(self):
-            value = getattr(self, entry.name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise ParameterError(f"`{entry.name}` must be a whole number; it is {value!r}.")
-            at_least(entry.name, value, 1)
+            at_least(entry.name, getattr(self, entry.name), 1)
 
     @classmethod
     def none(cls) -> Limits:

@@ -12,10 +12,13 @@ from headwise.analyses.contract import Observer, Shape
 from headwise.core.errors import ParameterError, unknown
 
 HOW_TO_GET = {
-    "words": "no words: give a corpus of words, or name a parser",
-    "dependencies": "no trees: give a treebank, or name a parser",
-    "pos": "no parts of speech: give a treebank, or name a parser",
-    "segments": "no pairs of texts",
+    "words": "give a corpus of words (.conllu, .jsonl with `words`) or name a parser with --parser",
+    "dependencies": "give a treebank (.conllu) or name a parser with --parser",
+    "pos": "give a treebank (.conllu) or name a parser with --parser",
+    "coreference": "give a coreference corpus (gum:FILE, ontogum:FILE or conll2012:FILE)",
+    "frames": "give a frame corpus (framenet:FILE)",
+    "segments": "give pairs of texts (`pair` in .jsonl, two sentence columns in .tsv, txt-pairs:FILE)",
+    "label": "give a corpus with labels (`label` in .jsonl, a label column in .tsv)",
 }
 T = TypeVar("T")
 
@@ -31,10 +34,10 @@ class Item(Protocol):
 
 
 def lacking_annotation(requires: frozenset[str], shape: Shape) -> str | None:
-    """The first annotation, of those an item requires, that the corpus has not, in words; None where it has all."""
-    return next(
-        (f"the corpus has {HOW_TO_GET.get(name, f'no {name}')}" for name in sorted(requires - shape.annotations)), None
-    )
+    """What the corpus has not of the annotations required, and how to get it; None where it has all."""
+    lacking = sorted(requires - shape.annotations)
+    advice = f": {HOW_TO_GET[lacking[0]]}" if lacking and lacking[0] in HOW_TO_GET else ""
+    return f"the corpus has no {' and '.join(lacking)}{advice}" if lacking else None
 
 
 def relation_matches(relation: str, wanted: frozenset[str]) -> bool:

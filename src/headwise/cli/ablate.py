@@ -143,7 +143,7 @@ def ablate_command(
     Atlas({"ablation": dataset}, provenance(subject, chosen)).save(out_file, overwrite=overwrite)
     forget(folder)
     if dataset.attrs["note"]:
-        common.err.print(f"[dim]{dataset.attrs['note']}[/dim]")
+        common.err.print(dataset.attrs["note"], style="dim")
     common.draw_figures({"ablation": dataset}, figures)
     common.out.print(summary_table(dataset, str(out_file)))
     for line in summary_lines(dataset):

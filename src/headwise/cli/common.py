@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from headwise.run import Plan, Run, RunOptions, Source
     from headwise.text import Spec
 
-out = Console(width=None if sys.stdout.isatty() else 160)  # a pipe has no width to fit: names must not be cut
-err = Console(stderr=True)
+# What is printed may hold anything, so nothing in it is markup. A pipe has no width to fit: names must not be cut.
+out = Console(width=None if sys.stdout.isatty() else 160, markup=False, emoji=False)
+err = Console(stderr=True, markup=False, emoji=False)
 
 _MODEL = "A hub name or a folder; nothing for the built-in demo model."
 Model = Annotated[str | None, typer.Argument(metavar="[MODEL]", help=_MODEL)]
@@ -95,10 +96,10 @@ class Watch:
 
     def __init__(self) -> None:
         columns = (
-            TextColumn("{task.description:<12}"),
+            TextColumn("{task.description:<12}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
+            TextColumn("{task.fields[rate]}", markup=False),
             TimeRemainingColumn(elapsed_when_finished=True),
         )
         self.progress = Progress(*columns, console=err, transient=False, disable=not err.is_terminal)
@@ -205,7 +206,7 @@ def running(
 
     refuse_existing(target, options.overwrite)
     watch = Watch()
-    listener = Listener(watch, _announce, lambda note: err.print(f"[dim]{note}[/dim]"))
+    listener = Listener(watch, _announce, lambda note: err.print(note, style="dim"))
     kept = "Finished shards are kept: the same command goes on from there."
     with stoppable(kept), Run(source, analyses, folder, options, listener) as run:
         with watch:
@@ -225,11 +226,12 @@ def _announce(plan: Plan) -> None:
         err.print(f"[dim]{found.documents:,} documents: intervals and tests are over documents[/dim]")
     if found.truncated or found.skipped or found.unaligned:
         err.print(
-            f"[dim]{found.truncated:,} cut, {found.skipped:,} skipped as too long, "
-            f"{found.unaligned:,} with words that do not align[/dim]"
+            f"{found.truncated:,} cut, {found.skipped:,} skipped as too long, "
+            f"{found.unaligned:,} with words that do not align",
+            style="dim",
         )
     for note, count in found.notes.items():
-        err.print(f"[dim]{note}: {count:,}[/dim]")
+        err.print(f"{note}: {count:,}", style="dim")
     _name_left_out(plan.dropped, {})
 
 
@@ -238,7 +240,7 @@ def _name_left_out(dropped: Mapping[str, Mapping[str, str]], named: Mapping[str,
     for name, items in dropped.items():
         for item, reason in items.items():
             if item not in named.get(name, {}):
-                err.print(f"[dim]left out: {name}{f' ({item})' if item else ''}: {reason}[/dim]")
+                err.print(f"left out: {name}{f' ({item})' if item else ''}: {reason}", style="dim")
 
 
 def load_atlas(paths: Sequence[Path] | None) -> dict[str, xr.Dataset] | None:

@@ -9,6 +9,7 @@ from pkgutil import iter_modules
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from headwise.cli.common import err
 from headwise.core.errors import HeadwiseError
@@ -63,5 +64,5 @@ def main() -> None:
     try:
         app()
     except HeadwiseError as error:
-        err.print(f"[bold red]headwise:[/bold red] {error}", soft_wrap=True, highlight=False)
+        err.print(Text("headwise:", style="bold red"), str(error), soft_wrap=True, highlight=False)
         sys.exit(2)

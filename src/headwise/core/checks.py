@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Iterable
 from dataclasses import fields
@@ -13,6 +14,7 @@ import numpy as np
 from headwise.core.errors import ParameterError
 
 LARGEST = 2**63 - 1  # whole numbers end in arrays, seeds and files, which hold no larger ones
+_NO_TEXT = re.compile(r"[\0\ud800-\udfff]")  # no file, no path and no JSON of others holds these
 SHOWN = 80  # characters of a value that a sentence can bear
 WORDS = {
     bool: "true or false",
@@ -106,7 +108,7 @@ def _fitted(value: object, hint: Any) -> object:
         whole = isinstance(value, int) and not isinstance(value, bool)
         return value if whole and abs(value) <= LARGEST else _WRONG  # type: ignore[arg-type]
     if hint is str:
-        return value if isinstance(value, str) and "\0" not in value else _WRONG
+        return value if isinstance(value, str) and not _NO_TEXT.search(value) else _WRONG
     if (origin or hint) is tuple:
         return _fitted_tuple(value, arguments)
     kind = origin or hint

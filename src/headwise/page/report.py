@@ -15,6 +15,7 @@ from headwise.atlas.describe import KINDS, SHORT
 from headwise.core.behaviours import OTHER
 from headwise.core.errors import OutputError
 from headwise.core.labels import head_name
+from headwise.core.spreadsheet import csv_text
 from headwise.page.sample import Sample, draw_all_maps, draw_heads, telling_heads
 from headwise.page.write import HeadGrid, PageFigure, PageHead, PageTable, Section, write_page
 from headwise.plots import figures_for, save_figure
@@ -256,7 +257,7 @@ def _write_csv(table: pd.DataFrame, folder: Path, name: str) -> str:
     path = folder / "tables" / f"{name}.csv"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        table.to_csv(path, index=False, float_format="%.7g")
+        path.write_text(csv_text(table), encoding="utf-8", newline="")
     except OSError as error:
         raise OutputError(
             f"{path} cannot be written ({error.strerror or error}); choose another folder with --out."

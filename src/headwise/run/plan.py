@@ -7,20 +7,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from headwise.analyses.contract import Analysis, Experiment, Observer, Shape
-from headwise.core.errors import MissingAnnotationError
+from headwise.analyses.items import lacking_annotation
+from headwise.core.errors import MissingAnnotationError, ParameterError
 from headwise.models import HeadModel
 from headwise.run.encoded import EncodedCorpus, Scan
 
 SHARD_SIZE = 64
-HOW_TO_GET = {
-    "words": "give a corpus of words (.conllu, .jsonl with `words`) or name a parser with --parser",
-    "dependencies": "give a treebank (.conllu) or name a parser with --parser",
-    "pos": "give a treebank (.conllu) or name a parser with --parser",
-    "coreference": "give a coreference corpus (gum:FILE, ontogum:FILE or conll2012:FILE)",
-    "frames": "give a frame corpus (framenet:FILE)",
-    "segments": "give pairs of texts (`pair` in .jsonl, two sentence columns in .tsv, txt-pairs:FILE)",
-    "label": "give a corpus with labels (`label` in .jsonl, a label column in .tsv)",
-}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,6 +115,8 @@ def make_plan(
     seen: dict[str, Part] = {}
     dropped: dict[str, Mapping[str, str]] = {}
     for analysis in analyses:
+        if not isinstance(analysis, Observer | Experiment):
+            raise ParameterError(f"'{analysis.name}' is neither an Observer nor an Experiment; make it one of them.")
         while all(analysis.requires - part.shape.annotations for part in parts):
             other = next(others, None)
             if other is None:
@@ -131,12 +125,7 @@ def make_plan(
             parts.append(Part(read, model_shape(model, read.scan)))
         part = next((part for part in parts if analysis.requires <= part.shape.annotations), parts[0])
         shape = part.shape
-        lacking = sorted(analysis.requires - shape.annotations)
-        refusal = (
-            f"the corpus has no {' and '.join(lacking)}: {HOW_TO_GET[lacking[0]]}"
-            if lacking
-            else analysis.refusal(shape)
-        )
+        refusal = lacking_annotation(analysis.requires, shape) or analysis.refusal(shape)
         if model.stack == "cross" and not analysis.cross:
             refusal = "it looks from a text to itself, and cross-attention from a target to its source"
         items = {"": refusal} if refusal else analysis.missing(shape)

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from headwise.analyses.patterns import PATTERNS, Label, cohen_kappa, read_labels, read_maps, save_maps, serve_labels
-from headwise.analyses.patterns import label as label_module
-from headwise.analyses.patterns.label import KEYS, LabelSession, make_server
+from headwise.analyses.patterns.label import KEYS, LabelSession
+from headwise.analyses.patterns.label_server import LabelServer
 from headwise.analyses.patterns.store import append_label
 from headwise.core.errors import InputError, ParameterError
 
@@ -135,10 +135,10 @@ def test_a_row_cut_short_does_not_swallow_the_next(maps_file: Path, tmp_path: Pa
 
 @pytest.fixture
 def server(maps_file: Path, tmp_path: Path) -> Iterator[str]:
-    with make_server(LabelSession(maps_file, tmp_path / "labels.csv", "Ada")) as made:
+    with LabelServer(LabelSession(maps_file, tmp_path / "labels.csv", "Ada")) as made:
         thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        yield f"http://127.0.0.1:{made.server_address[1]}"
+        yield made.address.removesuffix("/")
         made.shutdown()
         thread.join()
 
@@ -196,7 +196,7 @@ def test_serve_says_address_and_agreement(maps_file: Path, tmp_path: Path, monke
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(label_module.ThreadingHTTPServer, "serve_forever", interrupted)
+    monkeypatch.setattr(LabelServer, "serve_forever", interrupted)
     said: list[str] = []
     got = serve_labels(maps_file, labels, 0, open_browser=False, labeller="Ben", say=said.append)
     assert got["Ada, pass 1"].kappa == 1
@@ -207,7 +207,7 @@ def test_serve_says_address_and_agreement(maps_file: Path, tmp_path: Path, monke
 
 def test_a_port_in_use_is_a_sentence(maps_file: Path, tmp_path: Path) -> None:
     session = LabelSession(maps_file, tmp_path / "labels.csv")
-    with make_server(session) as made:
+    with LabelServer(session) as made:
         port = made.server_address[1]
         with pytest.raises(ParameterError, match=f"Port {port} cannot be used"):
-            make_server(session, port)
+            LabelServer(session, port)

@@ -86,7 +86,7 @@ class Gradient(Observer):
     def refusal(self, shape: Shape) -> str | None:
         kind = shape.extras.get("lm_kind")
         if kind is None:
-            return "the model has no language-model head, so there is no loss: open it with its head (--task lm)"
+            return "the model has no language-model head, so there is no loss: give a checkpoint that has one"
         if self.loss in ("masked", "all") and kind == "causal":
             return f"the model predicts the next token, so `loss` cannot be {self.loss}: use auto or causal"
         if self.loss == "causal" and kind == "masked":

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import base64
-import json
 import threading
 import webbrowser
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from headwise.analyses.patterns.label_server import LabelServer
 from headwise.analyses.patterns.network import PATTERNS
 from headwise.analyses.patterns.store import Label, append_label, read_labels, read_maps, shade
 from headwise.core.errors import InputError, ParameterError
 from headwise.stats.agreement import Kappa, cohen_kappa
 
 KEYS = {"v": "vertical", "d": "diagonal", "m": "vertical+diagonal", "b": "block", "h": "heterogeneous"}
-PAGE = "label.html"
-HOST = "127.0.0.1"
 
 
 class LabelSession:
@@ -119,75 +113,6 @@ class LabelSession:
         return out
 
 
-class _Handler(BaseHTTPRequestHandler):
-    """Answers the page's few requests; only pages that this very server gave may ask."""
-
-    def __init__(self, session: LabelSession, *args: Any) -> None:
-        self.session = session
-        super().__init__(*args)
-
-    def _allowed(self) -> bool:
-        assert isinstance(self.server, ThreadingHTTPServer)
-        mine = {f"{name}:{self.server.server_port}" for name in (HOST, "localhost")}
-        origin = self.headers.get("Origin")
-        return self.headers.get("Host") in mine and (origin is None or origin.removeprefix("http://") in mine)
-
-    def do_GET(self) -> None:
-        if not self._allowed():
-            self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"not for other pages")
-        elif self.path == "/":
-            page = resources.files("headwise.analyses.patterns").joinpath(PAGE).read_bytes()
-            self._answer(HTTPStatus.OK, "text/html; charset=utf-8", page)
-        elif self.path == "/next":
-            self._json(HTTPStatus.OK, self.session.next())
-        else:
-            self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"no such page")
-
-    def do_POST(self) -> None:
-        if not self._allowed() or self.headers.get_content_type() != "application/json":
-            self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"not for other pages")
-            return
-        try:
-            length = min(int(self.headers.get("Content-Length") or 0), 10_000)
-            asked = json.loads(self.rfile.read(length) or b"{}")
-            if self.path == "/label":
-                self.session.say(str(asked.get("id")), str(asked.get("label")))
-            elif self.path == "/undo":
-                self.session.undo()
-            else:
-                self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"no such page")
-                return
-        except (InputError, ParameterError, ValueError, AttributeError) as error:
-            self._json(HTTPStatus.BAD_REQUEST, {"error": str(error)})
-            return
-        except OSError as error:
-            self._json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"The label could not be written ({error})."})
-            return
-        self._json(HTTPStatus.OK, self.session.next())
-
-    def _json(self, status: HTTPStatus, content: dict[str, Any]) -> None:
-        self._answer(status, "application/json", json.dumps(content).encode())
-
-    def _answer(self, status: HTTPStatus, kind: str, content: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(content)))
-        self.send_header("Cache-Control", "no-store")
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the terminal is for the address and the agreement."""
-
-
-def make_server(session: LabelSession, port: int = 0) -> ThreadingHTTPServer:
-    """A server on this machine alone; port 0 takes any free one."""
-    try:
-        return ThreadingHTTPServer((HOST, port), partial(_Handler, session))
-    except (OSError, OverflowError) as error:
-        raise ParameterError(f"Port {port} cannot be used ({error}); choose another or 0 for any.") from error
-
-
 def serve_labels(
     maps_file: Path,
     labels_file: Path,
@@ -215,8 +140,8 @@ def serve_labels(
         Where the address and the agreement are printed.
     """
     session = LabelSession(Path(maps_file), Path(labels_file), labeller, round)
-    with make_server(session, port) as server:
-        address = f"http://{HOST}:{server.server_port}/"
+    with LabelServer(session, port) as server:
+        address = server.address
         keys = ", ".join(f"{key} {name}" for key, name in KEYS.items())
         say(f"Labelling {len(session.maps)} maps at {address} ({keys}, u undo); stop with Ctrl-C, every label is kept.")
         if open_browser:

@@ -15,6 +15,7 @@ import numpy as np
 
 from headwise.analyses.patterns.network import PATTERNS
 from headwise.core.errors import InputError, unknown
+from headwise.core.spreadsheet import as_written, inert
 
 COLUMNS = ("id", "label", "labeller", "pass")
 
@@ -108,7 +109,7 @@ def read_labels(path: Path, maps: Iterable[str] | None = None) -> list[Label]:
     known = None if maps is None else set(maps)
     standing: dict[tuple[str, str, int], Label] = {}
     for line, row in rows:
-        name, label = row["id"] or "", row["label"] or ""
+        name, label = as_written(row["id"] or ""), row["label"] or ""
         if known is not None and name not in known:
             raise InputError(
                 f"{path}, line {line}: there is no map '{name}' in the maps file; "
@@ -117,7 +118,7 @@ def read_labels(path: Path, maps: Iterable[str] | None = None) -> list[Label]:
         if label and label not in PATTERNS:
             raise InputError(f"{path}, line {line}: {unknown('pattern', label, PATTERNS)}")
         try:
-            found = Label(name, label, row["labeller"] or "", int(row["pass"] or 1))
+            found = Label(name, label, as_written(row["labeller"] or ""), int(row["pass"] or 1))
         except ValueError as error:
             raise InputError(f"{path}, line {line}: `pass` must be a whole number; it is '{row['pass']}'.") from error
         key = (found.id, found.labeller, found.round)
@@ -137,6 +138,6 @@ def append_label(path: Path, label: Label) -> None:
             writer.writerow(COLUMNS)
         elif torn:  # a row cut short by a crash or an editor must not swallow the next one
             file.write("\n")
-        writer.writerow([label.id, label.label, label.labeller, label.round])
+        writer.writerow([inert(label.id), label.label, inert(label.labeller), label.round])
         file.flush()
         os.fsync(file.fileno())

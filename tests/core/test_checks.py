@@ -36,8 +36,8 @@ WRONG = [
     ("whole", True), ("whole", 1.0), ("whole", "1"), ("whole", None), ("whole", 2**63), ("whole", 10**5000),
     ("whole", [1]), ("real", True), ("real", "x"), ("real", float("nan")), ("real", float("inf")), ("real", 10**400),
     ("switch", 1), ("switch", "yes"), ("text", None), ("text", 3), ("text", b"x"), ("text", "a\0b"), ("text", "\ud800"),
-    ("names", 3), ("names", ["a", 1]), ("names", {"a": 1}), ("pair", (1,)), ("pair", (1.5, 2)), ("maybe", "x"), ("maybe", []),
-    ("place", 3), ("kind", "c"), ("kind", []), ("more", [1]),
+    ("names", 3), ("names", ["a", 1]), ("names", {"a": 1}), ("pair", (1,)), ("pair", (1.5, 2)), ("maybe", "x"),
+    ("maybe", []), ("place", 3), ("kind", "c"), ("kind", []), ("more", [1]),
 ]  # fmt: skip
 
 

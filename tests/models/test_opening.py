@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -368,3 +370,44 @@ def test_a_gpu_that_is_not_here_is_refused_before_anything_is_read(monkeypatch):
 def test_a_name_that_no_folder_can_have_is_refused_in_a_sentence(name):
     with pytest.raises(ModelError, match=r"is no name of a folder|There is no folder"):
         HeadModel.open(name)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"num_hidden_layers": 1_000_000}, "says num_hidden_layers = 1000000; at most 2,000"),
+        ({"num_hidden_layers": 10**30}, "at most 2,000|cannot be read"),
+        ({"text_config": {"n_layers": 10**6}}, "at most 2,000|cannot be read"),
+        ({"vocab_size": 10**11}, "other shapes than its config.json says"),
+        ({"hidden_size": 3_000_000}, "other shapes than its config.json says"),
+        ({"max_position_embeddings": 10**10}, "other shapes than its config.json says"),
+        ({"hidden_size": -12}, "cannot be read"),
+        ({"hidden_size": "x"}, "cannot be read"),
+        ({"num_attention_heads": 0}, "cannot be read"),
+        ({"num_hidden_layers": 0}, "has no attention"),
+    ],
+)
+def test_absurd_sizes_are_refused_before_memory_is_taken(change, said, tmp_path):
+    saved(tmp_path, "bert", "BertForMaskedLM")
+    facts = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(facts | change))
+    with limited_memory(8 << 30), pytest.raises(ModelError, match=said):
+        HeadModel.open(tmp_path, device="cpu")
+
+
+def test_a_config_of_megabytes_is_not_read(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert", "x": "' + "y" * (17 << 20) + '"}')
+    with pytest.raises(ModelError, match="over 16,777,216 bytes"):
+        HeadModel.open(tmp_path)
+
+
+@contextmanager
+def limited_memory(more):
+    """So much more address space than now, so that what takes it fails instead of hurting the machine."""
+    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (now + more, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

@@ -68,7 +68,7 @@ def check_types(options: Any) -> None:
     Traceback (most recent call last):
     headwise.core.errors.ParameterError: `reach` must be a whole number or nothing; it is 'far'.
     """
-    hints = _hints(type(options))
+    hints = _hints(type(options))  # type: ignore[arg-type]  # a class is hashable
     for field in fields(options):
         if field.name in hints:
             given = getattr(options, field.name)

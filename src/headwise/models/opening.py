@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -28,6 +29,9 @@ LM_NAMES = (
     "ForMaskedLM", "ForPreTraining", "ForCausalLM", "LMHeadModel", "LMHead", "WithLMHeadModel",
     "ForConditionalGeneration",
 )  # fmt: skip
+LONGEST_CONFIG = 16 << 20  # bytes
+MOST_PARTS = 2_000
+PARTS = re.compile(r"layer(s|$)|experts?$|blocks?$|depths?$|stages?$")
 TOKENIZER_FILES = (
     "tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
     "spm.model", "tokenizer_config.json",
@@ -129,8 +133,29 @@ def model_path(model: str | Path | None) -> str:
 def load_config(name: str | Path) -> Any:
     """The config of a model in a folder or on the hub."""
     where = located(name)
+    file = Path(where) / "config.json"
+    if file.is_file() and file.stat().st_size > LONGEST_CONFIG:
+        raise ModelError(f"The config.json of '{name}' has over {LONGEST_CONFIG:,} bytes, which none of a model has.")
     with spoken(name, "config.json"):
-        return AutoConfig.from_pretrained(where, trust_remote_code=False, local_files_only=offline(where))
+        config = AutoConfig.from_pretrained(where, trust_remote_code=False, local_files_only=offline(where))
+        counted = list(_counted(config.to_dict()))
+    for key, count in counted:
+        if count > MOST_PARTS:
+            raise ModelError(
+                f"The config.json of '{name}' says {key} = {shown(count)}; at most {MOST_PARTS:,} are served, so it is "
+                "damaged or no model to open."
+            )
+    return config
+
+
+def _counted(facts: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """What a config says of how many parts (layers, experts) a model has: each is built before weights are looked
+    for."""
+    for key, value in facts.items():
+        if isinstance(value, dict):
+            yield from _counted(value)
+        elif PARTS.search(str(key)):
+            yield from ((str(key), one) for one in (value if isinstance(value, list) else [value]) if type(one) is int)
 
 
 def offline(where: str) -> bool:
@@ -206,6 +231,8 @@ def spoken(name: str | Path, what: str) -> Iterator[None]:
         raise
     except Exception as error:  # OSError, ValueError, KeyError, errors of safetensors and pickle, by what is wrong
         text = " ".join(str(error).split())
+        if "ignore_mismatched_sizes" in text:  # transformers prints a report, which would be lost here
+            text = "some have other shapes than its config.json says"
         if Path(str(name)).expanduser().is_dir():
             raise ModelError(
                 f"The {what} of '{name}' cannot be read ({type(error).__name__}: {text[:300]})."

@@ -48,16 +48,7 @@ def test_no_text_runs_in_a_browser(tmp_path: Path) -> None:
     plt.close(drawn)
     figure = PageFigure(HOSTILE, HOSTILE, svg, (), HOSTILE)
     table = PageTable(HOSTILE, [HOSTILE], [[HOSTILE]])
-    section = Section(
-        "a",
-        HOSTILE,
-        HOSTILE,
-        f"{HOSTILE} `{HOSTILE}`",
-        [figure],
-        [PageTable(HOSTILE, [HOSTILE], [[HOSTILE]])],
-        HOSTILE,
-        [HOSTILE],
-    )
+    section = Section("a", HOSTILE, HOSTILE, f"{HOSTILE} `{HOSTILE}`", [figure], [table], HOSTILE, [HOSTILE])
     head = PageHead(HOSTILE, 0, HOSTILE, "other", HOSTILE, False, [HOSTILE])
     html = page(
         grid=HeadGrid([head], [HOSTILE], {"other": HOSTILE}),

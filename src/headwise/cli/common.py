@@ -223,7 +223,7 @@ def _announce(plan: Plan) -> None:
         f"{found.examples:,} examples, {found.tokens:,} tokens; analyses: {', '.join(a.name for a in plan.analyses)}"
     )
     if found.documents:
-        err.print(f"[dim]{found.documents:,} documents: intervals and tests are over documents[/dim]")
+        err.print(f"{found.documents:,} documents: intervals and tests are over documents", style="dim")
     if found.truncated or found.skipped or found.unaligned:
         err.print(
             f"{found.truncated:,} cut, {found.skipped:,} skipped as too long, "

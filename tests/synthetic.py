@@ -49,11 +49,13 @@ def surface(layers: int = 12, heads: int = 12, *, causal: bool = False, n: int =
     sep = np.clip(rng.beta(2, 3, (layers, heads)) * (0.2 + 1.6 * np.exp(-((depth - 0.6) ** 2) / 0.08)), 0, 0.97)
     cls = (1 - sep) * rng.beta(1, 6, (layers, heads)) * (1.4 - depth)
     punct = (1 - sep - cls) * rng.beta(1, 9, (layers, heads))
-    types = np.stack([cls, sep, punct, 1 - sep - cls - punct], -1)
-    sharper = np.stack([types[..., 0] * 0.1, 1 - 0.1 * (1 - sep) * 4, punct * 0.1, 0.3 * (1 - sep)], -1)
+    types = np.stack([cls, cls, sep, punct, 1 - sep - cls - punct], -1)
+    sharper = np.stack([cls * 0.1, cls * 0.1, 1 - 0.1 * (1 - sep) * 4, punct * 0.1, 0.3 * (1 - sep)], -1)
     if causal:
-        types[..., 1] = np.nan
+        types[..., 2] = np.nan
         sharper[:] = np.nan
+    rest = types / (1 - cls)[..., None]
+    rest[..., :2] = 0
     position = np.clip(rng.dirichlet([0.35, 0.3, 0.35, 1.8], (layers, heads))[..., :3], 0.002, 1)
     if causal:
         position[..., 2] = np.nan
@@ -69,7 +71,12 @@ def surface(layers: int = 12, heads: int = 12, *, causal: bool = False, n: int =
         **_mean("mass", dims, types, n),
         **_mean("mass_from_sep", dims, sharper, n),
         **_mean("mass_from_other", dims, types * 0.98, n),
+        **_mean("mass_rest", dims, rest, n),
+        **_mean("position_rest", ("layer", "head", "offset"), position, n),
         **_mean("entropy", ("layer", "head"), entropy, n),
+        **_mean("entropy_rest", ("layer", "head"), entropy * 0.95, n),
+        **_mean("max_weight_rest", ("layer", "head"), np.clip(1.1 - entropy / 4.6, 0.05, 0.98), n),
+        "entropy_rest_uniform": xr.Variable(("layer",), np.full(layers, 4.7, np.float32)),
         **_mean("entropy_from_cls", ("layer", "head"), first, n),
         **_mean("max_weight", ("layer", "head"), np.clip(1.1 - entropy / 4.6, 0.05, 0.98), n),
         "entropy_uniform": xr.Variable(("layer",), np.full(layers, 4.72, np.float32)),
@@ -78,7 +85,7 @@ def surface(layers: int = 12, heads: int = 12, *, causal: bool = False, n: int =
         "layer": np.arange(layers),
         "head": np.arange(heads),
         "offset": [-1, 0, 1],
-        "token_type": ["cls", "sep", "punct", "other"],
+        "token_type": ["first", "cls", "sep", "punct", "other"],
     }
     return xr.Dataset(variables, coords, {"model": "tiny-bert", "corpus": "made-up sentences"})
 

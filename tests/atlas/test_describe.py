@@ -23,9 +23,92 @@ def surface() -> xr.Dataset:
         "position": ((*HEADS, "offset"), position[None]),
         "mass": ((*HEADS, "token_type"), np.concatenate([types, 1 - types.sum(1, keepdims=True)], 1)[None]),
         "max_weight": (HEADS, [[0.9, 0.8, 0.4, 0.4, 0.06, 0.4]]),
+        "entropy": (HEADS, [[0.3, 0.5, 1.5, 1.5, 2.7, 1.5]]),
+        "entropy_uniform": ("layer", [3.0]),
     }
     coords = {"layer": [0], "head": np.arange(6), "offset": [-1, 0, 1], "token_type": ["cls", "sep", "punct", "other"]}
     return xr.Dataset(variables, coords=coords)
+
+
+@pytest.fixture
+def decoder() -> xr.Dataset:
+    """A decoder's heads: all on the first token, with the rest on the one before; the one before; nothing; a uniform
+    head of a short text, whose every token gets much; spread."""
+    kinds = ["first", "cls", "sep", "punct", "other"]
+    position = np.array([[0.02, 0.01], [0.9, 0.05], [0.2, 0.1], [0.45, 0.5], [0.05, 0.05]])
+    position = np.concatenate([position, np.full((5, 1), np.nan)], 1)
+    mass = np.array([[f, np.nan, np.nan, 0.02, 0.98 - f] for f in (0.95, 0.05, 0.2, 0.5, 0.1)])
+    rest = np.array([[0, np.nan, np.nan, 0.1, 0.9]] * 5)
+    variables = {
+        "position": ((*HEADS, "offset"), position[None]),
+        "mass": ((*HEADS, "token_type"), mass[None]),
+        "position_rest": ((*HEADS, "offset"), np.where(np.isnan(position), np.nan, [0.8, 0.1, 0])[None]),
+        "mass_rest": ((*HEADS, "token_type"), rest[None]),
+        "max_weight": (HEADS, [[0.95, 0.9, 0.4, 0.5, 0.2]]),
+        "max_weight_rest": (HEADS, [[0.8] * 5]),
+        "entropy": (HEADS, [[0.2, 0.3, 1.5, 2.95, 2.5]]),
+        "entropy_rest": (HEADS, [[0.2, 0.3, 1.5, 2.9, 2.5]]),
+        "entropy_uniform": ("layer", [3.0]),
+        "entropy_rest_uniform": ("layer", [2.9]),
+        "position_uniform": (("layer", "offset"), [[0.4, 0.45, np.nan]]),
+        "mass_uniform": (("layer", "token_type"), [[0.45, np.nan, np.nan, 0.05, 0.5]]),
+    }
+    coords = {"layer": [0], "head": np.arange(5), "offset": [-1, 0, 1], "token_type": kinds}
+    return xr.Dataset(variables, coords=coords)
+
+
+def test_a_decoder_rests_on_its_first_token_and_chance_is_no_behaviour(decoder: xr.Dataset) -> None:
+    found = describe_heads({"surface": decoder}, 1, 5)
+    assert found["does"].tolist() == ["sink", "previous token", "other", "other", "broad"]
+    assert found["kind"].tolist() == ["sink", "position", "other", "other", "broad"]
+    assert found["looks"][0] == "previous token"  # what it does beside resting
+    assert (
+        found["attention"][0] == "first 0.95, without the first token: previous token 0.80, punct 0.10, same token 0.10"
+    )
+    assert not found["attention"].str.contains("cls|sep").any()
+    without = decoder.drop_vars(["position_uniform", "mass_uniform"])
+    assert describe_heads({"surface": without}, 1, 5)["does"][3] == "neighbours"  # what an older atlas would say
+    alike = decoder.assign(entropy=(HEADS, [[2.5, 2.5, 2.5, 2.5, 2.5]]))
+    assert "broad" not in set(describe_heads({"surface": alike}, 1, 5)["does"])  # as random weights make them
+
+
+def test_an_older_atlas_of_a_decoder_has_the_same_words(decoder: xr.Dataset) -> None:
+    old = decoder.sel(token_type=["cls", "sep", "punct", "other"])
+    old = old[["position", "mass", "max_weight", "entropy", "entropy_uniform"]]
+    old["mass"][0, 0, 0] = 0.95
+    found = describe_heads({"surface": old}, 1, 5)
+    assert found["does"][0] == "sink"
+    assert found["attention"][0].startswith("first 0.95")
+
+
+def test_what_is_found_on_repeats_needles_and_weights(decoder: xr.Dataset) -> None:
+    def scores(**given: list[float]) -> xr.Dataset:
+        made = {name: (HEADS, np.array([values])) for name, values in given.items()}
+        return xr.Dataset(made, coords={"layer": [0], "head": np.arange(5)})
+
+    sure = [0.001, 0.001, 0.001, 0.001, 0.2]
+    induction = scores(
+        prefix_matching=[0.6, 0.1, 0.1, 0.1, 0.9],
+        prefix_matching_p_adjusted=sure,
+        duplicate=[0.1, 0.1, 0.4, 0.1, 0.1],
+        duplicate_p_adjusted=sure,
+        previous=[0.1, 0.9, 0.1, 0.5, 0.1],
+        previous_p_adjusted=sure,
+    )
+    given = {"surface": decoder, "induction": induction}
+    found = describe_heads(given, 1, 5)
+    assert found["does"].tolist() == ["induction", "previous token", "duplicate", "previous token", "broad"]
+    assert found["kind"].tolist() == ["repeats", "position", "repeats", "position", "broad"]
+    assert (found["looks"][0], found["finds"][0]) == ("sink", "induction on repeats 0.60")
+    given |= {
+        "retrieval": scores(score=[0.05, 0.3, np.nan, np.nan, np.nan]),
+        "circuits": scores(ov_copying=[0.9, 0.9, 0.9, 0.9, 0.9], ov_copying_p_adjusted=[1, 1, 1, 0.01, 0.01]),
+    }
+    found = describe_heads(given, 1, 5)
+    assert found["does"].tolist() == ["induction", "retrieval", "duplicate", "previous token", "broad"]
+    assert found["finds"][3] == "previous token on repeats 0.50, copying by weights 0.90"
+    alone = describe_heads({"circuits": given["circuits"]}, 1, 5)
+    assert alone["does"].tolist() == ["other"] * 3 + ["copying"] * 2
 
 
 def dependency(accuracy: dict[tuple[int, int, int], float], p: dict[tuple[int, int, int], float]) -> xr.Dataset:

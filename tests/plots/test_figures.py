@@ -139,16 +139,23 @@ def test_entropy_draws_the_uniform_reference_where_it_is_known() -> None:
     assert list(stairs.get_data().values) == [4.0, 3.0, 2.0]
 
 
-def test_what_a_decoder_lacks_is_left_out_and_said() -> None:
+def test_what_a_decoder_lacks_is_left_out() -> None:
     dataset = synthetic.surface(3, 4, causal=True)
     figure = surface_figures.entropy(dataset)
-    assert len(figure.axes) == 1
-    assert "not defined for this model" in texts(figure)
+    assert len(figure.axes) == 2
+    assert "the first token left out" in texts(figure)
     figure = surface_figures.token_types(dataset)
     assert len(figure.axes) == 1
-    assert "sep: separator" not in texts(figure)
-    assert "no sep token" in texts(figure)
-    assert "to sep tokens" in texts(surface_figures.heads(dataset)).split("Not drawn")[1]
+    assert "first: the first token" in texts(figure)
+    drawn = (figure, surface_figures.entropy(dataset), surface_figures.heads(dataset))
+    assert not any(word in texts(one) for one in drawn for word in ("cls", "sep:", "sep tokens"))
+    assert "first token left out: to the previous" in texts(surface_figures.heads(dataset))
+    encoder = synthetic.surface(3, 4)
+    assert "first:" not in texts(surface_figures.token_types(encoder))  # it is the same token as cls
+    assert "left out" not in texts(surface_figures.heads(encoder))
+    before = encoder.sel(token_type=["cls", "sep", "punct", "other"]).drop_vars(["mass_rest", "position_rest"])
+    assert "cls: the opening" in texts(surface_figures.token_types(before))
+    assert surface_figures.heads(before)
     assert "after the token" not in texts(offset_figures.histogram_grid(synthetic.offsets(3, 4, causal=True)))
 
 

@@ -11,22 +11,34 @@ import xarray as xr
 
 from headwise.core.behaviours import (
     BROADLY,
+    COPYING,
     DELIMITERS,
+    DUPLICATE,
+    INDUCTION,
+    LEAST_COPYING,
     LEAST_MARGIN,
+    LEAST_REPEAT,
+    LEAST_RETRIEVAL,
     LEAST_SHARE,
     LEVEL,
     NEIGHBOURS,
     OTHER,
     POSITIONS,
+    REPEATS,
+    RETRIEVAL,
+    SINK,
     TYPES,
-    behaviour_scores,
+    bar,
     head_labels,
+    rest_labels,
+    shares,
 )
 from headwise.core.labels import head_name, labels_of
 
 SHOWN_SHARE = 0.1  # smaller shares of attention are not worth a word
 MOST_RELATIONS = 3
 ANTECEDENTS = "antecedents"
+FIRST = "first"
 Cells = dict[tuple[int, ...], list[str]]  # what is said of a head, by (layer, head)
 COLUMNS = ("layer", "head", "name", "does", "kind", "best", "looks", "attention", "finds", "roles", "maps")
 # What is read of each group; a group without all of it (an atlas of another version, a part of one) is passed over.
@@ -38,20 +50,29 @@ NEEDS = {
     "frames": ("score", "expected", "p_adjusted"),
     "roles": ("has_role_adjusted",),
     "patterns": ("proportion",),
+    "induction": ("prefix_matching", "prefix_matching_p_adjusted"),
+    "retrieval": ("score",),
+    "circuits": ("ov_copying", "ov_copying_p_adjusted"),
 }
 # What the words for heads have in common, and what each kind means to a reader.
 KINDS = {
-    "syntax": "on this dependency relation it beats the best fixed offset by 10 points or more, after correction; in "
-    "bold, the best head for it",
+    "syntax": "on this dependency relation it beats every baseline (a fixed offset, uniform attention, the first word) "
+    "by 10 points or more, after correction; in bold, the best head for it",
     "coreference": "it finds antecedents 10 points or more above every rule it is measured against, string matching by "
     "sieves included, after correction",
+    "repeats": "on random sequences written twice it gives 0.3 of its attention or more, after correction, to the "
+    "token after the earlier occurrence (induct) or to the earlier occurrence (dupl)",
+    "retrieval": "a tenth or more of a needle's tokens are copied from where it looks",
+    "copying": "by its weights it writes the token that it reads",
     "position": "the previous, the same or the next token (near: the three together) gets more than half of its "
     "attention",
+    "sink": "the first token, whatever it is, gets more than half of its attention: it rests; below, where the rest of "
+    "its attention goes",
     "cls": "the opening token gets more than half of its attention",
     "sep": "the closing token gets more than half of its attention",
-    "delimiters": "full stops and commas (stops), or these with the opening and closing token (delim), get more than "
+    "delimiters": "full stops and commas (stops), or these with the first and the closing token (delim), get more than "
     "half of its attention",
-    "broad": "no token gets more than a tenth of its attention on average",
+    "broad": "its attention has four fifths or more of the entropy of a uniform head, and is not uniform",
     "other": "none of these",
 }
 SHORT = {
@@ -60,6 +81,11 @@ SHORT = {
     "next token": "next",
     "same token": "self",
     NEIGHBOURS: "near",
+    SINK: "sink",
+    INDUCTION: "induct",
+    DUPLICATE: "dupl",
+    RETRIEVAL: "retr",
+    COPYING: "copy",
     "to cls": "cls",
     "to sep": "sep",
     "to punct": "stops",
@@ -71,28 +97,35 @@ _KIND_OF = {
     ANTECEDENTS: "coreference",
     **dict.fromkeys((*POSITIONS.values(), NEIGHBOURS), "position"),
     **dict.fromkeys((DELIMITERS, "to punct"), "delimiters"),
+    SINK: "sink",
+    **dict.fromkeys((INDUCTION, DUPLICATE), "repeats"),
+    RETRIEVAL: "retrieval",
+    COPYING: "copying",
     "to cls": "cls",
     "to sep": "sep",
     BROADLY: "broad",
     OTHER: "other",
 }
+FOUND = (INDUCTION, DUPLICATE, RETRIEVAL)  # words for what a head was found to do, which no relation replaces
 
 
 def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> pd.DataFrame:
-    """One row for each head, from what there is of `surface`, `dependency`, `coreference`, `frames`, `roles` and
-    `patterns`.
+    """One row for each head, from what there is of `surface`, `dependency`, `coreference`, `frames`, `roles`,
+    `patterns`, `induction`, `retrieval` and `circuits`.
 
     Returns
     -------
     DataFrame
         `layer`, `head`, `name` (`L7H9`);
-        `does`: one word. What the head finds comes first, for a head with nothing to find rests on delimiters: the
-        relation it is the best head of, else the one it follows best, else `antecedents`; where it finds nothing, where
-        its attention goes (see `headwise.core.behaviours.head_labels`); `kind` of that word, one of `KINDS`; `best`:
-        whether it is the best head of that relation; `looks`: where its attention goes, in one word; `attention`: the
-        token types and neighbouring positions that get at least a tenth of its attention, each with its mean share (a
-        token counts for its type and for its position, so shares of both sorts overlap); `finds`: up to three
-        dependency relations on which the head beats the best fixed offset by 10 points or more, antecedents where it
+        `does`: one word. What the head finds comes first, for a head with nothing to find rests on delimiters or on the
+        first token: what it does on repeated sequences, the relation it is the best head of, else the one it follows
+        best, else `antecedents`; where it finds nothing, where its attention goes (see
+        `headwise.core.behaviours.head_labels`); `kind` of that word, one of `KINDS`; `best`: whether it is the best
+        head of that relation; `looks`: where its attention goes, in one word (of a `sink`, where the rest of it goes);
+        `attention`: the token types and neighbouring positions that get at least a tenth of its attention, each with
+        its mean share (a token counts for its type and for its position, so shares of both sorts overlap), and of a
+        head that rests on the first token the same without that; `finds`: up to three
+        dependency relations on which the head beats every baseline by 10 points or more, antecedents where it
         beats every baseline by as much, frame elements where it beats words at the same distance, all after correction,
         with score and baseline; `roles`: the roles it has after correction; `maps`: the kind that more than half of its
         maps are of.
@@ -104,6 +137,8 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
     }
     labels = head_labels(known, layers, heads)
     looks = head_labels({"surface": known["surface"]} if "surface" in known else {}, layers, heads)
+    if "surface" in known:
+        looks = np.where((looks == SINK) & (labels == SINK), rest_labels(known["surface"]), looks)
     cells = {name: FINDERS[name](dataset) for name, dataset in known.items()}
     rows = []
     for place in np.ndindex(layers, heads):
@@ -112,8 +147,10 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
         label = str(labels[place])
         best = label not in _KIND_OF  # then it is a relation
         # Of a relation that is followed, the name stands before the five words of its numbers.
-        does = label if best else followed[0].rsplit(" ", 5)[0] if followed else ANTECEDENTS if referred else label
-        finds = followed + referred + found.get("frames", [])
+        does = followed[0].rsplit(" ", 5)[0] if followed else ANTECEDENTS if referred else label
+        does = label if best or label in FOUND else does
+        finds = [text for name in ("induction", "retrieval") for text in found.get(name, [])]
+        finds += followed + referred + found.get("frames", []) + found.get("circuits", [])
         texts = (found.get("surface", []), finds, found.get("roles", []), found.get("patterns", []))
         told = (does, _KIND_OF.get(does, "syntax"), best, str(looks[place]), *map(", ".join, texts))
         rows.append((*place, head_name(*place), *told))
@@ -121,26 +158,38 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
 
 
 def _attention(surface: xr.Dataset) -> Cells:
-    scores = behaviour_scores({"surface": surface})
-    wanted = {f"to {name}": name for name in TYPES} | {name: name for name in POSITIONS.values()}
-    shares = {
-        wanted[name]: plane
-        for name, plane in zip(labels_of(scores, "behaviour"), scores.values, strict=True)
-        if name in wanted
-    }
+    planes = _planes(surface)
+    rest = _planes(surface, "_rest") if "mass_rest" in surface else {}
     cells: Cells = {}
-    for place in np.ndindex(*scores.shape[1:]):
-        # Before they are sorted: a share that is not defined has no place.
-        shown = [(float(plane[place]), name) for name, plane in shares.items() if plane[place] >= SHOWN_SHARE]
-        cells[place] = [f"{name} {share:.2f}" for share, name in sorted(shown, reverse=True)]
+    for place in np.ndindex(*surface["max_weight"].shape):
+        cells[place] = _shown(planes, place)
+        if rest and FIRST in planes and planes[FIRST][place] > LEAST_SHARE:
+            left = ", ".join(_shown(rest, place)) or "spread"
+            cells[place].append(f"without the first token: {left}")
     return cells
+
+
+def _planes(surface: xr.Dataset, suffix: str = "") -> dict[str, np.ndarray]:
+    """Shares of attention, `[layer, head]`, by the name a reader knows."""
+    known = {words: FIRST if words == SINK else name for name, words in TYPES.items()}
+    found = shares(surface, suffix)
+    return {known.get(name, name): array.transpose("layer", "head").values for name, array in found.items()}
+
+
+def _shown(planes: Mapping[str, np.ndarray], place: tuple[int, ...]) -> list[str]:
+    """The shares worth a word, the largest first; one that is not defined has no place."""
+    shown = [(float(plane[place]), name) for name, plane in planes.items() if plane[place] >= SHOWN_SHARE]
+    return [f"{name} {share:.2f}" for share, name in sorted(shown, reverse=True)]
 
 
 def _relations(dependency: xr.Dataset) -> Cells:
     """Up to three relations that each head follows, the largest margin first."""
     order = ("direction", "layer", "head", "relation")
     accuracy, p = (dependency[name].transpose(*order).values for name in ("accuracy", "p_adjusted"))
-    baseline = dependency.get("bar", dependency["baseline_possible"]).transpose("direction", "relation").values
+    baseline = bar(dependency).transpose("direction", "relation").values
+    called = np.full(baseline.shape, "offset", dtype=object)
+    if "bar_name" in dependency:
+        called = dependency["bar_name"].transpose("direction", "relation").values
     names = labels_of(dependency, "relation")
     margin = np.nan_to_num(np.where(p < LEVEL, accuracy - baseline[:, None, None], 0.0))
     margin[..., [name == "all" for name in names]] = 0
@@ -151,7 +200,8 @@ def _relations(dependency: xr.Dataset) -> Cells:
             if own[:, relation].max() >= LEAST_MARGIN:
                 direction = int(own[:, relation].argmax())
                 score, offset = accuracy[direction, layer, head, relation], baseline[direction, relation]
-                text = f"{names[relation]} {100 * score:.0f} % (offset {100 * offset:.0f} %)"
+                rule = called[direction, relation]
+                text = f"{names[relation]} {100 * score:.0f} % ({rule} {100 * offset:.0f} %)"
                 cells.setdefault((layer, head), []).append(text)
     return cells
 
@@ -163,6 +213,33 @@ def _antecedents(coreference: xr.Dataset) -> Cells:
     certain = (of_all["p_adjusted"] < LEVEL).all("baseline").transpose("layer", "head").values
     found = certain & (np.nan_to_num(accuracy) - rule >= LEAST_MARGIN)
     return _said(found, lambda at: f"{ANTECEDENTS} {100 * accuracy[at]:.0f} % (best rule {100 * rule:.0f} %)")
+
+
+def _repeats(induction: xr.Dataset) -> Cells:
+    cells: Cells = {}
+    for measure, word in reversed(REPEATS.items()):
+        if measure in induction and f"{measure}_p_adjusted" in induction:
+            score, p = (
+                induction[name].transpose("layer", "head").values for name in (measure, f"{measure}_p_adjusted")
+            )
+            told = _said((p < LEVEL) & (score >= LEAST_REPEAT), _scored(f"{word} on repeats", score))
+            for place, texts in told.items():
+                cells.setdefault(place, []).extend(texts)
+    return cells
+
+
+def _retrieval(retrieval: xr.Dataset) -> Cells:
+    score = retrieval["score"].transpose("layer", "head").values
+    return _said(np.nan_to_num(score) >= LEAST_RETRIEVAL, _scored("retrieval of needles", score))
+
+
+def _copying(circuits: xr.Dataset) -> Cells:
+    score, p = (circuits[name].transpose("layer", "head").values for name in NEEDS["circuits"])
+    return _said((p < LEVEL) & (score >= LEAST_COPYING), _scored("copying by weights", score))
+
+
+def _scored(words: str, score: np.ndarray) -> Callable[[tuple[int, ...]], str]:
+    return lambda at: f"{words} {score[at]:.2f}"
 
 
 def _frames(frames: xr.Dataset) -> Cells:
@@ -197,4 +274,7 @@ FINDERS: dict[str, Callable[[xr.Dataset], Cells]] = {
     "frames": _frames,
     "roles": _roles,
     "patterns": _maps,
+    "induction": _repeats,
+    "retrieval": _retrieval,
+    "circuits": _copying,
 }

@@ -320,7 +320,11 @@ class Batch:
         return self.ids.device
 
     def kind(self, name: str) -> Tensor:
-        """Bool [example, token]: tokens of a type (`cls`, `sep`, `punct`, `other`)."""
+        """Bool [example, token]: tokens of a type (`cls`, `sep`, `punct`, `other`), or the `first`, whatever it is."""
+        if name == "first":
+            first = torch.zeros_like(self.real)
+            first[:, 0] = True
+            return first
         if name == "other":
             return self.real & ~(self.cls | self.sep | self.punct)
         return {"cls": self.cls, "sep": self.sep, "punct": self.punct}[name]

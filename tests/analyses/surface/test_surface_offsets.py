@@ -15,7 +15,7 @@ from headwise.testing import eager_maps, planted_model
 from headwise.text import open_corpus
 from headwise.text.encode import Encoded
 
-TYPES = ("cls", "sep", "punct", "other")
+TYPES = ("first", "cls", "sep", "punct", "other")
 WORDS = ["the", "a", "cat", "dog", "saw", "sleeps", ".", ",", "in", "house", "play|ing"]
 TEXTS: list[str | tuple[str, str]] = [
     "the cat saw a dog .",
@@ -36,13 +36,14 @@ def slow(maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool) -> d
     for full, row in zip(maps, rows, strict=True):
         weights, n = full.astype(np.float64), len(row)
         visible = np.tril(np.ones((n, n), bool)) if causal else np.ones((n, n), bool)
-        kinds = np.zeros((4, n))
+        kinds = np.zeros((5, n))
         for t in range(n):
-            kinds[0 if row.cls[t] else 1 if row.sep[t] else 2 if row.punct[t] else 3, t] = 1
+            kinds[1 if row.cls[t] else 2 if row.sep[t] else 3 if row.punct[t] else 4, t] = 1
+        kinds[2:, 0], kinds[0, 0] = 0, 1
         to_kind = np.einsum("lhij,tj->lhit", weights, kinds)
 
         def over(rows_chosen: np.ndarray, values: np.ndarray = to_kind) -> np.ndarray:
-            return values[:, :, rows_chosen].mean(2) if rows_chosen.any() else np.full((layers, heads, 4), np.nan)
+            return values[:, :, rows_chosen].mean(2) if rows_chosen.any() else np.full((layers, heads, 5), np.nan)
 
         logs = np.log(np.where(weights > 0, weights, 1))
         entropy = -(weights * logs).sum(-1)
@@ -61,6 +62,11 @@ def slow(maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool) -> d
             at = [weights[:, :, i, i + o] for i in range(n) if 0 <= i + o < n and visible[i, i + o]]
             position.append(np.mean(at, axis=0) if at else np.full((layers, heads), np.nan))
         found["position"] = np.stack(position, -1)
+        found |= without_first(weights, visible, kinds)
+        even = visible / visible.sum(1, keepdims=True)
+        found["mass_uniform"] = np.broadcast_to((even @ kinds.T).mean(0), (layers, 5))
+        own = [np.diagonal(even, o)[np.diagonal(visible, o)] for o in (-1, 0, 1)]
+        found["position_uniform"] = np.broadcast_to([d.mean() if len(d) else np.nan for d in own], (layers, 3))
         for i in range(n):
             for j in range(n):
                 found["mean_offset"] += weights[:, :, i, j] * (j - i) / n
@@ -84,10 +90,39 @@ def slow(maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool) -> d
     return result
 
 
+def without_first(weights: np.ndarray, visible: np.ndarray, kinds: np.ndarray) -> dict[str, np.ndarray]:
+    """What is left of one example's maps without the first token, rows made to sum to one, one row at a time."""
+    layers, heads, n, _ = weights.shape
+    out = {"mass_rest": np.full((layers, heads, 5), np.nan), "position_rest": np.full((layers, heads, 3), np.nan)}
+    out |= {name: np.full((layers, heads), np.nan) for name in ("entropy_rest", "max_weight_rest")}
+    for layer, head in np.ndindex(layers, heads):
+        held: dict[str, list[np.ndarray | float]] = {name: [] for name in out}
+        at: list[list[float]] = [[], [], []]
+        for i in range(1, n):
+            left = weights[layer, head, i, 1:]
+            if left.sum() <= 1e-4:
+                continue
+            row = np.concatenate([[0.0], left / left.sum()])
+            held["mass_rest"].append(kinds @ row)
+            held["entropy_rest"].append(-sum(w * np.log(w) for w in row if w > 0))
+            held["max_weight_rest"].append(row.max())
+            for place, o in enumerate((-1, 0, 1)):
+                if 0 < i + o < n and visible[i, i + o]:
+                    at[place].append(row[i + o])
+        for name, values in held.items():
+            if values:
+                out[name][layer, head] = np.mean(values, axis=0)
+        out["position_rest"][layer, head] = [np.mean(own) if own else np.nan for own in at]
+    out["entropy_rest_uniform"] = np.full(layers, np.log(visible[1:, 1:].sum(1)).mean() if n > 1 else np.nan)
+    return out
+
+
 def assert_equal_to_slow(
     surface: xr.Dataset, offsets: xr.Dataset, expected: dict[str, np.ndarray], causal: bool, atol: float
 ) -> None:
-    for name in ("mass", "mass_from_sep", "mass_from_other", "entropy", "max_weight", "position"):
+    names = [*("mass", "mass_from_sep", "mass_from_other", "entropy", "max_weight", "position")]
+    names += [*("mass_rest", "position_rest", "entropy_rest", "entropy_rest_uniform", "max_weight_rest")]
+    for name in (*names, "mass_uniform", "position_uniform"):
         np.testing.assert_allclose(surface[name], expected[name], atol=atol, err_msg=name)
     if not causal:
         np.testing.assert_allclose(surface["entropy_from_cls"], expected["entropy_from_cls"], atol=atol)
@@ -108,8 +143,8 @@ def test_equal_to_plain_loops_on_planted_heads(causal: bool) -> None:
     atlas = make_atlas(model, corpus, ["surface", "offsets"])
     rows = [model.encode(example, i) for i, example in enumerate(corpus)]
     expected = slow([planted.expected_map(row) for row in rows], rows, causal)
-    types = [t in model.encoder.token_types for t in TYPES]
-    for name in ("mass", "mass_from_sep", "mass_from_other"):
+    types = [t in ("first", *model.encoder.token_types) for t in TYPES]
+    for name in ("mass", "mass_from_sep", "mass_from_other", "mass_rest", "mass_uniform"):
         expected[name][..., ~np.array(types)] = np.nan
     assert_equal_to_slow(atlas["surface"], atlas["offsets"], expected, causal, 2e-5)
 
@@ -142,7 +177,7 @@ def test_a_type_the_tokenizer_lacks_is_nan_and_a_decoder_has_no_next_token() -> 
     planted = planted_model([["previous", "uniform"]], causal=True, words=WORDS)
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     surface = make_atlas(model, Corpus.from_texts(["the cat saw a dog .", "a dog"]), ["surface"])["surface"]
-    has = model.encoder.token_types
+    has = ("first", *model.encoder.token_types)
     for kind in TYPES:
         assert bool(surface["mass"].sel(token_type=kind).isnull().all()) == (kind not in has), kind
     assert surface["position"].sel(offset=1).isnull().all()

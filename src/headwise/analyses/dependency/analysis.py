@@ -96,8 +96,8 @@ class Dependency(Observer):
         notebook.
     correction : {"holm", "benjamini_hochberg", "none"}, default "holm"
         For the number of relations.
-    noop : {"auto", "sep", "cls", "off"}, default "auto"
-        The type of token that heads with nothing to do look at; `auto` is `sep`, for a decoder `cls` (its first token);
+    noop : {"auto", "sep", "cls", "first", "off"}, default "auto"
+        The type of token that heads with nothing to do look at; `auto` is `sep`, for a decoder `first`, its first token;
         `off` leaves the reading out.
     """
 

@@ -19,24 +19,24 @@ from headwise.models.words import word_index
 from headwise.stats.accumulators import Moments, SparseSums, State
 from headwise.text.encode import Batch
 
-TARGETS = ("auto", "sep", "cls", "off")
-TYPES = ("sep", "cls")
+TARGETS = ("auto", "sep", "cls", "first", "off")
+TYPES = ("sep", "cls", "first")
 GROUPS = ("with", "without")
 DIMS = ("direction", "layer", "head", "relation")
 
 
 def resolve(target: str, shape: Shape) -> str:
     """The type of token meant by `auto`: `[SEP]`, and the first token for a decoder, whose text has no end yet."""
-    return target if target != "auto" else "cls" if shape.causal else "sep"
+    return target if target != "auto" else "first" if shape.causal else "sep"
 
 
 def missing(target: str, shape: Shape) -> str | None:
     """Why this reading cannot be had, or None."""
     target = resolve(target, shape)
-    if target != "off" and target not in shape.token_types:
-        other = next((name for name in TYPES if name in shape.token_types), None)
-        return f"the tokenizer has no {target} token" + (f"; set noop={other}" if other else "")
-    return None
+    if target in ("off", "first") or target in shape.token_types:
+        return None
+    other = next((name for name in TYPES if name in shape.token_types), "first")
+    return f"the tokenizer has no {target} token; set noop={other}"
 
 
 def start(shape: Shape, labels: int) -> State:

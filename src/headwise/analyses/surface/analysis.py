@@ -18,7 +18,16 @@ from headwise.text.encode import Batch
 
 OFFSETS = (-1, 0, 1)
 TOKEN_TYPES = ("cls", "sep", "punct", "other")
+KINDS = ("first", *TOKEN_TYPES)
+LEAST_REST = 1e-4  # of its attention: a row that leaves less to all but the first token has no rest to speak of
 ORIGINS = ("mass", "mass_from_sep", "mass_from_other")
+
+MASSES = (*ORIGINS, "mass_rest", "mass_uniform")
+POSITIONS = ("position", "position_rest", "position_uniform")
+SCALARS = (
+    *("entropy", "entropy_from_cls", "entropy_rest", "entropy_uniform", "entropy_rest_uniform"),
+    *("max_weight", "max_weight_rest", "sink"),
+)
 
 
 @dataclass(frozen=True)
@@ -31,10 +40,16 @@ class Surface(Observer):
     - `position[layer, head, offset]`: `A[i, i+o]` for o in −1, 0, 1, over the rows for which `i+o` is visible (so NaN
       for o = 1 in a causal model);
     - `mass[layer, head, token_type]`: `Σ_j A[i, j]` over keys of a type, from all rows; `mass_from_sep`, from `sep`
-      rows; `mass_from_other`, from all but `sep`;
+      rows; `mass_from_other`, from all but `sep`. The first token, on which many heads rest, is a kind of its own,
+      `first`, whatever it is: it counts as `cls` too where the tokenizer opens inputs with one, and as nothing else;
+    - `mass_uniform[layer, token_type]`, `position_uniform[layer, offset]`: the same of a head that attends to
+      everything it may see alike, which gives a short input's few tokens much;
     - `entropy[layer, head]`: `−Σ_j A ln A` in nats; `entropy_from_cls`: of row 0 alone (NaN for causal models and
       without a cls token); `entropy_uniform[layer]`: `ln |V(i)|`, what a uniform head would have;
     - `max_weight[layer, head]`: `max_j A[i, j]`;
+    - `mass_rest`, `position_rest`, `entropy_rest`, `max_weight_rest`: the same with the first token left out and rows
+      made to sum to one (Xiao et al. 2023 call it a sink), over the rows after the first that leave anything; and
+      `entropy_rest_uniform[layer]`;
     - `sink[layer, head]` (models with learned sinks): mass on the sink. Entropy is then that of the rest, made to sum
       to one.
 
@@ -63,11 +78,11 @@ class Surface(Observer):
 
     def start(self, shape: Shape) -> State:
         heads = (shape.layers, shape.heads)
-        state = State({name: means(self.weighting, *heads, len(TOKEN_TYPES)) for name in ORIGINS})
-        state["position"] = means(self.weighting, *heads, len(OFFSETS))
-        for name in ("entropy", "entropy_from_cls", "max_weight", "sink"):
-            state[name] = means(self.weighting, *heads)
-        state["entropy_uniform"] = means(self.weighting, shape.layers)
+        state = State()
+        for names, size in ((MASSES, (len(KINDS),)), (POSITIONS, (len(OFFSETS),)), (SCALARS, ())):
+            for name in names:
+                where = heads if not name.endswith("_uniform") else heads[:1]
+                state[name] = means(self.weighting, *where, *size)
         return state
 
     def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
@@ -79,8 +94,13 @@ class Surface(Observer):
         if rows.sink is not None:
             tokens = weights / (1 - rows.sink.unsqueeze(-1)).clamp(min=torch.finfo(weights.dtype).tiny)
         entropies = row_entropy(tokens)
+        kinds = _kinds(batch.keys).to(weights.dtype)
+        even = rows.visible[:, 0].to(weights.dtype)
+        even = even / even.sum(-1, keepdim=True).clamp(min=1)
         sums = {
-            "mass": attended @ kinds_of(batch.keys)[:, None].to(weights.dtype),
+            "mass": attended @ kinds[:, None],
+            "mass_uniform": even.sum(1, keepdim=True).matmul(kinds)[:, 0],
+            "position_uniform": torch.stack([_diagonal(even, rows, o).sum(-1) for o in OFFSETS], dim=-1),
             "queries": queries.sum(-1),
             "entropy": entropies.sum(-1),
             "max_weight": weights.amax(-1).sum(-1),
@@ -89,10 +109,11 @@ class Surface(Observer):
             "position_count": torch.stack([_diagonal(rows.visible, rows, o).sum(-1) for o in OFFSETS], dim=-1),
             "entropy_from_cls": entropies[..., 0] if rows.start == 0 else torch.zeros_like(entropies[..., 0]),
         }
-        if batch.keys is not batch:  # between two texts there are no offsets
-            sums |= {name: torch.zeros_like(sums[name]) for name in ("position", "position_count")}
         if rows.sink is not None:
             sums["sink"] = (rows.sink * real[:, None]).sum(-1)
+        sums |= _rest(rows, tokens, entropies, real, kinds)
+        if batch.keys is not batch:  # between two texts there are no offsets
+            sums |= {name: torch.zeros_like(own) for name, own in sums.items() if name.startswith("position")}
         return sums
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
@@ -102,29 +123,74 @@ class Surface(Observer):
             state.means(name).add_sums(sums["mass"][:, :, i], sums["queries"][:, i, None, None].double(), here)
         counts = dict.fromkeys(("entropy", "max_weight", "sink"), count)
         counts |= {"entropy_uniform": count[:, 0], "entropy_from_cls": batch.cls[:, :1].double()}
-        counts |= {"position": sums["position_count"].double()}
+        counts |= {"mass_uniform": count, "position": sums["position_count"].double()}
+        counts |= {"position_uniform": sums["position_count"][:, 0].double()}
+        counts |= {name: sums[f"{name}_count"].double() for name in ("position_rest", "entropy_rest_uniform")}
+        left = sums["rest_count"].double()
+        counts |= {"mass_rest": left[..., None], "entropy_rest": left, "max_weight_rest": left}
         for name, of in counts.items():
             if name in sums:
                 state.means(name).add_sums(sums[name], of, here)
 
     def result(self, state: State, shape: Shape) -> xr.Dataset:
         heads, share = ("layer", "head"), "share of attention"
-        dims = dict.fromkeys(ORIGINS, (*heads, "token_type")) | {"position": (*heads, "offset")}
+        last = dict.fromkeys(MASSES, ("token_type",)) | dict.fromkeys(POSITIONS, ("offset",))
         variables: dict[str, xr.Variable] = {}
-        for name, units in {**dict.fromkeys(dims, share), "entropy": "nats", "entropy_from_cls": "nats"}.items():
-            variables |= mean_variables(name, dims.get(name, heads), state.means(name), units=units)
-        variables |= mean_variables("entropy_uniform", ("layer",), state.means("entropy_uniform"), units="nats")
-        variables |= mean_variables("max_weight", heads, state.means("max_weight"), units=share)
-        sink = mean_variables("sink", heads, state.means("sink"), units=share)
-        if (sink["sink_n"].values > 0).any():
-            variables |= sink
-        coords = layer_head_coords(shape) | {"offset": np.array(OFFSETS), "token_type": list(TOKEN_TYPES)}
-        absent = ~np.isin(TOKEN_TYPES, shape.token_types)
-        for name in ORIGINS:
+        for name in (*MASSES, *POSITIONS, *SCALARS):
+            dims = (*(heads if not name.endswith("_uniform") else heads[:1]), *last.get(name, ()))
+            units = "nats" if name.startswith("entropy") else share
+            made = mean_variables(name, dims, state.means(name), units=units)
+            if name != "sink" or (made["sink_n"].values > 0).any():
+                variables |= made
+        coords = layer_head_coords(shape) | {"offset": np.array(OFFSETS), "token_type": list(KINDS)}
+        absent = ~np.isin(KINDS, ("first", *shape.token_types))
+        for name in MASSES:
             _blank(variables, name, np.broadcast_to(absent, variables[name].shape))
         if shape.causal:
             _blank(variables, "entropy_from_cls", np.ones(variables["entropy_from_cls"].shape, bool))
         return xr.Dataset(variables, coords=coords)
+
+
+def _kinds(batch: Batch) -> Tensor:
+    """Which kind each token is of, `[example, token, kind]`: the first is `first`, and `cls` where it is one."""
+    first, own = batch.kind("first"), kinds_of(batch)
+    own[..., 1:] &= ~first[..., None]
+    return torch.cat([first[..., None], own], dim=-1)
+
+
+def _rest(rows: Rows, tokens: Tensor, entropies: Tensor, real: Tensor, kinds: Tensor) -> dict[str, Tensor]:
+    """Sums over the rows after the first of what is left without the first token, each row made to sum to one."""
+    later = real & (torch.arange(rows.start, rows.stop, device=real.device) > 0)
+    on_first, others = tokens[..., 0], tokens[..., 1:]
+    left = others.sum(-1)
+    used = later[:, None] & (left > LEAST_REST)
+    scale = torch.where(used, 1 / left.clamp(min=LEAST_REST), 0.0)
+    # -Σ (w/r) ln (w/r) is -Σ w ln w / r + ln r.
+    entropy = ((entropies + torch.xlogy(on_first, on_first)) * scale - scale.clamp(min=1).log()).clamp(min=0)
+    attended = scale.unsqueeze(-2) @ tokens  # example, head, 1, key
+    attended[..., 0] = 0
+    seen = rows.visible[:, 0, :, 1:].sum(-1)
+    positions = [_rest_diagonal(rows, tokens, scale, used, offset) for offset in OFFSETS]
+    return {
+        "rest_count": used.sum(-1),
+        "mass_rest": (attended @ kinds[:, None])[:, :, 0],
+        "entropy_rest": (entropy * used).sum(-1),
+        "max_weight_rest": (others.amax(-1) * scale).sum(-1),
+        "position_rest": torch.stack([total for total, _ in positions], dim=-1),
+        "position_rest_count": torch.stack([count for _, count in positions], dim=-1),
+        "entropy_rest_uniform": (seen.clamp(min=1).log() * later).sum(-1),
+        "entropy_rest_uniform_count": later.sum(-1),
+    }
+
+
+def _rest_diagonal(rows: Rows, tokens: Tensor, scale: Tensor, used: Tensor, offset: int) -> tuple[Tensor, Tensor]:
+    """The sum of the entries (i, i + offset) without the first token, and their number, for each example and head."""
+    start = rows.start + offset  # the key of the block's first row
+    diagonal, visible = (_diagonal(values, rows, offset) for values in (tokens, rows.visible))
+    here = slice(max(0, -start), max(0, -start) + diagonal.shape[-1])
+    later = torch.arange(diagonal.shape[-1], device=tokens.device) + max(0, start) > 0
+    there = used[..., here] & visible & later
+    return (diagonal * scale[..., here] * there).sum(-1), there.sum(-1)
 
 
 def _blank(variables: Mapping[str, xr.Variable], name: str, where: np.ndarray) -> None:

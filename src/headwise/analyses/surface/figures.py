@@ -11,6 +11,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from headwise.core.behaviours import is_decoder
 from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap_panels
 from headwise.plots.registry import figure
@@ -18,7 +19,8 @@ from headwise.plots.scatter import Series, legend_handles, scatter_by_layer, ser
 
 _LH = ("layer", "head")
 _TYPES = {
-    "cls": ("cls: first or class token", style.BLUE, "o"),
+    "first": ("first: the first token, whatever it is", style.BLUE, "o"),
+    "cls": ("cls: the opening (class) token", style.BLUE, "o"),
     "sep": ("sep: separator or end token", style.VERMILION, "s"),
     "punct": ("punct: . and ,", style.GREEN, "^"),
     "other": ("other tokens", style.BLACK, "D"),
@@ -32,10 +34,13 @@ _PANELS = {  # of the map of all heads: variable, label, title
     ("position", "-1"): "to the previous token",
     ("position", "0"): "to itself",
     ("position", "1"): "to the next token",
+    ("mass", "first"): "to the first token",
     ("mass", "cls"): "to cls tokens",
     ("mass", "sep"): "to sep tokens",
     ("sink", ""): "to the learned sink",
     ("max_weight", ""): "largest weight of a row",
+    ("position_rest", "-1"): "first token left out: to the previous",
+    ("max_weight_rest", ""): "first token left out: largest weight",
 }
 
 
@@ -58,12 +63,13 @@ def token_types(dataset: xr.Dataset) -> Figure:
     if data.has(dataset, "mass_from_sep"):  # without sep tokens, all but sep are all
         panels |= {"mass_from_sep": "from sep tokens", "mass_from_other": "from all but sep tokens"}
     panels = {name: title for name, title in panels.items() if data.has(dataset, name)}
-    series = {name: series_of(dataset, name, "token_type", _TYPES) for name in panels}
+    types = _types(dataset)
+    series = {name: series_of(dataset.sel(token_type=list(types)), name, "token_type", types) for name in panels}
     many = len(panels) > 1
     fig, axes = _by_layer(dataset, series, 2.75 if many else 3.0, "attention mass (share of 1)")
     axes[0].set_ylim(-0.02, 1.02)
     style.panel_labels(axes, list(panels.values()))
-    notes = _notes(dataset, series, "" if many else "There is no sep token to look from")
+    notes = _notes(dataset, series)
     shown = {one.label: one for own in series.values() for one in own}
     handles = legend_handles(list(shown.values()))
     style.annotate_figure(fig, "Attention to each kind of token", notes, handles, 4 if many else 2)
@@ -95,8 +101,9 @@ def positions(dataset: xr.Dataset) -> Figure:
     "surface",
     name="entropy",
     title="How broadly heads attend: entropy by layer",
-    caption="Each point is one head: the mean entropy of its attention, in nats, over all tokens and for the first "
-    "([CLS]) token alone. The dashed line is a head that attends to everything alike; low points are heads that look "
+    caption="Each point is one head: the mean entropy of its attention, in nats, over all tokens; beside it, of an "
+    "encoder for the opening token alone, of a decoder with the first token, on which heads rest, left out. The dashed "
+    "line is a head that attends to everything alike; low points are heads that look "
     "at one or few tokens.",
     paper="Clark et al. 2019, §3.3, Fig 4",
     needs=("entropy",),
@@ -105,22 +112,25 @@ def entropy(dataset: xr.Dataset) -> Figure:
     """Mean entropy of attention by layer, with the uniform head, `entropy_uniform[layer]`, as reference (Clark et al.
     2019, Fig 4).
 
-    Draws `entropy[layer, head]` and, where it is not all NaN, `entropy_from_cls[layer, head]`.
+    Draws `entropy[layer, head]` and, where it is not all NaN, `entropy_from_cls[layer, head]`, of a decoder
+    `entropy_rest` instead.
     """
     panels = {"entropy": "from all tokens", "entropy_from_cls": "from the cls token"}
+    if "position" in dataset and is_decoder(dataset):
+        panels = {"entropy": "from all tokens", "entropy_rest": "the first token left out"}
     panels = {name: title for name, title in panels.items() if data.has(dataset, name)}
     series = {name: [_one(dataset, name, style.BLUE)] for name in panels}
     fig, axes = _by_layer(dataset, series, 2.6, "mean entropy (nats)")
     top = max(float(np.nanmax(own[0].values)) for own in series.values())
     if data.has(dataset, "entropy_uniform"):
-        reference = data.values(dataset, "entropy_uniform", ["layer"])
-        top = max(top, float(reference.max()))
-        for ax in axes:
+        for ax, name in zip(axes, panels, strict=True):
+            even = "entropy_rest_uniform" if name == "entropy_rest" else "entropy_uniform"
+            reference = data.values(dataset, even, ["layer"])
+            top = max(top, float(reference.max()))
             _draw_uniform(ax, reference)
     axes[0].set_ylim(0, max(top, 0.1) * 1.14)
     style.panel_labels(axes, list(panels.values()))
-    absent = "From the cls token: not defined for this model (its first token sees only itself, or there is none)"
-    style.annotate_figure(fig, "How broadly heads attend", _notes(dataset, series, "" if len(panels) > 1 else absent))
+    style.annotate_figure(fig, "How broadly heads attend", _notes(dataset, series))
     return style.finish(fig)
 
 
@@ -156,8 +166,9 @@ def heads(dataset: xr.Dataset) -> Figure:
     """Heat maps `[layer, head]` of position, token type and largest weight on one scale; hatched where there is no
     number."""
     panels: dict[str, xr.DataArray] = {}
+    types, rests = _types(dataset), "first" in _types(dataset)
     for (name, item), title in _PANELS.items():
-        if name in dataset:
+        if name in dataset and (rests or not name.endswith("_rest")) and (name != "mass" or item in types):
             (dim,) = set(dataset[name].dims) - set(_LH) or {""}
             panels[title] = dataset[name].isel({dim: data.labels(dataset, str(dim)).index(item)} if dim else {})
     dropped = [title for title, panel in panels.items() if not np.isfinite(panel.values).any()]
@@ -165,12 +176,21 @@ def heads(dataset: xr.Dataset) -> Figure:
         data.source_text(dataset),
         data.count_text(dataset, "position", "mass", "max_weight"),
         "Each cell: mean over examples of one head; intervals are in the tables",
-        f"Not drawn, for this model has no such thing: {', '.join(dropped)}" if dropped else "",
     ]
     shown = {title: panel for title, panel in panels.items() if title not in dropped}
     return heatmap_panels(
         shown, title="Where each head's attention goes", label="mean attention", limits=(0.0, 1.0), notes=notes
     )
+
+
+def _types(dataset: xr.Dataset) -> dict[str, tuple[str, str, str]]:
+    """The kinds of token to draw: the opening token of an encoder, else the first, whatever it is; never one twice."""
+    shown = {name: drawn for name, drawn in _TYPES.items() if name in data.labels(dataset, "token_type")}
+    opened = "cls" in shown and bool(dataset["mass"].sel(token_type="cls").notnull().any())
+    if "first" not in shown:  # an atlas from before it was a kind
+        return shown
+    shown.pop("first" if opened and not ("position" in dataset and is_decoder(dataset)) else "cls", None)
+    return shown
 
 
 def _one(dataset: xr.Dataset, name: str, colour: str) -> Series:

@@ -35,7 +35,7 @@ def decoder() -> xr.Dataset:
     """A decoder's heads: all on the first token, with the rest on the one before; the one before; nothing; a uniform
     head of a short text, whose every token gets much; spread."""
     kinds = ["first", "cls", "sep", "punct", "other"]
-    position = np.array([[0.02, 0.01], [0.9, 0.05], [0.2, 0.1], [0.45, 0.5], [0.05, 0.05]])
+    position = np.array([[0.02, 0.01], [0.9, 0.05], [0.2, 0.1], [0.42, 0.46], [0.05, 0.05]])
     position = np.concatenate([position, np.full((5, 1), np.nan)], 1)
     mass = np.array([[f, np.nan, np.nan, 0.02, 0.98 - f] for f in (0.95, 0.05, 0.2, 0.5, 0.1)])
     rest = np.array([[0, np.nan, np.nan, 0.1, 0.9]] * 5)

@@ -97,7 +97,7 @@ class Dependency(Observer):
     correction : {"holm", "benjamini_hochberg", "none"}, default "holm"
         For the number of relations.
     noop : {"auto", "sep", "cls", "first", "off"}, default "auto"
-        The type of token that heads with nothing to do look at; `auto` is `sep`, for a decoder `first`, its first token;
+        The type of token that heads with nothing to do look at; `auto` is `sep`, of a decoder `first`;
         `off` leaves the reading out.
     """
 

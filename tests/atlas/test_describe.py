@@ -63,7 +63,7 @@ def test_a_decoder_rests_on_its_first_token_and_chance_is_no_behaviour(decoder: 
     assert found["kind"].tolist() == ["sink", "position", "other", "other", "broad"]
     assert found["looks"][0] == "previous token"  # what it does beside resting
     assert (
-        found["attention"][0] == "first 0.95, without the first token: previous token 0.80, punct 0.10, same token 0.10"
+        found["attention"][0] == "first 0.95, without the first token: previous token 0.80, same token 0.10, punct 0.10"
     )
     assert not found["attention"].str.contains("cls|sep").any()
     without = decoder.drop_vars(["position_uniform", "mass_uniform"])

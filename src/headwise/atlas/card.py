@@ -16,6 +16,17 @@ from headwise.core.labels import head_name
 _SHOWN: dict[str, Any] = {"float_format": "{:.3f}".format, "formatters": dict.fromkeys(("n", "rank"), "{:,.0f}".format)}
 
 
+def _place(datasets: Mapping[str, xr.Dataset]) -> dict[str, str]:
+    """What its layer may see, and whose keys and values it shares, where models differ in that."""
+    names = {"layer_kind": "layer sees", "kv_group": "key/value group"}
+    return {
+        words: str(data[name].values)
+        for name, words in names.items()
+        for data in datasets.values()
+        if name in data.coords and not data[name].ndim
+    }
+
+
 class HeadCard:
     """One head: every measure of every analysis at its place, with count and interval, and its rank among all heads (1
     is the highest).
@@ -34,6 +45,7 @@ class HeadCard:
         }
         told = describe_heads(datasets, *size).set_index("name").loc[self.name]
         self.does = {name: told[name] for name in ("does", "attention", "finds", "roles", "maps") if told[name]}
+        self.does |= _place(self.datasets)
         frame = per_head(datasets)
         ranks = frame.groupby(ITEM, sort=False)["value"].rank(ascending=False, method="min")
         here = (frame["layer"] == layer) & (frame["head"] == head)

@@ -69,6 +69,9 @@ def layer_head_coords(shape: Shape) -> dict[str, Any]:
     coords: dict[str, Any] = {"layer": np.arange(shape.layers), "head": np.arange(shape.heads)}
     if shape.kv_groups and shape.kv_groups != tuple(range(shape.heads)):
         coords["kv_group"] = ("head", np.array(shape.kv_groups))
+    kinds = shape.extras.get("layer_kinds", ())
+    if set(kinds) - {"full"} and len(kinds) == shape.layers:
+        coords["layer_kind"] = ("layer", np.array(kinds))
     return coords
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 
 from headwise.atlas import Atlas, measures
 from headwise.atlas.describe import KINDS, SHORT
-from headwise.core.behaviours import OTHER
+from headwise.core.behaviours import OTHER, shares
 from headwise.core.errors import OutputError
 from headwise.core.labels import head_name
 from headwise.core.spreadsheet import csv_text
@@ -35,6 +36,7 @@ ASKED = {
     ("surface", "position", "-1"): "most on the previous token",
     ("surface", "position", "1"): "most on the next token",
     ("surface", "position", "0"): "most on the token itself",
+    ("surface", "mass", "first"): "most on the first token",
     ("surface", "mass", "cls"): "most on the opening token",
     ("surface", "mass", "sep"): "most on the closing token",
     ("surface", "mass", "punct"): "most on full stops and commas",
@@ -87,6 +89,7 @@ def write_report(
         ],
         files=[("everything as labelled arrays (atlas.nc)", "atlas.nc")] if (folder / "atlas.nc").exists() else [],
         notes=_notes(atlas),
+        absent=_absent(atlas),
         grid=_grid(atlas, folder),
         highlights=highlights(atlas),
         sections=sections,
@@ -114,13 +117,13 @@ def _section(atlas: Atlas, name: str, folder: Path) -> Section:
     everything = _write_csv(atlas.to_dataframe(name), folder, name)
     tables = []
     for spec in tables_for(name):
-        frame = spec.function(dataset)
+        frame = spec.function(dataset).dropna(axis="columns", how="all")  # what this model has not is no column
         if len(frame):
             csv = _write_csv(frame, folder, f"{name}-{spec.name}")
             tables.append(PageTable(spec.title, list(frame.columns), _shown(frame), csv, spec.note))
     best = atlas.summary(name)
     if 0 < len(best) <= TABLE_ROWS:
-        best = best.drop(columns="analysis")
+        best = best.drop(columns="analysis").dropna(subset="mean")
         tables.append(PageTable("Extremes over heads", list(best.columns), _shown(best), everything))
     attrs = dataset.attrs
     return Section(
@@ -159,7 +162,15 @@ def _grid(atlas: Atlas, folder: Path) -> HeadGrid | None:
         )
         for row in heads.to_dict("records")
     ]
-    return HeadGrid(cells, list(told.values()), KINDS, _write_csv(heads, folder, "heads"))
+    groups, layers = _places(atlas)
+    return HeadGrid(cells, list(told.values()), KINDS, _write_csv(heads, folder, "heads"), groups, layers)
+
+
+def _places(atlas: Atlas) -> tuple[list[tuple[str, int]], dict[int, str]]:
+    """The key/value groups of heads with their sizes, and what layers may see where some see less than all."""
+    found = {name: data[name].values for data in atlas.values() for name in ("kv_group", "layer_kind") if name in data}
+    groups = [(f"kv {group}", len(list(own))) for group, own in groupby(found.get("kv_group", ()))]
+    return groups, {layer: str(kind) for layer, kind in enumerate(found.get("layer_kind", ()))}
 
 
 def _sample_section(atlas: Atlas, folder: Path, sample: Sample) -> Section:
@@ -187,8 +198,9 @@ def highlights(atlas: Atlas) -> list[tuple[str, str]]:
     """The head that goes furthest in each measure a reader asks for first, in words."""
     frames = {name: atlas.to_dataframe(name) for name in ("surface", "offsets") if name in atlas}
     found = []
+    opening = "cls" if "surface" in atlas and "to cls" in shares(atlas["surface"]) else "first"
     for (analysis, variable, item), words in ASKED.items():
-        if analysis not in frames:
+        if analysis not in frames or item == ("first" if opening == "cls" else "cls"):  # the same token
             continue
         frame = frames[analysis]
         part = frame[(frame["variable"] == variable) & (frame["item"] == item) & frame["value"].notna()]
@@ -217,23 +229,29 @@ def _notes(atlas: Atlas) -> list[str]:
             "Some analyses saw only the first examples, as many as their budget allows: "
             f"{counts}. --full lifts the budgets."
         )
-    for name, items in atlas.provenance.get("left_out", {}).items():
-        if name not in atlas:  # what is missing from an analysis that ran is said there
-            notes += [f"{name}{f' ({item})' if item else ''} left out: {reason}." for item, reason in items.items()]
     return notes + list(atlas.provenance.get("notes", []))
+
+
+def _absent(atlas: Atlas) -> list[str]:
+    """What does not apply to this model or corpus, each once, with its reason: analyses first."""
+    left_out = [
+        (item != "", f"{name}{f' ({item})' if item else ''}: {reason}.")
+        for name, items in atlas.provenance.get("left_out", {}).items()
+        for item, reason in items.items()
+    ]
+    return [text for _, text in sorted(left_out, key=lambda entry: entry[0])]
 
 
 def _section_notes(atlas: Atlas, analysis: str) -> list[str]:
     """What one analysis did not see or could not compute."""
     sampled = atlas.provenance.get("sampled", {}).get(analysis)
-    left_out = atlas.provenance.get("left_out", {}).get(analysis, {})
     corpus = atlas.provenance.get("corpus", {})
     seen = {name: part for name, part in corpus.get("parts", {}).items() if analysis in part["analyses"]}
     notes = [f"Saw {name}, {part['licence']}: {part['examples']:,} examples." for name, part in seen.items()]
     if not seen and corpus.get("parts"):
         notes = [f"Saw {corpus['name']}, {corpus['licence']}: {corpus['examples']:,} examples."]
     notes += [f"Saw the first {sampled:,} examples only: its budget, which --full lifts."] if sampled else []
-    return notes + [f"{item} left out: {reason}." for item, reason in left_out.items()]
+    return notes
 
 
 def _what(attrs: Mapping[str, object], names: list[str]) -> str:

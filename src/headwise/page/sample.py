@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from headwise.atlas import Atlas
+from headwise.core.behaviours import SINK, shares
 from headwise.core.errors import ParameterError
 from headwise.core.labels import head_name
 from headwise.plots import all_maps, draw_head
@@ -64,7 +65,8 @@ def choose_sample(model: HeadModel, corpus: Iterable[Example], shortest: int = 1
 
 
 def draw_all_maps(sample: Sample) -> Figure:
-    """Every map of the input (Kovaleva et al. 2019, App. A)."""
+    """Every map of the input (Kovaleva et al. 2019, App. A); of a large model some, evenly spread, as the figure
+    says."""
     return all_maps(sample.attention, sample.tokens, sample.keys)
 
 
@@ -75,19 +77,15 @@ def draw_heads(sample: Sample, heads: Sequence[tuple[int, int]], **options: obje
 
 
 def telling_heads(atlas: Atlas, count: int = 4) -> list[tuple[int, int]]:
-    """Heads to draw: those with most attention on the previous, next and closing token, and the broadest; fewer where
-    these coincide."""
+    """Heads to draw: those with most attention on the previous, next and closing token (of a decoder, on the first),
+    and the broadest; fewer where these coincide."""
     if "surface" not in atlas:
         return [(0, h) for h in range(min(count, atlas.heads))]
     surface = atlas["surface"]
-    wanted = [
-        surface["position"].sel(offset=-1),
-        surface["position"].sel(offset=1),
-        surface["mass"].sel(token_type="sep"),
-        surface["entropy"],
-        surface["mass"].sel(token_type="cls"),
-        surface["position"].sel(offset=0),
-    ]
+    named = shares(surface)
+    order = ("previous token", "next token", "to sep", SINK, "to cls", "same token")
+    wanted = [named[name] for name in order if name in named]
+    wanted.insert(3, surface["entropy"])
     found: dict[tuple[int, int], None] = {}
     for array in wanted:
         values = array.transpose("layer", "head").values

@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 from headwise.core.errors import OutputError, ParameterError
 from headwise.core.version import __version__
 
+_MANY_HEADS = 600  # of a grid whose cells have room for a word
 _MANY_ROWS = 400  # a page shows no more rows of a table; the CSV has them all
 
 
@@ -77,12 +78,26 @@ class PageHead:
 @dataclass(frozen=True, slots=True)
 class HeadGrid:
     """Every head at its place, layers down and heads across: `kinds` says what each colour means, `columns` names the
-    cells of the table."""
+    cells of the table, `groups` the key/value groups of heads with their sizes, `layers` what layers may see where they
+    differ. Of more than `_MANY_HEADS` heads a cell shows its colour alone, and the table has only those with a word."""
 
     heads: Sequence[PageHead]
     columns: Sequence[str]
     kinds: Mapping[str, str]
     csv: str = ""
+    groups: Sequence[tuple[str, int]] = ()
+    layers: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def many(self) -> bool:
+        return len(self.heads) > _MANY_HEADS
+
+    @property
+    def listed(self) -> Sequence[PageHead]:
+        """The heads of the table."""
+        if not self.many:
+            return self.heads
+        return [head for head in self.heads if head.kind != "other"][:_MANY_ROWS]
 
 
 class Content(TypedDict, total=False):
@@ -96,6 +111,7 @@ class Content(TypedDict, total=False):
     highlights: Sequence[tuple[str, str]]  # a head's name (`L7H9`) and in what it goes furthest
     sections: Sequence[Section]  # one per analysis
     provenance: Mapping[str, Any]  # versions, fingerprints, parameters: shown at the end, mappings as nested lists
+    absent: Sequence[str]  # what does not apply to this model or corpus, with the reason: named once, at the end
     citations: Sequence[str]  # web addresses in them are the only links that leave the page
     files: Sequence[tuple[str, str]]  # label and file, relative to the page, to link at the top (the atlas itself)
 
@@ -123,7 +139,7 @@ def render_page(folder: Path | None = None, **content: Unpack[Content]) -> str:
     given: dict[str, Any] = {
         "subtitle": "",
         "grid": None,
-        **dict.fromkeys(("facts", "notes", "highlights", "sections", "citations", "files"), ()),
+        **dict.fromkeys(("facts", "notes", "highlights", "sections", "absent", "citations", "files"), ()),
         **content,
     }
     names = [section.name for section in given["sections"]]

@@ -13,6 +13,8 @@ from numpy.typing import ArrayLike
 from headwise.core.errors import ParameterError
 from headwise.plots import style
 
+MOST = 24  # layers, and heads, drawn at most: smaller maps show nothing
+
 
 def all_maps(attention: ArrayLike, tokens: Sequence[str], keys: Sequence[str] | None = None) -> Figure:
     """All `L × H` maps of one input.
@@ -28,7 +30,7 @@ def all_maps(attention: ArrayLike, tokens: Sequence[str], keys: Sequence[str] | 
 
     Layer 0 is the top row, head 0 the left column; within a map the first token looks from the top row, at the first
     token in the left column. All maps share one colour scale from 0 to 1, spread as the square root so that small
-    weights can be seen.
+    weights can be seen. Of more than `MOST` layers or heads so many are drawn, evenly spread, and the figure says so.
     """
     maps = np.asarray(attention, dtype=float)
     looked_at = tokens if keys is None else keys
@@ -38,6 +40,9 @@ def all_maps(attention: ArrayLike, tokens: Sequence[str], keys: Sequence[str] | 
             f"its shape is {maps.shape}."
         )
     with style.context():
+        whole = maps.shape[:2]
+        kept = [np.unique(np.linspace(0, size - 1, min(size, MOST)).round().astype(int)) for size in whole]
+        maps = maps[np.ix_(*kept)]
         mosaic, pitch, gap = _mosaic(maps)
         rows, columns = maps.shape[:2]
         cell = min((style.PAGE - 0.95) / columns, 1.2, (style.PAGE_HEIGHT - 1.35) / rows)
@@ -56,8 +61,8 @@ def all_maps(attention: ArrayLike, tokens: Sequence[str], keys: Sequence[str] | 
             origin="upper",
         )
         centre = (pitch[0] - gap - 1) / 2, (pitch[1] - gap - 1) / 2
-        ax.set_xticks(centre[1] + np.arange(columns) * pitch[1], [str(head) for head in range(columns)])
-        ax.set_yticks(centre[0] + np.arange(rows) * pitch[0], [str(layer) for layer in range(rows)])
+        ax.set_xticks(centre[1] + np.arange(columns) * pitch[1], [str(head) for head in kept[1]])
+        ax.set_yticks(centre[0] + np.arange(rows) * pitch[0], [str(layer) for layer in kept[0]])
         ax.tick_params(length=0)
         ax.xaxis.set_ticks_position("top")
         ax.xaxis.set_label_position("top")
@@ -72,7 +77,10 @@ def all_maps(attention: ArrayLike, tokens: Sequence[str], keys: Sequence[str] | 
         bar.set_label("attention weight (square-root scale)")
         how = "Within a map: rows look, columns are looked at, first token top left"
         notes = [f"One input of {len(tokens)} tokens", how]
-        style.annotate_figure(fig, "All attention maps of one input", notes, below=listing)
+        if maps.shape[:2] != whole:
+            notes.append(f"{rows} of {whole[0]} layers and {columns} of {whole[1]} heads are drawn, evenly spread")
+        title = "All attention maps of one input" if maps.shape[:2] == whole else "Attention maps of one input"
+        style.annotate_figure(fig, title, notes, below=listing)
         return style.finish(fig)
 
 

@@ -10,6 +10,7 @@ from headwise.analyses.contract import Analysis, Experiment, Observer, Shape
 from headwise.analyses.items import lacking_annotation
 from headwise.core.errors import MissingAnnotationError, ParameterError
 from headwise.models import HeadModel
+from headwise.models.kinds import layer_kinds
 from headwise.run.encoded import EncodedCorpus, Scan
 
 SHARD_SIZE = 64
@@ -92,6 +93,7 @@ def model_shape(model: HeadModel, found: Scan) -> Shape:
         extras={
             "lm_kind": getattr(model, "lm_kind", None),
             "reads_source": getattr(model, "encoder_part", None) is not None and model.stack != "encoder",
+            "layer_kinds": layer_kinds(model) if isinstance(model, HeadModel) else (),
             "mask_token": getattr(getattr(model, "tokenizer", None), "mask_token_id", None) is not None,
         },
     )

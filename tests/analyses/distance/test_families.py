@@ -29,6 +29,8 @@ def _surface(position: np.ndarray, types: np.ndarray, broadest: np.ndarray) -> x
         "position": ((*dims, "offset"), position),
         "mass": ((*dims, "token_type"), types),
         "max_weight": (dims, broadest),
+        "entropy": (dims, 3 * (1 - broadest)),
+        "entropy_uniform": ("layer", [3.0, 3.0]),
     }
     coords = {"layer": [0, 1], "head": [0, 1, 2], "offset": [-1, 0, 1], "token_type": ["cls", "sep", "punct", "other"]}
     return xr.Dataset(variables, coords=coords)

@@ -16,6 +16,7 @@ from headwise.analyses.roles.sieves.registry import forget_sieve
 from headwise.run import runner as runner_module
 from headwise.testing import planted_annotations, planted_model
 from headwise.testing.corpora import battery_examples
+from headwise.text.readers.rows import row_of_example
 
 WORDS = ["the", "a", "cat", "dog", "saw", "sleeps", ".", ","]
 
@@ -104,6 +105,38 @@ def test_run_sets_parameters(headwise, model_folder: Path, corpus_file: Path, tm
     assert done.code == 0, done.err
     assert Atlas.load(target)["offsets"].sizes["offset"] == 5
     assert "mean_distance" in done.out
+
+
+def test_heads_found_on_one_text_and_tested_on_another(headwise, tmp_path: Path) -> None:
+    planted, examples = planted_annotations(
+        [example for example in battery_examples() if not example.has_pair], (("tree", "uniform"),)
+    )
+    planted.model.save_pretrained(tmp_path / "model")
+    planted.tokenizer.save_pretrained(tmp_path / "model")
+    for name, part in (("one", examples[::2]), ("two", examples[1::2])):
+        rows = [json.dumps(row_of_example(example)) for example in part]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    common = ("--model", tmp_path / "model", "--corpus")
+    found = headwise("run", "dependency", *common, tmp_path / "one.jsonl", "--out", tmp_path / "one.nc")
+    assert found.code == 0, found.err
+    assert "Best head of each relation" in found.out
+    tested = headwise(
+        "run",
+        "dependency",
+        *common,
+        tmp_path / "two.jsonl",
+        "--heads-from",
+        tmp_path / "one.nc",
+        "--out",
+        tmp_path / "two.nc",
+    )
+    assert tested.code == 0, tested.err
+    assert "Heads found elsewhere" in tested.out
+    assert "p_value" not in tested.out
+    assert float(Atlas.load(tmp_path / "two.nc")["dependency"]["given_accuracy"].sel(relation="all")) == 1
+    wrong = headwise("run", "surface", *common, tmp_path / "two.jsonl", "--heads-from", tmp_path / "one.nc")
+    assert wrong.code == 2
+    assert "no best heads of surface" in wrong.err
 
 
 def test_help_begins_with_what_a_newcomer_needs_and_the_version_is_told(headwise) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
+from headwise.core.errors import ParameterError
+from headwise.core.labels import Shape, head_name, parse_head
 from headwise.stats.units import share_interval
 
 Places = tuple[np.ndarray, ...]
@@ -63,3 +65,46 @@ def best_places(accuracy: np.ndarray, allowed: np.ndarray | bool = True) -> tupl
     *others, items = accuracy.shape
     flat = np.where(np.isnan(accuracy) | ~np.asarray(allowed), -1.0, accuracy).reshape(-1, items)
     return (*np.unravel_index(flat.argmax(0), others), np.arange(items)), flat.max(0, initial=-1.0) >= 0
+
+
+# --- heads found on one text, tested on another ---------------------------------------------------------------------
+
+
+def found_heads(dataset: xr.Dataset) -> tuple[str, ...]:
+    """The best heads of a result (`dependency`, `coreference`) as its parameter `heads` takes them for another text.
+
+    Each is `item head`, and for `dependency` the direction: `obj L4H0 dependent_to_head`.
+    """
+    if "best_layer" not in dataset:
+        raise ParameterError("This result has no best heads; give one of `dependency` or `coreference`.")
+    (item,) = dataset["best_layer"].dims
+    out = []
+    for label in map(str, dataset[item].values):
+        one = dataset.sel({item: label})
+        layer, head = int(one["best_layer"]), int(one["best_head"])
+        direction = [str(one["best_direction"].values)] if "best_direction" in one else []
+        out += [" ".join([label, head_name(layer, head), *direction])] if layer >= 0 else []
+    return tuple(out)
+
+
+def parse_heads(
+    heads: Sequence[str] | str, shape: Shape | None = None, directions: Sequence[str] = ()
+) -> dict[str, tuple[int, ...]]:
+    """For each item the place of its head, as `found_heads` writes them: (layer, head), or (direction, layer, head).
+
+    >>> parse_heads("obj L4H0 b, det L1H2 a", directions=("a", "b"))
+    {'obj': (1, 4, 0), 'det': (0, 1, 2)}
+    """
+    out: dict[str, tuple[int, ...]] = {}
+    for text in heads.split(",") if isinstance(heads, str) else heads:
+        parts = text.split()
+        wanted = "obj L4H0 dependent_to_head" if directions else "pronoun L7H5"
+        if len(parts) != 2 + bool(directions) or (directions and parts[2] not in directions):
+            raise ParameterError(f"`heads` holds '{text}', where something like '{wanted}' is needed.")
+        layer, head = parse_head(parts[1])
+        if shape is not None and (layer >= shape.layers or head >= shape.heads):
+            raise ParameterError(
+                f"`heads` names {parts[1]}, but the model has {shape.layers} layers of {shape.heads} heads."
+            )
+        out[parts[0]] = (*([directions.index(parts[2])] if directions else []), layer, head)
+    return out

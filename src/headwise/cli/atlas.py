@@ -13,6 +13,7 @@ from headwise.cli import common
 if TYPE_CHECKING:
     from headwise.atlas import Atlas
 
+UNTOLD = r"(?:^|_)p_(?:value|adjusted|family)|^best_|^given_|^few$|_few$|^count$|left_out|^possible$|^noop_"
 SCREEN = 80  # rows of a table that are still read on a screen; of a longer one the first measure is shown
 
 
@@ -74,6 +75,14 @@ def run(
     out_file: Annotated[Path | None, typer.Option("--out", help="A NetCDF file; nothing for ANALYSIS.nc.")] = None,
     limit: common.Limit = None,
     settings: common.Settings = None,
+    heads_from: Annotated[
+        Path | None,
+        typer.Option(
+            "--heads-from",
+            help="Of dependency and coreference: a result on another text. Its best heads are tested on this one, so "
+            "that none is picked where it is tested.",
+        ),
+    ] = None,
     device: common.Device = None,
     stack: common.Stack = None,
     max_length: common.Longest = None,
@@ -82,18 +91,26 @@ def run(
     seed: common.Seed = 0,
     overwrite: common.Overwrite = False,
 ) -> None:
-    """One analysis, with its parameters, into one file.
+    """One analysis, with its parameters, into one file; what it comes to is printed.
 
     [dim]Examples:[/dim]
 
       headwise run surface --set weighting=tokens
 
       headwise run offsets --model gpt2 --corpus stories.txt --reader split=lines --out gpt2-offsets.nc
+
+      headwise run dependency --corpus en_ewt-ud-dev.conllu --out dev.nc
+
+      headwise run dependency --corpus en_pud-ud-test.conllu --heads-from dev.nc --out pud.nc
     """
     from headwise.analyses.contract import choose_analyses
+    from headwise.core.labels import interval_note
     from headwise.run import RunOptions, Source
 
-    chosen = choose_analyses([analysis], common.parse_settings(settings, [analysis]))
+    given = common.parse_settings(settings, [analysis])
+    if heads_from is not None:
+        given[analysis]["heads"] = _heads_from(heads_from, analysis)
+    chosen = choose_analyses([analysis], given)
     target = out_file or Path(f"{analysis}.nc")
     source = Source(
         model, common.corpus_of(corpus, reader, text_field), device, stack, None, max_length, overlong, parser
@@ -101,26 +118,46 @@ def run(
     options = RunOptions(limit=limit, seed=seed, overwrite=overwrite)
     with common.running(target, target.with_name(f".{target.name}.run"), chosen, source, options) as (made, _):
         pass
-    for line in chosen[0].headline(made[analysis]):
-        common.out.print(line, markup=False, highlight=False)
+    found = made[analysis]
+    note = "" if "units" in found.attrs else interval_note(found)  # those that count by unit say so themselves
+    for line in filter(None, [*chosen[0].headline(found), note]):
+        common.out.print(line, markup=False, highlight=False, soft_wrap=True)
     _show_summary(made, analysis, target)
 
 
+def _heads_from(path: Path, analysis: str) -> tuple[str, ...]:
+    """The best heads of a result of the same analysis."""
+    from headwise.analyses.accuracy import found_heads
+    from headwise.atlas import Atlas
+    from headwise.core.errors import ParameterError
+
+    found = Atlas.load(path)
+    if analysis not in found or "best_layer" not in found[analysis]:
+        raise ParameterError(
+            f"--heads-from {path}: it holds no best heads of {analysis}; give a result of `headwise run dependency` or "
+            "`headwise run coreference`."
+        )
+    return found_heads(found[analysis])
+
+
 def _show_summary(made: Atlas, analysis: str, target: Path) -> None:
-    """The table of heads, or of the first measure alone where the whole would not be read."""
+    """Where the result is, the table of heads, or of the first measure alone where the whole would not be read.
+
+    p-values and counts, whose mean over heads says nothing, are left to the file.
+    """
     rows = made.summary()
-    first = rows[rows["variable"] == rows["variable"].iloc[0]] if len(rows) else rows
-    shown = rows if len(rows) <= SCREEN else first
-    table = Table("measure", "item", "mean over heads", "lowest", "", "highest", "", title=f"{analysis} ({target})")
-    for row in shown.to_dict("records"):
-        ends = [text for end in ("lowest", "highest") for text in (row[f"{end}_head"], f"{row[end]:.3f}")]
-        table.add_row(row["variable"], row["item"], f"{row['mean']:.3f}", *ends)
-    common.out.print(table if table.row_count <= SCREEN else f"{analysis}: {target}")
-    others = (
-        [name for name in dict.fromkeys(rows["variable"]) if name not in set(shown["variable"])] if len(rows) else []
-    )
-    if others:
-        common.out.print(f"Also in the file, for every head: {', '.join(others)}", markup=False, highlight=False)
+    rows = rows[~rows["variable"].str.contains(UNTOLD)] if len(rows) else rows
+    names = list(dict.fromkeys(rows["variable"])) if len(rows) else []
+    if names:
+        shown = rows if len(rows) <= SCREEN else rows[rows["variable"] == names[0]].head(SCREEN // 2)
+        table = Table("measure", "item", "mean over heads", "lowest", "", "highest", "", title=f"{analysis} ({target})")
+        for row in shown.to_dict("records"):
+            ends = [text for end in ("lowest", "highest") for text in (row[f"{end}_head"], f"{row[end]:.3f}")]
+            table.add_row(row["variable"], row["item"], f"{row['mean']:.3f}", *ends)
+        common.out.print(table)
+        names = [name for name in names if name not in set(shown["variable"])]
+    held = f"; for every head: {', '.join(names)}" if names else ""
+    common.out.print(f"In {target}{held}", markup=False, highlight=False, soft_wrap=True)
 
 
 def register(app: typer.Typer) -> None:

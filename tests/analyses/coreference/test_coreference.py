@@ -12,8 +12,10 @@ import xarray as xr
 from scipy import stats
 
 from headwise import Corpus, HeadModel, make_atlas
+from headwise.analyses.accuracy import found_heads
 from headwise.analyses.contract import make_analysis
 from headwise.analyses.coreference import windows
+from headwise.analyses.coreference.analysis import Coreference
 from headwise.core.errors import MissingAnnotationError, ParameterError
 from headwise.run import RunOptions, run_analyses
 from headwise.stats.flips import sign_flip_test
@@ -197,6 +199,24 @@ def test_a_sink_and_an_even_head_are_baselines(causal: bool) -> None:
     assert float(own["p_value"].sel(baseline="uniform", layer=0, head=1)) > 0.2
     assert float(own["bar"]) >= float(rest["accuracy"]) - 0.02
     assert float(own["accuracy"].sel(layer=1, head=1)) == 1
+
+
+def test_heads_found_elsewhere_and_the_headline() -> None:
+    module, tokenizer = random_model()
+    model = HeadModel.open(module, tokenizer=tokenizer)
+    examples = [example for example in battery_examples(4) if example.mentions]
+    first, second = (
+        make_atlas(model, Corpus.from_examples(part), ["coreference"])["coreference"]
+        for part in (examples[::2], examples[1::2])
+    )
+    heads = found_heads(first)
+    given = make_atlas(model, Corpus.from_examples(examples[1::2]), [Coreference(heads=heads)])["coreference"]
+    at = {"layer": int(first["best_layer"][0]), "head": int(first["best_head"][0]), "mention_type": "all"}
+    assert float(given["given_accuracy"][0]) == pytest.approx(float(second["accuracy"].sel(at)))
+    np.testing.assert_allclose(given["given_p_value"][:, 0], second["p_value"].sel(at))
+    lines = Coreference().headline(given)
+    assert heads[0].split()[1] in lines[1]
+    assert all(name in lines[1] for name in ("nearest", "rules", "uniform", "first"))
 
 
 def long_document(sentences: int = 12) -> Example:

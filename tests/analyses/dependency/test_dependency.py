@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from headwise.analyses.accuracy import found_heads
 from headwise.analyses.dependency.analysis import Dependency
 from headwise.analyses.dependency.result import DIRECTIONS
 from headwise.core.errors import ParameterError
+from headwise.core.labels import head_name, parse_head
 from headwise.models import HeadModel
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
 from headwise.run.plan import model_shape
-from headwise.stats.corrections import correct_families
+from headwise.stats.corrections import correct_families, holm
 from headwise.stats.flips import sign_flip_test
 from headwise.testing import eager_maps, planted_annotations
 from headwise.testing.corpora import battery_examples
@@ -214,6 +216,49 @@ def test_heads_that_know_no_syntax_do_not_pass_for_syntactic() -> None:
     tree = ("dependent_to_head", 0, 1, "all")
     place = dict(zip(("direction", "layer", "head", "relation"), tree, strict=True))
     assert float(grouped["p_value"].sel(place)) >= float(found["p_value"].sel(place))
+
+
+def test_heads_found_on_one_text_are_tested_on_another() -> None:
+    module, tokenizer = random_model()
+    model = HeadModel.open(module, tokenizer=tokenizer)
+    examples = battery_examples()
+    there, here = examples[::2], examples[1::2]
+    heads = found_heads(measured(model, there, Dependency()))
+    assert len(heads) > 3
+    plain, found = measured(model, here, Dependency()), measured(model, here, Dependency(heads=heads))
+    tested = []
+    for text in heads:
+        relation, name, direction = text.split()
+        if relation not in found["relation"]:
+            continue
+        one, (layer, head) = found.sel(relation=relation), parse_head(name)
+        own = plain.sel(relation=relation, direction=direction, layer=layer, head=head)
+        assert float(one["given_accuracy"]) == pytest.approx(float(own["accuracy"]))
+        assert float(one["given_p_value"]) == pytest.approx(float(own["p_value"]))
+        assert float(one["given_margin"]) == pytest.approx(
+            float(own["accuracy"] - plain["bar"].sel(relation=relation, direction=direction))
+        )
+        tested.append(float(own["p_value"]))
+    # Nothing was picked here: corrected over the relations alone.
+    np.testing.assert_allclose(np.sort(found["given_p_adjusted"].dropna("relation")), np.sort(holm(np.array(tested))))
+    lines = Dependency(heads=heads).headline(found)
+    assert "found elsewhere" in lines[0]
+    assert any(heads[0].split()[1] in line for line in lines)
+    for wrong, said in (("obj L4H0", "something like"), ("obj L9H0 dependent_to_head", "2 layers of 3 heads")):
+        with pytest.raises(ParameterError, match=said):
+            measured(model, here, Dependency(heads=(wrong,)))
+
+
+def test_the_headline_names_best_heads_and_baselines() -> None:
+    module, tokenizer = random_model()
+    found = measured(HeadModel.open(module, tokenizer=tokenizer), battery_examples(), Dependency())
+    lines = Dependency().headline(found)
+    for relation in ("all",):
+        one = found.sel(relation=relation)
+        (line,) = [line for line in lines if line.split()[0] == relation]
+        assert head_name(int(one["best_layer"]), int(one["best_head"])) in line
+        assert f"{100 * float(one['best_accuracy']):.1f} %" in line
+        assert f"{100 * float(one['best_baseline']):.1f} %" in line
 
 
 # --- input that is not as it should be ----------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from headwise.analyses.attribution.forward import DEFAULT_MEMORY
 from headwise.analyses.attribution.gathered import Gathered, widen_offsets
 from headwise.analyses.attribution.passage import check_served, in_single
 from headwise.analyses.contract import WEIGHTINGS, Bench, Experiment, Paper, Shape, at_least, one_of
+from headwise.analyses.headlines import top_heads
 from headwise.core.errors import InputError, ModelError, ParameterError
 from headwise.text.encode import Encoded, batches
 
@@ -181,6 +182,19 @@ class Attribution(Experiment):
         rule = str(dataset.attrs.get("length_rule", ""))
         found = {f"{_inputs(longer)} too long": f"it takes {rule}"} if longer else {}
         return found | ({f"{_inputs(single)} of one token": "all of it comes from that token"} if single else {})
+
+    def headline(self, dataset: xr.Dataset) -> list[str]:
+        lines = []
+        for source, what in (("previous_layer", "the previous layer"), ("input", "the input")):
+            one = dataset.sel(source=source)
+            by_layer = " ".join(f"{float(value):.2f}" for value in one["pearson"].median("head").values)
+            flat = one["pearson"].values
+            lines += [
+                f"Attention against contributions of {what}: Pearson over 0.7 for {int((flat > 0.7).sum())} of "
+                f"{int(one['pearson'].notnull().sum())} heads; median by layer {by_layer}",
+                f"  least alike: {top_heads(one.assign(least=-one['pearson']), 'least').replace(' -', ' ')}",
+            ]
+        return lines
 
     def extend(self, datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
         """Give the group `offsets` its sources `previous_layer` and `input`."""

@@ -14,17 +14,19 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.accuracy import accuracy_variables, best_places, share
+from headwise.analyses.accuracy import Places, accuracy_variables, best_places, parse_heads, share
 from headwise.analyses.contract import Observer, Paper, Shape, at_least, layer_head_coords, one_of
 from headwise.analyses.coreference.baselines import BASELINES, RULES, baseline_choices, candidates_of
 from headwise.analyses.coreference.mentions import MENTION_TYPES, Expression, expressions_of
 from headwise.analyses.coreference.windows import Window, windows
+from headwise.analyses.headlines import aligned, p_text
 from headwise.core.errors import ParameterError
+from headwise.core.labels import head_name
 from headwise.models.view import Layer, Rows
 from headwise.models.words import WordQuestions, find_words, simple_maps, word_index, word_maps, word_visibility
 from headwise.stats.accumulators import State, Sums
 from headwise.stats.bootstrap import FEW
-from headwise.stats.corrections import CORRECTIONS, correct_families
+from headwise.stats.corrections import CORRECTIONS, correct, correct_families
 from headwise.stats.flips import sign_flip_test
 from headwise.stats.units import UnitSums, most_units, share_interval
 from headwise.text.corpus import Corpus
@@ -81,6 +83,10 @@ class Coreference(Observer):
         Tokens that neighbouring windows share.
     correction : {"holm", "benjamini_hochberg", "none"}, default "holm"
         For the number of baselines and types.
+    heads : tuple of str or str, optional
+        Heads found on other texts, to be tested on these: `type head`, as `headwise.analyses.accuracy.found_heads`
+        gives them from a result (`--heads-from FILE.nc`). Nothing is picked here, so `given_p_adjusted` is corrected
+        over baselines and types alone; `given_layer`, `given_head`, `given_accuracy` and the rest as for `best_`.
     """
 
     candidates: str = "mentions"
@@ -88,6 +94,7 @@ class Coreference(Observer):
     max_tokens: int = 128
     overlap: int = 64
     correction: str = "holm"
+    heads: tuple[str, ...] | str = ()
 
     name: ClassVar[str] = "coreference"
     title: ClassVar[str] = "Heads that find antecedents: coreference"
@@ -98,6 +105,7 @@ class Coreference(Observer):
         one_of("candidates", self.candidates, CANDIDATES)
         one_of("documents", self.documents, DOCUMENTS)
         one_of("correction", self.correction, CORRECTIONS)
+        parse_heads(self.heads)
         at_least("max_tokens", self.max_tokens, 0)
         if 0 < self.max_tokens < 8:
             raise ParameterError(f"`max_tokens` must be 0 (no cut) or at least 8; it is {self.max_tokens!r}.")
@@ -162,7 +170,8 @@ class Coreference(Observer):
     def result(self, state: State, shape: Shape) -> xr.Dataset:
         by_unit = {name: own for name, own in state.items() if isinstance(own, UnitSums)}
         counts = {name: own.totals for name, own in by_unit.items()}
-        dataset = accuracy_dataset(counts, self.correction).assign_coords(layer_head_coords(shape))
+        given = parse_heads(self.heads, shape) if self.heads else {}
+        dataset = accuracy_dataset(counts, self.correction, given).assign_coords(layer_head_coords(shape))
         counted = {name: int(n) for name, n in zip(COUNTED, state.sums("counted").total, strict=True)}
         attrs: dict[str, Any] = {name: counted[name] for name in ("examples", "mentions")}
         attrs |= {"units": by_unit["count"].unit_name, "unit_count": len(counts["count"])}
@@ -176,6 +185,31 @@ class Coreference(Observer):
                 "later are not scored."
             )
         return dataset.assign_attrs(attrs)
+
+    def headline(self, dataset: xr.Dataset) -> list[str]:
+        name = "given" if "given_layer" in dataset else "best"
+        rows = []
+        for kind in map(str, dataset["mention_type"].values):
+            one = dataset.sel(mention_type=kind)
+            if int(one[f"{name}_layer"]) < 0:
+                continue
+            accuracy, low, high = (100 * float(one[f"{name}_accuracy{end}"]) for end in ("", "_low", "_high"))
+            bar = one[f"{name}_baseline"]
+            best = BASELINES[int(np.nanargmax(bar.values))]
+            rows.append(
+                (
+                    kind,
+                    head_name(int(one[f"{name}_layer"]), int(one[f"{name}_head"])),
+                    f"{accuracy:.1f} % ({low:.1f} to {high:.1f})",
+                    f"of {int(one[f'{name}_accuracy_n']):,}",
+                    ", ".join(f"{way} {100 * float(bar.sel(baseline=way)):.1f}" for way in BASELINES),
+                    f"over {best}: {p_text(float(one[f'{name}_p_adjusted'].sel(baseline=best)))}",
+                )
+            )
+        title = "Best head for each kind of mention" if name == "best" else "Heads found elsewhere, on these texts"
+        over = f"{dataset.attrs['unit_count']:,} {dataset.attrs['units']}"
+        note = [str(dataset.attrs["note"])] if "note" in dataset.attrs else []
+        return [f"{title}, beside the baselines (over {over}):", *aligned(rows), *note]
 
 
 # --- mentions of a batch ------------------------------------------------------------------------------------------
@@ -265,8 +299,11 @@ def _scored(
 # --- from counts to accuracies ------------------------------------------------------------------------------------
 
 
-def accuracy_dataset(counts: Mapping[str, np.ndarray], correction: str) -> xr.Dataset:
-    """Accuracies with intervals, baselines, tests and best heads from counts, each `[unit, ...]`."""
+def accuracy_dataset(
+    counts: Mapping[str, np.ndarray], correction: str, given: Mapping[str, tuple[int, ...]]
+) -> xr.Dataset:
+    """Accuracies with intervals, baselines, tests and best heads from counts, each `[unit, ...]`; and the heads that
+    are given by type, (layer, head)."""
     hits, possible, count = counts["correct"], counts["possible"], counts["count"].sum(0)
     simple = counts["baseline"]
     tries = np.broadcast_to(possible[:, :, None], hits.shape)
@@ -297,7 +334,16 @@ def accuracy_dataset(counts: Mapping[str, np.ndarray], correction: str) -> xr.Da
     }
     dataset = xr.Dataset(variables, coords={"mention_type": list(TYPES), "baseline": list(BASELINES)})
     paired = share(counts["baseline_possible"].sum(0), possible.sum(0))  # [baseline, layer, type]
-    return dataset.assign(best_heads(dataset, np.broadcast_to(paired[:, :, None], p_value.shape)))
+    paired = np.broadcast_to(paired[:, :, None], p_value.shape)
+    place, scored = best_places(dataset["accuracy"].values)
+    dataset = dataset.assign(heads_at(dataset, paired, place, scored))
+    if given:
+        places = np.array([given.get(kind, (0, 0)) for kind in TYPES])
+        known = np.array([kind in given for kind in TYPES]) & (count > 0)
+        own = heads_at(dataset, paired, (*places.T, np.arange(len(TYPES))), known, "given")
+        p = correct(own["given_p_value"].values, correction)
+        dataset = dataset.assign(own | {"given_p_adjusted": xr.Variable(by_type, p)})
+    return dataset
 
 
 def _tests(counts: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -312,18 +358,21 @@ def _tests(counts: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return np.where(tried, p_value, np.nan), np.where(tried, p_family, np.nan)
 
 
-def best_heads(dataset: xr.Dataset, paired: np.ndarray) -> dict[str, xr.Variable]:
-    """For each mention type the head with the highest accuracy (the first of equals); −1 and NaN where there is none.
+def heads_at(
+    dataset: xr.Dataset, paired: np.ndarray, place: Places, scored: np.ndarray, name: str = "best"
+) -> dict[str, xr.Variable]:
+    """What is known of one head for each mention type, under `name_...`; −1 and NaN where `scored` is False.
 
     `paired[baseline, layer, head, type]` are the baselines' accuracies on the mentions a head could be scored on.
     """
-    place, scored = best_places(dataset["accuracy"].values)
-    out = {f"best_{dim}": np.where(scored, at, -1) for dim, at in zip(("layer", "head"), place, strict=False)}
-    out["best_accuracy_n"] = np.where(scored, dataset["accuracy_n"].values[place], 0)
-    for name in ("accuracy", "accuracy_low", "accuracy_high"):
-        out[f"best_{name}"] = np.where(scored, dataset[name].values[place], np.nan)
-    by_baseline = {"baseline": paired} | {name: dataset[name].values for name in ("p_value", "p_adjusted")}
-    for name, values in by_baseline.items():
-        out[f"best_{name}"] = np.where(scored, values[:, place[0], place[1], place[2]], np.nan)
-    out["best_margin"] = out["best_accuracy"] - out["best_baseline"]
-    return {name: xr.Variable(("baseline", "mention_type")[-array.ndim :], array) for name, array in out.items()}
+    out = {dim: np.where(scored, at, -1) for dim, at in zip(("layer", "head"), place, strict=False)}
+    out["accuracy_n"] = np.where(scored, dataset["accuracy_n"].values[place], 0)
+    for key in ("accuracy", "accuracy_low", "accuracy_high"):
+        out[key] = np.where(scored, dataset[key].values[place], np.nan)
+    by_baseline = {"baseline": paired} | {key: dataset[key].values for key in ("p_value", "p_adjusted")}
+    for key, values in by_baseline.items():
+        out[key] = np.where(scored, values[:, place[0], place[1], place[2]], np.nan)
+    out["margin"] = out["accuracy"] - out["baseline"]
+    return {
+        f"{name}_{key}": xr.Variable(("baseline", "mention_type")[-array.ndim :], array) for key, array in out.items()
+    }

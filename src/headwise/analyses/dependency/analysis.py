@@ -13,10 +13,11 @@ import torch
 import xarray as xr
 from torch import Tensor
 
+from headwise.analyses.accuracy import parse_heads
 from headwise.analyses.contract import Observer, Paper, Shape, at_least, layer_head_coords, one_of
 from headwise.analyses.dependency import noop
 from headwise.analyses.dependency.arcs import ALL, SUBTYPES, UPOS, PairRules, Pairs, gather_pairs, labels_of
-from headwise.analyses.dependency.result import BASELINES, DIRECTIONS, Counts, accuracy_dataset
+from headwise.analyses.dependency.result import BASELINES, DIRECTIONS, Counts, accuracy_dataset, headline, heads_at
 from headwise.core.errors import ParameterError, unknown
 from headwise.models.view import Layer, Rows
 from headwise.models.words import simple_maps, word_index, word_maps, word_visibility
@@ -99,6 +100,12 @@ class Dependency(Observer):
     noop : {"auto", "sep", "cls", "first", "off"}, default "auto"
         The type of token that heads with nothing to do look at; `auto` is `sep`, of a decoder `first`;
         `off` leaves the reading out.
+    heads : tuple of str or str, optional
+        Heads found on another text, to be tested on this one: `relation head direction`, as
+        `headwise.analyses.accuracy.found_heads` gives them from a result (`--heads-from FILE.nc`). Nothing is picked
+        here, so `given_p_adjusted` is corrected over relations alone: `given_direction`, `given_layer`, `given_head`,
+        `given_accuracy` (with count and interval), `given_baseline`, `given_baseline_name`, `given_margin`,
+        `given_p_value`, `given_p_adjusted[relation]`.
     """
 
     relations: tuple[str, ...] | str = ()
@@ -109,6 +116,7 @@ class Dependency(Observer):
     poss_rule: bool = False
     correction: str = "holm"
     noop: str = "auto"
+    heads: tuple[str, ...] | str = ()
 
     name: ClassVar[str] = "dependency"
     title: ClassVar[str] = "Heads that follow syntax: dependency relations"
@@ -128,8 +136,10 @@ class Dependency(Observer):
         at_least("reach", self.reach, 1)
         one_of("correction", self.correction, CORRECTIONS)
         one_of("noop", self.noop, noop.TARGETS)
+        parse_heads(self.heads, directions=DIRECTIONS)
 
     def missing(self, shape: Shape) -> dict[str, str]:
+        parse_heads(self.heads, shape, DIRECTIONS)  # refuses heads that the model does not have
         self._rules(shape)  # refuses relations that do not occur, before any work
         reason = noop.missing(self.noop, shape)
         return {"noop": reason} if reason else {}
@@ -196,6 +206,9 @@ class Dependency(Observer):
         counts = Counts(found.totals, possible.totals, simple.totals, state.sums("pairs").total.numpy())
         dataset = accuracy_dataset(counts, rules, self.correction)
         dataset = dataset.assign_coords(layer_head_coords(shape))
+        if self.heads:
+            given = parse_heads(self.heads, shape, DIRECTIONS)
+            dataset = dataset.assign(heads_at(dataset, given, "given", self.correction))
         if "noop_with" in state:
             dataset = dataset.merge(noop.dataset(state, dataset)).assign_coords(upos=list(UPOS))
         names = ("examples", "examples_unaligned", "examples_without_tree", "words_cut")
@@ -207,6 +220,9 @@ class Dependency(Observer):
                 "comes first, head_to_dependent on pairs whose dependent comes first."
             )
         return dataset.assign_attrs(attrs)
+
+    def headline(self, dataset: xr.Dataset) -> list[str]:
+        return headline(dataset, "given" if "given_layer" in dataset else "best")
 
 
 def score(maps: Tensor, visible: Tensor, pairs: Pairs) -> list[tuple[Tensor, Tensor]]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from headwise.analyses.accuracy import accuracy_variables, best_places, share
+from headwise.analyses.accuracy import Places, accuracy_variables, best_places, share
 from headwise.analyses.dependency.arcs import PairRules
-from headwise.core.labels import FEW
-from headwise.stats.corrections import correct_families
+from headwise.analyses.headlines import aligned, p_text
+from headwise.core.labels import FEW, head_name
+from headwise.stats.corrections import correct, correct_families
 from headwise.stats.flips import sign_flip_test
 from headwise.stats.intervals import wilson_interval
 
@@ -131,16 +133,65 @@ def best_heads(dataset: xr.Dataset) -> dict[str, xr.Variable]:
     tries = dataset["accuracy_n"].values
     enough = tries >= np.minimum(tries.reshape(-1, tries.shape[-1]).max(0, initial=0), FEW)
     place, scored = best_places(dataset["accuracy"].values, enough)
-    direction, layer, head, relation = place
-    names = ("accuracy", "accuracy_low", "accuracy_high", "p_value", "p_adjusted")
-    out = {f"best_{name}": np.where(scored, dataset[name].values[place], np.nan) for name in names}
-    out["best_baseline"] = np.where(scored, dataset["bar"].values[direction, relation], np.nan)
-    out |= {
-        "best_baseline_name": np.where(scored, dataset["bar_name"].values[direction, relation], ""),
-        "best_direction": np.where(scored, np.array(DIRECTIONS)[direction], ""),
-        "best_layer": np.where(scored, layer, -1),
-        "best_head": np.where(scored, head, -1),
-        "best_accuracy_n": np.where(scored, tries[place], 0),
-        "best_margin": out["best_accuracy"] - out["best_baseline"],
+    return _described(dataset, place, scored, "best") | {
+        "best_p_adjusted": xr.Variable(("relation",), np.where(scored, dataset["p_adjusted"].values[place], np.nan))
     }
-    return {name: xr.Variable(("relation",), array) for name, array in out.items()}
+
+
+def heads_at(
+    dataset: xr.Dataset, given: Mapping[str, tuple[int, ...]], name: str, correction: str
+) -> dict[str, xr.Variable]:
+    """The same for heads that were found elsewhere: `given` has (direction, layer, head) for some relations. Their
+    p-values are corrected over those relations alone."""
+    labels = [str(label) for label in dataset["relation"].values]
+    places = np.array([given.get(label, (0, 0, 0)) for label in labels], dtype=int).reshape(-1, 3)
+    place = (*places.T, np.arange(len(labels)))
+    scored = np.array([label in given for label in labels]) & (dataset["accuracy_n"].values[place] > 0)
+    out = _described(dataset, place, scored, name)
+    p_adjusted = correct(out[f"{name}_p_value"].values, correction)
+    return out | {f"{name}_p_adjusted": xr.Variable(("relation",), p_adjusted)}
+
+
+def _described(dataset: xr.Dataset, place: Places, scored: np.ndarray, name: str) -> dict[str, xr.Variable]:
+    """What is known of one head for each relation, under `name_...`; −1, `""` and NaN where `scored` is False."""
+    direction, layer, head, relation = place
+    names = ("accuracy", "accuracy_low", "accuracy_high", "p_value")
+    out = {key: np.where(scored, dataset[key].values[place], np.nan) for key in names}
+    out["baseline"] = np.where(scored, dataset["bar"].values[direction, relation], np.nan)
+    out |= {
+        "baseline_name": np.where(scored, dataset["bar_name"].values[direction, relation], ""),
+        "direction": np.where(scored, np.array(DIRECTIONS)[direction], ""),
+        "layer": np.where(scored, layer, -1),
+        "head": np.where(scored, head, -1),
+        "accuracy_n": np.where(scored, dataset["accuracy_n"].values[place], 0),
+        "margin": out["accuracy"] - out["baseline"],
+    }
+    return {f"{name}_{key}": xr.Variable(("relation",), array) for key, array in out.items()}
+
+
+def headline(dataset: xr.Dataset, name: str) -> list[str]:
+    """A line for each relation of 30 pairs, the commonest first: the head (`best` or `given`) against the bar."""
+    at = dataset.isel(relation=np.argsort(-dataset["count"].values, kind="stable"))
+    known = at["relation"].values[(at[f"{name}_layer"].values >= 0) & (at[f"{name}_accuracy_n"].values >= FEW)]
+    rows = []
+    for relation in known if len(known) else at["relation"].values[at[f"{name}_layer"].values >= 0]:
+        one = at.sel(relation=relation)
+        value = {key: float(one[f"{name}_{key}"]) for key in ("accuracy", "accuracy_low", "accuracy_high", "baseline")}
+        accuracy, low, high, bar = (f"{100 * number:.1f}" for number in value.values())
+        direction = str(one[f"{name}_direction"].values)
+        way = str(one[f"{name}_baseline_name"].values)
+        offset = int(one["baseline_possible_offset"].sel(direction=direction))
+        rows.append(
+            (
+                str(relation),
+                head_name(int(one[f"{name}_layer"]), int(one[f"{name}_head"])),
+                direction.replace("_", " "),
+                f"{accuracy} % ({low} to {high})",
+                f"of {int(one[f'{name}_accuracy_n']):,}",
+                f"{way}{f' {offset:+d}' if way == 'offset' else ''} {bar} %",
+                p_text(float(one[f"{name}_p_adjusted"])),
+            )
+        )
+    title = "Best head of each relation" if name == "best" else "Heads found elsewhere, on this text"
+    over = f"{dataset.attrs['unit_count']:,} {dataset.attrs['units']}"
+    return [f"{title}, against the best of offset, even attention and first word (over {over}):", *aligned(rows)]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from headwise.analyses.contract import Observer, Paper, Shape, at_least
 from headwise.analyses.distance.families import with_behaviours
+from headwise.analyses.headlines import p_text
 from headwise.core.errors import ParameterError
 from headwise.core.labels import head_name
 from headwise.stats.accumulators import State, Sums
@@ -106,6 +107,20 @@ class Distance(Observer):
     def extend(self, datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
         """Say of each head and family what it does, from the other analyses of the run."""
         return with_behaviours(datasets)
+
+    def headline(self, dataset: xr.Dataset) -> list[str]:
+        within, between = float(dataset["js_within_layer"]), float(dataset["js_between_layers"])
+        js, names = dataset["js"].values, dataset["head_a"].values
+        upper = np.triu_indices(len(js), 1)
+        nearest = np.argsort(js[upper], kind="stable")[:5]
+        pairs = [f"{names[upper[0][k]]} and {names[upper[1][k]]} {js[upper][k]:.3f}" for k in nearest]
+        families = len(np.unique(dataset["cluster"].values))
+        return [
+            f"Heads of one layer are {within:.3f} nats apart, of different layers {between:.3f} "
+            f"({p_text(float(dataset['layer_p_value']))}, layers handed round among heads)",
+            f"Nearest pairs: {', '.join(pairs)}",
+            f"{families} families by Ward's rule; {dataset.attrs['tokens']:,} tokens",
+        ]
 
     def result(self, state: State, shape: Shape) -> xr.Dataset:
         tokens = float(state.sums("tokens").total[0])

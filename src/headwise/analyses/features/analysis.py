@@ -13,6 +13,7 @@ from torch import Tensor
 
 from headwise.analyses.contract import Paper, Shape, layer_head_coords, mean_variables
 from headwise.analyses.features.predicates import Feature, known_features, parse_features
+from headwise.analyses.headlines import aligned, top_heads
 from headwise.analyses.items import ItemObserver, choose
 from headwise.core.errors import ParameterError
 from headwise.models.view import Layer, Rows
@@ -98,6 +99,15 @@ class Features(ItemObserver):
         if layer.layer == state.moments("from_cls").count.shape[0] - 1:
             opens = batch.cls[:, 0, None, None]
             state.moments("from_cls").add(largest(sums["first"].double(), masks).masked_fill(~opens, torch.nan), here)
+
+    def headline(self, dataset: xr.Dataset) -> list[str]:
+        rows = []
+        for name in map(str, dataset["feature"].values):
+            one = dataset.sel(feature=name)
+            if one["attention"].notnull().any():
+                even = float(one["uniform"].mean())
+                rows.append((name, top_heads(one, "attention", form=".3f"), f"even attention {even:.3f}"))
+        return ["Heads that attend most to each feature:", *aligned(rows)]
 
     def result(self, state: State, shape: Shape) -> xr.Dataset:
         chosen = self.chosen()

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from headwise.analyses.contract import Observer, Paper, Shape, at_least, layer_head_coords, mean_variables
 from headwise.analyses.frames.links import LinkRecords, Links, gather_links
+from headwise.analyses.headlines import LEVEL, top_heads
 from headwise.core.errors import ParameterError
 from headwise.models.picks import group_max, pick
 from headwise.models.view import Layer, Rows
@@ -125,6 +126,14 @@ class Frames(Observer):
         records = state["links"]
         assert isinstance(records, LinkRecords)
         records.add_named(links.keys, links.names, there[links.own], (layer.layer,))
+
+    def headline(self, dataset: xr.Dataset) -> list[str]:
+        lines = [f"Best heads from target to element: {top_heads(dataset, 'score', 5, '.3f')}"]
+        if "p_adjusted" in dataset:
+            sure = (dataset["p_adjusted"] < LEVEL).transpose("layer", "head").values
+            named = top_heads(dataset, "score", 5, ".3f", sure)
+            lines.append(f"More than links elsewhere (corrected p < {LEVEL:g}): {int(sure.sum())} heads: {named}")
+        return lines
 
     def result(self, state: State, shape: Shape) -> xr.Dataset:
         variables: dict[str, xr.Variable] = {}

@@ -153,6 +153,14 @@ class Gradient(Observer):
         paper = [TOKEN_TYPES.index(kind) for kind in PAPER_OTHER]
         state.means("importance_paper_other").add_sums(importance[..., paper].sum(-1), pairs[..., paper].sum(-1), here)
 
+    def headline(self, dataset: xr.Dataset) -> list[str]:
+        lines = [f"Mean |d loss / d attention| by layer ({dataset.attrs['loss']}), times 1,000:"]
+        for kind in map(str, dataset["token_type"].values):
+            values = 1000 * dataset["importance"].sel(token_type=kind).mean("head").values
+            if np.isfinite(values).any():
+                lines.append(f"  {kind:<6} " + " ".join(f"{value:.2f}" for value in values))
+        return lines
+
     def result(self, state: State, shape: Shape) -> xr.Dataset:
         heads = ("layer", "head")
         units = "change of the loss per unit of attention (nats)"

@@ -21,6 +21,7 @@ from headwise.analyses.contract import (
     mean_variables,
     one_of,
 )
+from headwise.analyses.headlines import top_heads
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import Ratios, State, means
 from headwise.text.encode import Batch
@@ -100,6 +101,17 @@ class Offsets(Observer):
             mass[..., kept], pairs[..., kept], (*here, slice(None), slice(reach - width, reach + width + 1))
         )
 
+    def headline(self, dataset: xr.Dataset) -> list[str]:
+        lines = []
+        for source in map(str, dataset["source"].values):
+            one = dataset.sel(source=source)
+            far, named = one["mean_distance"].mean(("layer", "head")), top_heads(one, "mean_distance", form=".1f")
+            lines += [
+                f"{source}: mean distance {float(far):.1f} tokens; farthest {named}",
+                f"{source}: centre of mass by layer {_by_layer(one['centre'])} (below 0: before the token)",
+            ]
+        return lines
+
     def result(self, state: State, shape: Shape) -> xr.Dataset:
         heads = ("layer", "head")
         histogram = state["histogram"]
@@ -149,3 +161,7 @@ def centre_of_mass(histogram: xr.DataArray) -> xr.DataArray:
     centre = (histogram * histogram["offset"]).sum("offset") / histogram.sum("offset")
     centre.attrs = {"units": "tokens", "long_name": "centre of mass of the histogram"}
     return centre
+
+
+def _by_layer(values: xr.DataArray) -> str:
+    return " ".join(f"{float(value):+.1f}" for value in values.mean("head").values)

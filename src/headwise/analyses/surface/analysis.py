@@ -12,6 +12,7 @@ import xarray as xr
 from torch import Tensor
 
 from headwise.analyses.contract import WEIGHTINGS, Observer, Paper, Shape, layer_head_coords, mean_variables, one_of
+from headwise.analyses.headlines import top_heads
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import State, means
 from headwise.text.encode import Batch
@@ -131,6 +132,19 @@ class Surface(Observer):
         for name, of in counts.items():
             if name in sums:
                 state.means(name).add_sums(sums[name], of, here)
+
+    def headline(self, dataset: xr.Dataset) -> list[str]:
+        lines = []
+        for offset, name in ((-1, "previous"), (0, "own"), (1, "next")):
+            lines.append(f"Most attention to the {name} token: {top_heads(dataset.sel(offset=offset), 'position')}")
+        for kind in map(str, dataset["token_type"].values):
+            one = dataset.sel(token_type=kind)
+            if one["mass"].notnull().any() and kind != "other":
+                over = int((one["mass"] > 0.5).sum())
+                lines.append(f"Most attention to {kind}: {top_heads(one, 'mass')}; over half: {over} heads")
+        uniform = float(dataset["entropy_uniform"].mean())
+        lines.append(f"Broadest: {top_heads(dataset, 'entropy')} nats of entropy (even attention {uniform:.2f})")
+        return lines
 
     def result(self, state: State, shape: Shape) -> xr.Dataset:
         heads, share = ("layer", "head"), "share of attention"

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from headwise.analyses.contract import Paper, Shape, layer_head_coords, mean_variables, one_of
 from headwise.analyses.features.predicates import known_features
+from headwise.analyses.headlines import LEVEL, aligned, top_heads
 from headwise.analyses.items import ItemObserver, choose
 from headwise.analyses.offsets.analysis import sum_by_offset
 from headwise.analyses.token_pairs.pairs import Pair, known_pairs, parse_pairs
@@ -117,6 +118,16 @@ class TokenPairAttention(ItemObserver):
             held = torch.bincount(pairs.group, minlength=pairs.groups).view(len(batch), kinds)
             state.sums("count").add(held.sum(0))
             state.sums("left_out").add((held == 0).sum(0))
+
+    def headline(self, dataset: xr.Dataset) -> list[str]:
+        rows = []
+        for name in map(str, dataset["pair"].values):
+            one = dataset.sel(pair=name)
+            if one["excess"].notnull().any():
+                sure = (one["p_adjusted"] < LEVEL).transpose("layer", "head").values
+                named = top_heads(one, "excess", form="+.3f", allowed=sure)
+                rows.append((name, f"{int(one['count']):,} pairs", f"{int(sure.sum())} heads beyond: {named}"))
+        return [f"Attention beyond what is expected there (corrected p < {LEVEL:g}):", *aligned(rows)]
 
     def result(self, state: State, shape: Shape) -> xr.Dataset:
         variables: dict[str, xr.Variable] = {}

@@ -29,6 +29,8 @@ from headwise.stats.bootstrap import percentile_interval, resamples
 
 HELD_OUT = "all-MiniLM-L6-v2"
 FOLDS = 5
+SEEN = "maps of {}, each judged by networks that did not see its head"
+UNSEEN = "maps of {}, each judged by networks that did not see its model"
 TYPICAL = 3  # maps of each pattern that the gallery shows
 FEWEST_TOKENS = 20  # of such a map
 
@@ -246,6 +248,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, help="where to write the weights")
     parser.add_argument("--report", type=Path, help="where to write the scores")
+    parser.add_argument(
+        "--errors", type=Path, help="where to write the mistakes by head, which shares are corrected by"
+    )
     parser.add_argument("--typical", type=Path, help="where to write typical maps of each pattern")
     parser.add_argument("--networks", type=int, default=3, help="networks, by seed, that the classifier averages")
     parser.add_argument(
@@ -278,7 +283,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         nothing = np.zeros((len(PATTERNS), len(PATTERNS)), dtype=int)
         save_classifier(given.out, PatternClassifier(networks, nothing, nothing), about)
     # Mistakes are counted on maps of heads or models that the judging networks never saw.
-    counts, causal_counts = score_all(report, training, held, networks, settings, few)
+    counts, causal_counts, errors = score_all(report, training, held, networks, settings, few)
+    if given.errors is not None:
+        given.errors.write_text(json.dumps(errors) + "\n", encoding="utf-8")
     classifier = PatternClassifier(networks, counts, causal_counts)
     if given.out is not None:
         save_classifier(given.out, classifier, about)
@@ -297,8 +304,8 @@ def score_all(
     networks: Sequence[PatternNetwork],
     settings: Settings,
     seeds: Sequence[int],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Write every score into the report; the confusion counts of encoders and of causal models."""
+) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+    """Write every score into the report; the confusion counts of encoders and of causal models, and by head."""
     held_truth, held_said = held.labels.cpu().numpy(), predict(networks, held).argmax(-1)
     report[f"held out, {HELD_OUT}"] = score(held_truth, held_said, held.head)
     drawn = held.drawn == "design"
@@ -317,7 +324,32 @@ def score_all(
     causal_truth, causal_said, causal_head = (np.concatenate(parts) for parts in zip(*left, strict=True))
     report["causal, each model left out"] = score(causal_truth, causal_said, causal_head)
     encoders = confusion(np.concatenate([truth[encoder], held_truth]), np.concatenate([folds[encoder], held_said]))
-    return encoders, confusion(causal_truth, causal_said)
+    sizes = {str(model): _size(training.head[training.model == model]) for model in sorted(set(training.model))}
+    own = " and ".join(sorted(set(training.model[~encoder])))
+    by_head = {
+        "trained_on": sizes,
+        "seen": {
+            "encoder": _mistakes(truth[encoder], folds[encoder], training.head[encoder], SEEN.format("wiki-bert")),
+            "causal": _mistakes(truth[~encoder], folds[~encoder], training.head[~encoder], SEEN.format(own)),
+        },
+        "unseen": {
+            "encoder": _mistakes(held_truth, held_said, held.head, f"maps of {HELD_OUT}, a model never in training"),
+            "causal": _mistakes(causal_truth, causal_said, causal_head, UNSEEN.format(own)),
+        },
+    }
+    return encoders, confusion(causal_truth, causal_said), by_head
+
+
+def _size(heads: np.ndarray) -> list[int]:
+    """Layers and heads of a model, of which every one is labelled, from names like `wiki-bert L3H5`."""
+    places = np.array([[int(n) for n in name.rpartition(" L")[2].split("H")] for name in heads])
+    return (places.max(0) + 1).tolist()
+
+
+def _mistakes(truth: np.ndarray, said: np.ndarray, head: np.ndarray, origin: str) -> dict[str, Any]:
+    """The confusion counts of each head."""
+    tables = [confusion(truth[head == name], said[head == name]).tolist() for name in sorted(set(head))]
+    return {"origin": f"{len(truth)} {origin}", "tables": tables}
 
 
 if __name__ == "__main__":

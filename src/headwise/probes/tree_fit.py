@@ -262,9 +262,9 @@ def score_tree_probe(probe: TreeProbe, prepared: Prepared) -> tuple[np.ndarray, 
     found = []
     for part in prepared.batches(probe.needs_maps):
         counted = part.head >= 0
-        found.append((part, ((probe(part).argmax(-1) == part.head) & counted).sum(1), counted.sum(1)))
-    for part, right, counted in found:  # only now is anything waited for
-        where = [place[s] for s in part.sentences]
+        found.append((part.sentences, ((probe(part).argmax(-1) == part.head) & counted).sum(1), counted.sum(1)))
+    for sentences, right, counted in found:  # only now is anything waited for
+        where = [place[s] for s in sentences]
         correct[where], total[where] = right.cpu().numpy(), counted.cpu().numpy()
     return correct, total
 

@@ -91,6 +91,7 @@ def model_shape(model: HeadModel, found: Scan) -> Shape:
         relations=found.relations,
         kv_groups=tuple(model.kv_groups),
         extras={
+            "model": getattr(model, "name", ""),
             "lm_kind": getattr(model, "lm_kind", None),
             "reads_source": getattr(model, "encoder_part", None) is not None and model.stack != "encoder",
             "layer_kinds": layer_kinds(model) if isinstance(model, HeadModel) else (),

@@ -206,7 +206,8 @@ def test_the_whole_tool_on_a_few_maps(tmp_path: Path) -> None:
     with (tmp_path / "maps.csv").open("w", newline="") as file:
         csv.writer(file).writerows(rows)
     out, report, typical = (tmp_path / name for name in ("w.safetensors", "r.json", "t.npz"))
-    files = f"{tmp_path} --out {out} --report {report} --typical {typical}"
+    errors = tmp_path / "errors.json"
+    files = f"{tmp_path} --out {out} --report {report} --typical {typical} --errors {errors}"
     train.main(f"{files} --networks 1 --fold-networks 1 --epochs 1".split())
     classifier = load_classifier(out)
     assert len(classifier.networks) == 1
@@ -214,6 +215,10 @@ def test_the_whole_tool_on_a_few_maps(tmp_path: Path) -> None:
     assert classifier.confusion_causal.sum() == 24
     assert json.loads(report.read_text())["causal, each model left out"]["n"] == 24
     assert typical.exists()
+    by_head = json.loads(errors.read_text())
+    counted = np.array(by_head["unseen"]["causal"]["tables"])
+    assert counted.shape[1:] == (5, 5)
+    np.testing.assert_array_equal(counted.sum(0), classifier.confusion_causal)
     with safe_open(out, "pt") as file:
         assert file.metadata()["data"] == load_labelled(tmp_path).digest
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from headwise.analyses.contract import Observer, Paper, Shape, at_least, layer_head_coords, mean_variables
 from headwise.analyses.patterns.correct import corrected_shares, corrected_with_interval, said_given_true
+from headwise.analyses.patterns.errors import ErrorModel, seen_in_training, shipped_errors
 from headwise.analyses.patterns.maps import images, shrink, shrink_visible
 from headwise.analyses.patterns.network import PATTERNS, PatternClassifier, load_classifier, shipped_classifier
 from headwise.models.view import Layer, Rows
@@ -39,9 +40,11 @@ class Patterns(Observer):
     - `overall[pattern]`: the share over all heads and examples (Fig 2), with an interval over examples;
     - `overall_corrected[pattern]`, `proportion_corrected[layer, head, pattern]`: the true shares that the classifier's
       known confusion would turn into those (least squares on the simplex); the interval of the former holds the doubt
-      about examples and about the confusion;
-    - `confusion[pattern, said]`: the counts on held-out labelled maps behind the correction (of causal maps, for a
-      causal model).
+      about examples and about the confusion, whose labelled maps are drawn by head. NaN where the correction is likely
+      to do more harm than good (attribute `correction_helps`): then there are only counts;
+    - `confusion[pattern, said]`: the counts on held-out labelled maps behind the correction: of encoders or of causal
+      models, of models that the classifier was trained on or of one it never saw, as the model at hand is (attribute
+      `error_model`).
 
     Parameters
     ----------
@@ -117,30 +120,46 @@ class Patterns(Observer):
         low, high = wilson_interval(said.mean.numpy() * count, count)
         variables["proportion_low"].values[:], variables["proportion_high"].values[:] = low, high
         variables |= mean_variables("probability", heads, state.moments("probability"), units="probability")
-        counts = self._classifier.confusion_causal if shape.causal else self._classifier.confusion
-        shares = np.where(count > 0, said.mean.numpy(), np.nan)
-        corrected = corrected_shares(shares, said_given_true(counts)).astype(np.float32)
+        errors = self._errors(shape)
+        per_example = state.records("example").values.mean(1)  # over layers; every layer has as many heads
+        whole_corrected = corrected_with_interval(per_example, errors)
+        shares = np.where((count > 0) & whole_corrected.helps, said.mean.numpy(), np.nan)
+        corrected = corrected_shares(shares, said_given_true(errors.counts)).astype(np.float32)
         words = {"units": "share of examples", "long_name": "proportion corrected for the classifier's confusion"}
         variables["proportion_corrected"] = xr.Variable(heads, corrected, words)
-        per_example = state.records("example").values.mean(1)  # over layers; every layer has as many heads
         kept = per_example[~np.isnan(per_example).any(-1)]
         whole = kept.mean(0) if len(kept) else np.full(len(PATTERNS), np.nan)
         nothing = np.full(len(PATTERNS), np.nan)
         low, high = bootstrap_interval(kept) if len(kept) > 1 else (nothing, nothing)
-        corrected_overall = corrected_with_interval(per_example, counts)
-        for name, values in (("overall", (whole, low, high)), ("overall_corrected", corrected_overall)):
+        found = whole_corrected
+        mended = (found.shares, found.low, found.high) if found.helps else (nothing, nothing, nothing)
+        for name, values in (("overall", (whole, low, high)), ("overall_corrected", mended)):
             for suffix, value in zip(("", "_low", "_high"), values, strict=True):
                 variables[name + suffix] = xr.Variable("pattern", value.astype(np.float32), {"units": "share of maps"})
             words = {"long_name": f"examples behind {name}"}
-            variables[f"{name}_n"] = xr.Variable("pattern", np.full(len(PATTERNS), len(kept)), words)
+            behind = np.full(len(PATTERNS), len(kept) if name == "overall" or found.helps else 0)
+            variables[f"{name}_n"] = xr.Variable("pattern", behind, words)
         words = {"long_name": "held-out labelled maps by true and by said pattern"}
-        variables["confusion"] = xr.Variable(("pattern", "said"), counts.astype(np.int64), words)
+        variables["confusion"] = xr.Variable(("pattern", "said"), errors.counts.astype(np.int64), words)
         coords = layer_head_coords(shape) | {"pattern": np.array(PATTERNS), "said": np.array(PATTERNS)}
         short = int(len(per_example) - len(kept))
-        return xr.Dataset(variables, coords=coords, attrs={"short_examples": short})
+        attrs = {"short_examples": short, "error_model": errors.origin, "correction_helps": int(found.helps)}
+        return xr.Dataset(variables, coords=coords, attrs=attrs)
+
+    def _errors(self, shape: Shape) -> ErrorModel:
+        """The classifier's mistakes on such a model: heads that it saw others of, or a model it never saw."""
+        if self.classifier:
+            counts = self._classifier.confusion_causal if shape.causal else self._classifier.confusion
+            return ErrorModel(counts[None], origin=f"held-out maps of {Path(self.classifier).name}")
+        seen = seen_in_training(str(shape.extras.get("model", "")), shape.layers, shape.heads)
+        return shipped_errors(seen, shape.causal)
 
     def headline(self, dataset: xr.Dataset) -> list[str]:
         counted, corrected = dataset["overall"], dataset["overall_corrected"]
+        if corrected.isnull().all():
+            shares = ", ".join(f"{name} {100 * float(counted[k]):.0f} %" for k, name in enumerate(PATTERNS))
+            why = "a correction for the classifier's confusion would do more harm than good here"
+            return [f"Of all maps, as counted ({why}): {shares}"]
         shares = ", ".join(
             f"{name} {100 * float(counted[k]):.0f} % ({100 * float(corrected[k]):.0f})"
             for k, name in enumerate(PATTERNS)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
+from headwise.analyses.patterns.errors import ErrorModel
 from headwise.stats.bootstrap import percentile_interval, resamples
 
 REPEATS = 400
@@ -54,26 +56,43 @@ def corrected_shares(said: np.ndarray, mistakes: np.ndarray) -> np.ndarray:
     return np.asarray(best / best.sum(-1, keepdims=True)).reshape(said.shape)
 
 
-def corrected_with_interval(
-    per_example: np.ndarray, counts: np.ndarray, repeats: int = REPEATS, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Corrected shares `[class]` with a 95 % interval, from the shares said in each example and confusion counts.
+@dataclass(frozen=True, slots=True, eq=False)
+class Corrected:
+    """Corrected shares `[class]` with a 95 % interval, and whether they are likely nearer the truth than those
+    counted."""
 
-    Both sources of doubt are in the interval: examples (`per_example[example, class]`) are resampled, and so are the
-    labelled maps behind each row of the confusion counts.
+    shares: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    helps: bool
+
+
+def corrected_with_interval(
+    per_example: np.ndarray, errors: ErrorModel, repeats: int = REPEATS, seed: int = 0
+) -> Corrected:
+    """Correct the shares said in each example, `per_example[example, class]`.
+
+    Both sources of doubt are in the interval: examples are resampled, and so are the labelled heads behind the error
+    model. The correction helps where what it takes away (the squared bias of the counted shares, less what chance alone
+    would show of it, and their variance) is more than the variance it brings in.
     """
     seen = per_example[~np.isnan(per_example).any(-1)]
     classes = per_example.shape[-1]
+    nothing = np.full(classes, np.nan)
     if not len(seen):
-        return (np.full(classes, np.nan),) * 3
-    point = corrected_shares(seen.mean(0), said_given_true(counts))
-    if len(seen) < 2:
-        return point, np.full(classes, np.nan), np.full(classes, np.nan)
+        return Corrected(nothing, nothing, nothing, False)
+    counted = seen.mean(0)
+    point = corrected_shares(counted, said_given_true(errors.counts))
     rng = np.random.default_rng(seed)
     resampled = (resamples(len(seen), repeats, rng) / len(seen)) @ seen
-    tables = np.stack(
-        [rng.multinomial(int(row.sum()), row / max(row.sum(), 1), size=repeats) for row in counts.astype(float)], axis=1
-    )
-    redrawn = corrected_shares(resampled, said_given_true(tables))
+    redrawn = corrected_shares(resampled, said_given_true(errors.redrawn(repeats, rng)))
+
+    def spread(values: np.ndarray) -> float:
+        return float(values.var(0, ddof=1).sum())
+
+    bias = max(float(((counted - point) ** 2).sum()) - spread(redrawn - resampled), 0.0)
+    helps = bias + spread(resampled) > spread(redrawn)
+    if len(seen) < 2:
+        return Corrected(point, nothing, nothing, helps)
     low, high = percentile_interval(redrawn)
-    return point, np.minimum(low, point), np.maximum(high, point)
+    return Corrected(point, np.minimum(low, point), np.maximum(high, point), helps)

@@ -90,6 +90,8 @@ def shares(dataset: xr.Dataset) -> Figure:
         (0.16, "overall_corrected", "corrected for confusion", "D"),
     ):
         value = data.values(dataset, name, ("pattern",))
+        if name == "overall_corrected" and np.isnan(value).all():  # only counts, where a correction does not help
+            continue
         ends = data.interval(dataset, name, ("pattern",))
         for k, pattern in enumerate(PATTERNS):
             colour = style.GREY if pattern == "heterogeneous" else COLOURS[pattern]
@@ -110,7 +112,9 @@ def shares(dataset: xr.Dataset) -> Figure:
     right.set_ylabel("share of maps")
     style.panel_labels([left, right], ["all heads together", "by layer"])
     count = int(np.max(dataset["overall_n"].values)) if "overall_n" in dataset else 0
-    bars = "Intervals: 95 %, over examples; of the corrected shares also over the labelled maps behind the correction"
+    bars = "Intervals: 95 %, over examples; of the corrected shares also over the labelled heads behind the correction"
+    if np.isnan(data.values(dataset, "overall_corrected", ("pattern",))).all():
+        bars = "Intervals: 95 %, over examples; as counted, since a correction would do more harm than good here"
     notes = [data.source_text(dataset), f"n = {count:,} examples" if count else "", bars]
     style.annotate_figure(fig, "The five kinds of attention map", notes, pattern_legend(), columns=len(PATTERNS))
     return style.finish(fig)

@@ -150,7 +150,7 @@ def test_a_head_wins_over_its_layer() -> None:
             "An intervention is given for a layer or a (layer, head), as 0-based numbers; it was given for 'L0H1'.",
         ),
         ({0: "unifrom"}, "There is no intervention 'unifrom'. Did you mean 'uniform'? Known: uniform, zero, mean."),
-        ({0: 3}, "An intervention is one of uniform, zero, mean, a Mean or a Patch; it is a int."),
+        ({0: 3}, "An intervention is one of uniform, zero, mean, a Mean, a Patch or a Scale; it is a int."),
         ({0: Mean(torch.zeros(5))}, "`Mean` takes a vector of the head's size, [8]; it has shape [5]."),
         (
             {0: Patch(output=torch.zeros(2, 5))},

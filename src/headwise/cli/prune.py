@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headwise.cli import common
+
+if TYPE_CHECKING:
+    from headwise.experiments.ablation.subjects import Subject
 
 
 def prune_command(
@@ -17,8 +20,8 @@ def prune_command(
         str,
         typer.Option(
             "--heads",
-            help="A list (L7H9,L8H1), a layer (L3), or a rule on --atlas: ablation.harm:bottom10, "
-            "ablation.importance:bottom2/layer …",
+            help="A list (L7H9,L8H1), a layer (L3), a rule on --atlas (ablation.harm:bottom10, "
+            "ablation.importance:bottom2/layer …), or gates:N: the N that learned gates give up.",
         ),
     ] = "",
     atlas: common.AtlasFile = None,
@@ -28,6 +31,9 @@ def prune_command(
         typer.Option(
             "--zero", help="Zero the heads instead of removing them: the same size, for every class of model."
         ),
+    ] = False,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Refuse where heads cannot be removed, instead of zeroing them.")
     ] = False,
     task: common.TaskName = None,
     data: common.Data = None,
@@ -44,7 +50,9 @@ def prune_command(
     """Remove heads from a model's weights and write a smaller ordinary model folder; score and speed before and after.
 
     `ablation.harm:bottomN` are the heads whose loss harms least, be it a fall of a task's score or a rise of the
-    language-model loss.
+    language-model loss. `gates:N` learns a gate on every head on half of the data, and says what the choice is worth on
+    the other half, against random sets. Heads are removed where plain transformers can load the smaller model, and
+    zeroed, which is said, where not (BERT, GPT-2).
 
     [dim]Examples:[/dim]
 
@@ -52,6 +60,8 @@ def prune_command(
 
       headwise prune ./model --atlas mrpc-ablation.nc --heads ablation.importance:bottom20 --zero --task MRPC --data
       glue
+
+      headwise prune ./llama --heads gates:24 --corpus stories.txt --out smaller
     """
     from rich.table import Table
 
@@ -68,31 +78,58 @@ def prune_command(
     scored = bool(task or data or dev or text)
     ground = Scored(task, data, dev, text, limit, max_length, device, seed)
     subject = ground.open(source) if scored else None
-    with HeadModel.open(source, device="cpu") if subject is None else nullcontext(subject.model) as opened:
-        chosen = pick_heads(heads, opened.layers, opened.heads, common.load_atlas(atlas))
+    if zero and remove:
+        raise ParameterError("Give either --zero or --remove, not both.")
+    if heads.startswith("gates:"):
+        chosen = _by_gates(heads, subject, seed)
+    else:
+        with HeadModel.open(source, device="cpu") if subject is None else nullcontext(subject.model) as opened:
+            chosen = pick_heads(heads, opened.layers, opened.heads, common.load_atlas(atlas))
 
     def score(folder: Path) -> dict[str, float]:
         again = ground.open(folder)
         return again.score(evaluate(again, []).baseline)
 
     wanted = PruneOptions(
-        mode="zero" if zero else "remove",
+        mode="zero" if zero else "remove" if remove else "auto",
         batches=subject.batches[-3:] if subject is not None else (),
         score=score if scored else None,
         device=device,
         overwrite=overwrite,
     )
     result = prune(source, chosen, out_folder, wanted)
-    title = f"{len(result.heads)} heads {'zeroed' if zero else 'removed'}: {result.folder}"
+    title = f"{len(result.heads)} heads {'zeroed' if result.mode == 'zero' else 'removed'}: {result.folder}"
     shown = Table("", "before", "after", title=title)
     for name, before in result.table["before"].items():
         form = ",.0f" if name == "parameters" else ".4g"
         shown.add_row(name, format(before, form), format(result.table["after"][name], form))
     common.out.print(shown)
+    if result.note:
+        common.out.print(result.note)
     common.out.print(
         f"Outputs differ from those with the heads disabled by {result.absolute:.1e} at most "
         f"({result.difference:.1e} of the largest output, where that is above 1)."
     )
+
+
+def _by_gates(rule: str, subject: Subject | None, seed: int) -> list[tuple[int, int]]:
+    """The heads that learned gates give up, and what that is worth."""
+    from headwise.core.errors import ParameterError
+    from headwise.experiments.ablation import GateOptions, learn_gates
+
+    number = rule.removeprefix("gates:")
+    if not number.isdecimal():
+        raise ParameterError(f"--heads {rule}: how many heads the gates give up must be a number, as in gates:20.")
+    if subject is None:
+        raise ParameterError(f"--heads {rule}: gates are learned on data; give --corpus, or --task with its files.")
+    with common.Watch() as watch:
+        found = learn_gates(subject, GateOptions(int(number), seed=seed), report=watch)
+    common.out.print(
+        f"On the half that the gates did not see: {found.metric} {found.whole:.4f} whole, {found.without:.4f} without "
+        f"these {number} heads, {found.random.mean():.4f} without random ones (mean of {len(found.random)} sets; "
+        f"p = {found.p_value:.2g} of doing as well by chance)."
+    )
+    return found.heads
 
 
 def register(app: typer.Typer) -> None:

@@ -35,7 +35,14 @@ class Patch:
             raise ParameterError("A Patch takes either `weights` or `output`, exactly one of them.")
 
 
-Intervention = str | Mean | Patch
+@dataclass(frozen=True, slots=True, eq=False)
+class Scale:
+    """Multiply the head's output by this number; gradients reach it."""
+
+    factor: Tensor
+
+
+Intervention = str | Mean | Patch | Scale
 Plan = dict[int, dict[int, Intervention]]  # layer -> head -> what to do
 
 
@@ -85,9 +92,12 @@ def _check(what: Any, d_head: int) -> None:
     elif isinstance(what, str):
         if what not in NAMED:
             raise ParameterError(unknown("intervention", what, NAMED))
+    elif isinstance(what, Scale):
+        if what.factor.ndim:
+            raise ParameterError(f"`Scale` takes one number; it has shape {list(what.factor.shape)}.")
     elif not isinstance(what, Patch):
         raise ParameterError(
-            f"An intervention is one of {', '.join(NAMED)}, a Mean or a Patch; it is a {type(what).__name__}."
+            f"An intervention is one of {', '.join(NAMED)}, a Mean, a Patch or a Scale; it is a {type(what).__name__}."
         )
 
 
@@ -140,7 +150,9 @@ def on_outputs(plan: Mapping[int, Intervention], outputs: Tensor, real: Tensor) 
         return outputs
     changed = outputs.clone()
     for head, what in chosen.items():
-        if isinstance(what, Mean):
+        if isinstance(what, Scale):
+            changed[:, head] = outputs[:, head] * what.factor.to(outputs.device, outputs.dtype)
+        elif isinstance(what, Mean):
             changed[:, head] = what.vector.to(outputs.device, outputs.dtype)
         elif isinstance(what, Patch):
             assert what.output is not None

@@ -25,7 +25,8 @@ from headwise.models.opening import quiet
 from headwise.testing.models import random_model
 from headwise.testing.toy import WORDS, toy_folder, toy_task
 
-CPU = PruneOptions(device="cpu")
+CPU = PruneOptions(device="cpu", mode="remove")
+AUTO = PruneOptions(device="cpu")
 SIZES = {
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -100,7 +101,9 @@ def test_classes_that_cannot_have_fewer_heads_say_so_and_are_zeroed(tmp_path: Pa
     with pytest.raises(ModelError, match="--zero"):
         prune(source, heads, tmp_path / "out", CPU)
     assert not (tmp_path / "out").exists()
-    found = prune(source, heads, tmp_path / "out", PruneOptions(mode="zero", device="cpu"))
+    found = prune(source, heads, tmp_path / "out", AUTO)
+    assert found.mode == "zero"
+    assert "takes heads of size hidden/number only" in found.note
     assert found.difference <= 1e-5
     assert found.absolute <= 1e-5
     model, again = HeadModel.open(source), HeadModel.open(tmp_path / "out")
@@ -137,12 +140,8 @@ def test_scores_before_and_after_stand_in_one_table(tmp_path: Path) -> None:
 
 def test_what_is_refused(tmp_path: Path) -> None:
     source = decoder(tmp_path / "model", groups=2)
-    with pytest.raises(ModelError, match="leave from 3 to 4 of them"):
+    with pytest.raises(ModelError, match="some layer keeps one in each place"):
         prune(source, [(0, 1)], tmp_path / "out", CPU)
-    with pytest.raises(ModelError, match="every key/value group"):
-        prune(source, [(0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 2)], tmp_path / "out", CPU)
-    with pytest.raises(ModelError, match="no head left"):
-        prune(source, [(0, h) for h in range(4)], tmp_path / "out", CPU)
     with pytest.raises(ModelError, match=r"does not take 3 heads a layer"):
         prune(decoder(tmp_path / "plain"), [(0, 0), (1, 0), (2, 0)], tmp_path / "out", CPU)
     with pytest.raises(ParameterError, match="no head L3H0"):
@@ -154,6 +153,34 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="is itself what is read"):  # before and after could not be told apart
         prune(source, [(0, 0)], source, PruneOptions(device="cpu", mode="zero", overwrite=True))
     assert plain_logits(source).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("groups", "heads", "left"),
+    [
+        (4, [(0, 1), (0, 2), (0, 3), (1, 0), (2, 2), (2, 3)], 3),  # one, three and two heads stay
+        (4, [(0, h) for h in range(4)] + [(1, 0), (1, 1), (2, 0), (2, 3)], 2),  # a layer without any
+        (2, [(0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 2)], 4),  # a whole group here, one of each group there
+    ],
+)
+def test_layers_that_lose_unlike_numbers_keep_zeros(
+    tmp_path: Path, groups: int, heads: list[tuple[int, int]], left: int
+) -> None:
+    source = decoder(tmp_path / "model", "qwen3", groups)
+    if left == 4:  # two of each group stay in some layer: nothing can get smaller
+        found = prune(source, heads, tmp_path / "out", AUTO)
+        assert found.mode == "zero"
+    else:
+        found = prune(source, heads, tmp_path / "out", AUTO)
+        assert found.mode == "remove"
+        assert f"{3 * left - (12 - len(heads))} heads of smaller layers stay as zeros" in found.note
+        assert found.table["after"]["parameters"] < found.table["before"]["parameters"]
+    model, again = HeadModel.open(source), HeadModel.open(tmp_path / "out")
+    assert again.heads == left
+    batch = model.batch("the film was very good")
+    expected = model.forward(batch, interventions=dict.fromkeys(heads, "zero"), logits=True).logits
+    assert (again.forward(batch, logits=True).logits - expected).abs().max() <= 1e-5
+    assert plain_logits(tmp_path / "out").isfinite().all()
 
 
 @pytest.mark.real

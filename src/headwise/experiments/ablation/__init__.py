@@ -1,5 +1,6 @@
 """Disabling heads: what it does to the score, first-order importance, and removing heads for good."""
 
+from headwise.experiments.ablation.gates import GateOptions, Gates, learn_gates
 from headwise.experiments.ablation.importance import head_importance
 from headwise.experiments.ablation.prune import Pruned, PruneOptions, prune
 from headwise.experiments.ablation.run import (
@@ -19,6 +20,8 @@ __all__ = [
     "AblationOptions",
     "Condition",
     "Evaluation",
+    "GateOptions",
+    "Gates",
     "LanguageSubject",
     "PruneOptions",
     "Pruned",
@@ -27,6 +30,7 @@ __all__ = [
     "ablate",
     "evaluate",
     "head_importance",
+    "learn_gates",
     "pick_heads",
     "provenance",
     "prune",

@@ -29,7 +29,7 @@ def head_importance(subject: Subject, *, store: Store | None = None, report: Rep
     are kept there.
     """
     found: list[np.ndarray] = []
-    with subject.evaluating(), _trainable(subject.model.module):
+    with subject.evaluating(), trainable(subject.model.module):
         for number, batch in enumerate(subject.batches):
             make = partial(_batch, subject, batch)
             piece = make()[0] if store is None else store.piece(f"importance-{number:06d}", make).arrays
@@ -64,13 +64,13 @@ def _batch(subject: Subject, batch: Batch) -> tuple[dict[str, np.ndarray], dict[
 
 
 @contextmanager
-def _trainable(module: nn.Module) -> Iterator[None]:
-    """Every parameter takes gradients for a `with` block."""
-    fixed = [p for p in module.parameters() if not p.requires_grad]
-    for parameter in fixed:
-        parameter.requires_grad_(True)
+def trainable(module: nn.Module, yes: bool = True) -> Iterator[None]:
+    """Every parameter takes gradients (or none does) for a `with` block."""
+    changed = [p for p in module.parameters() if p.requires_grad is not yes]
+    for parameter in changed:
+        parameter.requires_grad_(yes)
     try:
         yield
     finally:
-        for parameter in fixed:
-            parameter.requires_grad_(False)
+        for parameter in changed:
+            parameter.requires_grad_(not yes)

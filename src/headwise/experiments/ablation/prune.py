@@ -27,7 +27,7 @@ from headwise.models import HeadModel, opening
 from headwise.models.sites import Sites
 from headwise.text.encode import Batch, Encoded, collate
 
-MODES = ("remove", "zero")
+MODES = ("auto", "remove", "zero")
 TOLERANCE = 1e-5
 COUNTS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 GROUPS = ("num_key_value_heads", "num_kv_heads")
@@ -38,7 +38,7 @@ class Pruned:
     """What became of a model: `table` has parameters, score (where one was asked for) and seconds of a run before and
     after; `difference` is the largest difference of its outputs to those of the model with the same heads disabled
     (zero), as a share of the largest output where that is above 1 (float32 rounds by shares); `absolute` is the same
-    difference as it is."""
+    difference as it is. `mode` is what was done, `note` why where that was not plain."""
 
     folder: Path
     mode: str
@@ -46,6 +46,7 @@ class Pruned:
     difference: float
     absolute: float
     table: dict[str, dict[str, float]] = field(default_factory=dict)
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,12 @@ class PruneOptions:
 
     Parameters
     ----------
-    mode : str, default "remove"
+    mode : str, default "auto"
         `remove`: the weights get smaller, and the folder loads in plain transformers; only for classes whose config
-        names the size of a head apart from their number (Llama, Mistral, Qwen, Gemma and their kin), with as many heads
-        removed from every layer (with grouped queries: from every group). `zero`: the same size, the heads' share of
-        the output projection zero; for every class.
+        names the size of a head apart from their number (Llama, Mistral, Qwen, Gemma and their kin; not BERT or GPT-2).
+        Such a class has one number of heads for all layers (and groups): where a layer is to lose more than another,
+        the others of its heads stay as zeros. `zero`: the same size, the heads' share of the output projection zero;
+        for every class. `auto`: `remove` where that can be, else `zero`, and `note` says why.
     batches : sequence of Batch, optional
         What outputs are compared and speed is measured on; a few made-up inputs by default.
     score : callable, optional
@@ -69,7 +71,7 @@ class PruneOptions:
         Replace what is there.
     """
 
-    mode: str = "remove"
+    mode: str = "auto"
     batches: Sequence[Batch] = ()
     score: Callable[[Path], dict[str, float]] | None = None
     device: str | torch.device | None = None
@@ -102,7 +104,7 @@ def prune(
     options : PruneOptions, optional
         How.
     """
-    mode, device = options.mode, options.device
+    mode, device, note = options.mode, options.device, ""
     target, source = Path(out), opening.model_path(folder)
     read = [Path(source)] if Path(source).exists() else []
     refuse_unsafe(target, options.overwrite, read)
@@ -113,11 +115,23 @@ def prune(
     samples = list(options.batches) or [_sample(model)]
     wanted = [_output(model, batch, dict.fromkeys(chosen, "zero")) for batch in samples]
     before = {"parameters": float(_count(model.module))}
-    smaller = _removed(model, chosen) if mode == "remove" else _zeroed(model, chosen)
+    layout = {layer: list(range(model.heads)) for layer in range(model.layers)}
+    if mode != "zero":
+        try:
+            smaller, layout = _removed(model, chosen)
+            left, asked = len(layout[0]) * model.layers, model.layers * model.heads - len(chosen)
+            note = f"{left - asked} heads of smaller layers stay as zeros." if left > asked else ""
+            mode = "remove"
+        except ModelError as error:
+            if mode == "remove":
+                raise
+            mode, note = "zero", f"Zeroed, at the same size: {str(error).split('; ')[0]}."
+    if mode == "zero":
+        smaller = _zeroed(model, chosen)
     model.close()
     with new_folder(target, overwrite=options.overwrite, sources=read) as beside:
         save_folder(smaller, model.tokenizer, beside)
-        _copy_classifier(Path(source), beside, chosen, model.heads, mode)
+        _copy_classifier(Path(source), beside, chosen, layout, mode)
         again = HeadModel.open(beside, device=device, dtype=torch.float32)
         given = [_output(again, batch, None) for batch in samples]
         apart = [float((a - b).abs().max()) for a, b in zip(wanted, given, strict=True)]
@@ -134,7 +148,7 @@ def prune(
     if options.score is not None:
         before |= options.score(Path(source))
         after |= options.score(target)
-    return Pruned(target, mode, tuple(chosen), difference, max(apart), {"before": before, "after": after})
+    return Pruned(target, mode, tuple(chosen), difference, max(apart), {"before": before, "after": after}, note)
 
 
 # --- the two ways -----------------------------------------------------------------------------------------------------
@@ -191,10 +205,30 @@ def output_projections(model: HeadModel) -> dict[int, tuple[nn.Module, bool]]:
     return found
 
 
-def _removed(model: HeadModel, heads: Heads) -> PreTrainedModel:
-    """A smaller model of the same class with the weights of the heads that stay."""
+def _layout(model: HeadModel, heads: Heads) -> dict[int, list[int]]:
+    """The heads each layer of the smaller model has: those that stay, and as many others, to be zeroed, as make all
+    layers and all key/value groups alike."""
+    gone = set(heads)
+    members = {g: [h for h in range(model.heads) if model.kv_groups[h] == g] for g in sorted(set(model.kv_groups))}
+    stay = {
+        layer: {group: [h for h in own if (layer, h) not in gone] for group, own in members.items()}
+        for layer in range(model.layers)
+    }
+    count = max(1, *(sum(bool(own) for own in groups.values()) for groups in stay.values()))
+    each = max(1, *(len(own) for groups in stay.values() for own in groups.values()))
+    found = {}
+    for layer, groups in stay.items():
+        used = sorted(sorted(groups, key=lambda group: (not groups[group], group))[:count])
+        found[layer] = sorted(
+            head for group in used for head in sorted(members[group], key=lambda h: ((layer, h) in gone, h))[:each]
+        )
+    return found
+
+
+def _removed(model: HeadModel, heads: Heads) -> tuple[PreTrainedModel, dict[int, list[int]]]:
+    """A smaller model of the same class with the weights of the heads that stay, and which these are by layer."""
     name = type(model.module).__name__
-    kept = {layer: [h for h in range(model.heads) if (layer, h) not in set(heads)] for layer in range(model.layers)}
+    kept = _layout(model, heads)
     groups = {layer: sorted({model.kv_groups[h] for h in stay}) for layer, stay in kept.items()}
     instead = "give --zero to write the model with these heads zeroed"
     refusal = f"{name} takes heads of size hidden/number only, so it cannot have fewer of them; {instead}."
@@ -204,21 +238,12 @@ def _removed(model: HeadModel, heads: Heads) -> PreTrainedModel:
     number = next((key for key in COUNTS if getattr(text, key, None) == model.heads), None)
     if number is None or not hasattr(text, "head_dim"):  # said first: no other choice of heads would help
         raise ModelError(refusal)
-    if any(not stay for stay in kept.values()):
-        raise ModelError(f"A layer of {name} would have no head left; leave at least one, or {instead}.")
-    counts = {len(stay) for stay in kept.values()}
-    if len(counts) > 1:
+    left = len(kept[0])
+    if left == model.heads:
         raise ModelError(
-            f"{name} has one number of heads for all layers, but these leave from {min(counts)} to {max(counts)} of "
-            f"them; remove as many from every layer, or {instead}."
+            f"{name} has one number of heads for all layers and key/value groups, and some layer keeps one in each "
+            f"place; remove some from every layer, or {instead}."
         )
-    each = {len([h for h in kept[layer] if model.kv_groups[h] == group]) for layer in kept for group in groups[layer]}
-    if len(each) > 1 or len({len(g) for g in groups.values()}) > 1:
-        raise ModelError(
-            f"{name} has one number of query heads for every key/value group; remove as many from every group, or "
-            f"{instead}."
-        )
-    left = counts.pop()
     setattr(text, number, left)
     for key in GROUPS:
         if hasattr(text, key):
@@ -236,7 +261,11 @@ def _removed(model: HeadModel, heads: Heads) -> PreTrainedModel:
         ) from error
     _fill(smaller, model, kept, groups, refusal)
     smaller.to(model.device).eval()  # type: ignore[arg-type]
-    return smaller
+    idle = [(layer, stay.index(head)) for layer, head in heads for stay in (kept[layer],) if head in stay]
+    if idle:
+        with HeadModel.open(smaller) as opened:
+            _zeroed(opened, idle)
+    return smaller, kept
 
 
 def _fill(
@@ -339,7 +368,7 @@ def _count(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-def _copy_classifier(source: Path, target: Path, heads: Heads, total: int, mode: str) -> None:
+def _copy_classifier(source: Path, target: Path, heads: Heads, layout: dict[int, list[int]], mode: str) -> None:
     """The classifier beside a model that was fine-tuned on chosen heads: copied, the heads renumbered."""
     if not (source / HEAD_CONFIG).is_file():
         return
@@ -353,7 +382,7 @@ def _copy_classifier(source: Path, target: Path, heads: Heads, total: int, mode:
                     f"The classifier of '{source}' reads the head {name}, so it cannot be removed; give --zero to zero "
                     "it."
                 )
-            renamed.append(head_name(layer, [h for h in range(total) if (layer, h) not in heads].index(head)))
+            renamed.append(head_name(layer, layout[layer].index(head)))
         facts["heads"] = renamed
     (target / HEAD_CONFIG).write_text(json.dumps(facts, indent=1) + "\n")
     shutil.copy(source / HEAD_FILE, target / HEAD_FILE)

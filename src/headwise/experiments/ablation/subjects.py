@@ -74,8 +74,8 @@ class Subject(ABC):
         """One loss for each example, for first-order importance."""
 
     @abstractmethod
-    def score(self, values: np.ndarray) -> dict[str, float]:
-        """The metrics of all examples."""
+    def score(self, values: np.ndarray, places: np.ndarray | None = None) -> dict[str, float]:
+        """The metrics of all examples, or of those at some places."""
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:
@@ -177,8 +177,8 @@ class TaskSubject(Subject):
             return (output.float().squeeze(-1) - targets).square()
         return nn.functional.cross_entropy(output.float(), targets, reduction="none")
 
-    def score(self, values: np.ndarray) -> dict[str, float]:
-        return score(self.metrics, self.targets, values)
+    def score(self, values: np.ndarray, places: np.ndarray | None = None) -> dict[str, float]:
+        return score(self.metrics, self.targets if places is None else self.targets[places], values)
 
     def identity(self) -> dict[str, Any]:
         return {"task": self.task.name, "dev": self.task.fingerprint(), "max_length": self.max_length}
@@ -252,7 +252,7 @@ class LanguageSubject(Subject):
     def losses(self, output: Tensor, batch: Batch) -> Tensor:
         return output
 
-    def score(self, values: np.ndarray) -> dict[str, float]:
+    def score(self, values: np.ndarray, places: np.ndarray | None = None) -> dict[str, float]:
         return {"loss": float(np.mean(values))}
 
     def identity(self) -> dict[str, Any]:

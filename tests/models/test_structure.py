@@ -9,6 +9,7 @@ from tiny_models import SERVED, build, ids_batch
 
 from headwise.core.errors import ModelError
 from headwise.models import HeadModel
+from headwise.models.direct import Recorded, adds_up
 from headwise.models.structure import find_structure
 from headwise.models.weights import head_weights
 
@@ -71,6 +72,16 @@ def test_matrices_give_what_the_tap_shows(name: str) -> None:
             shown = (shown[0] - shown[1]).repeat_interleave(model.heads // len(shown[0]), 0)
             expected = torch.einsum("d,hdk->hk", moved, matrix)
             assert float((shown - expected).abs().max()) < 1e-4 * float(expected.abs().max()), part
+
+
+def test_half_precision_is_served() -> None:
+    config, _, arguments = SERVED["llama"]
+    with HeadModel.open(build(config, "LlamaForCausalLM", arguments).to(torch.bfloat16)) as model:
+        structure = find_structure(model)
+        assert structure.refusal is None
+        batch = ids_batch()
+        direct = Recorded(model, structure, batch).direct(torch.roll(batch.ids, -1, 1))
+    assert adds_up(direct, batch.real) < 0.05
 
 
 def test_what_is_left_out_is_said() -> None:

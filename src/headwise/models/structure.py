@@ -21,6 +21,7 @@ from headwise.models.session import Session
 from headwise.models.view import Layer, Rows
 
 CLOSE = 1e-4  # relative: what two ways of computing the same may differ by, in float32
+CLOSE_HALF = 2e-2  # and where the model computes in half precision
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,7 +87,8 @@ class _Watch:
 
     needs = frozenset({"outputs", "hidden"})
 
-    def __init__(self) -> None:
+    def __init__(self, close: float) -> None:
+        self.close = close
         self.taken: dict[nn.Module, Tensor] = {}
         self.given: dict[nn.Module, Tensor] = {}
         self.layers: list[Layer] = []
@@ -96,6 +98,10 @@ class _Watch:
 
     def layer(self, layer: Layer) -> None:
         self.layers.append(layer)
+
+    def same(self, a: Tensor, b: Tensor) -> bool:
+        """Whether two tensors are the same, but for rounding."""
+        return _same(a, b, self.close)
 
     @contextmanager
     def hooked(self, module: nn.Module) -> Iterator[None]:
@@ -126,7 +132,8 @@ def find_structure(model: HeadModel) -> Structure:
     vocabulary = getattr(model.module.get_input_embeddings(), "num_embeddings", 100)
     ids = (torch.arange(12, device=model.device).view(2, 6) * 37 + 5) % vocabulary
     real = torch.ones_like(ids, dtype=torch.bool)
-    watch = _Watch()
+    half = model.dtype in (torch.float16, torch.bfloat16)
+    watch = _Watch(CLOSE_HALF if half else CLOSE)
     session = Session(model.sites, real, watch)
     logits = model.lm_kind == "causal"
     with torch.no_grad(), model.evaluating(), watch.hooked(model.module), session.running():
@@ -147,7 +154,7 @@ def _block(watch: _Watch, norms: _Norms, seen: Layer, attention: nn.Module, entr
     assert seen.outputs is not None
     joined = seen.outputs.transpose(1, 2).flatten(2).float()
     parts = [part for part in entry.modules() if part in watch.given]
-    projections = [p for p in parts if not list(p.children()) and _same(watch.taken[p], joined)]
+    projections = [p for p in parts if not list(p.children()) and watch.same(watch.taken[p], joined)]
     projections = [p for p in projections if p.__class__.__name__ not in ("Dropout", "Identity")]
     if not projections:
         raise ModelError(f"{type(attention).__name__} has no module that takes the joined outputs of its heads.")
@@ -155,7 +162,7 @@ def _block(watch: _Watch, norms: _Norms, seen: Layer, attention: nn.Module, entr
     hidden, left = watch.taken[entry], watch.given[entry]
     entering = watch.taken.get(attention, hidden)
     reading = norms.giving(entering, parts)
-    if reading is not None and not _same(watch.taken[reading.module], hidden):
+    if reading is not None and not watch.same(watch.taken[reading.module], hidden):
         reading = None
     inside = [norms.of(p) for p in attention.modules() if p in watch.given]
     inner = tuple(norm for norm in inside if norm is not None)
@@ -180,7 +187,7 @@ def _branches(
     """The module whose output, with that of attention, is what the layer adds, and the factor on both."""
     a = watch.given[own]
     factor = float((gain * a).sum() / (a * a).sum().clamp(min=1e-30))
-    if _same(factor * a, gain):
+    if watch.same(factor * a, gain):
         return None, factor
     best: tuple[float, nn.Module, float] | None = None
     for other in candidates:
@@ -189,7 +196,7 @@ def _branches(
         difference = float((factor * both - gain).abs().max())
         if best is None or difference < best[0]:
             best = difference, other, factor
-    if best is None or best[0] > CLOSE * max(1e-6, float(gain.abs().max())):
+    if best is None or best[0] > watch.close * max(1e-6, float(gain.abs().max())):
         return None
     return best[1], best[2]
 
@@ -203,19 +210,25 @@ class _Norms:
 
     def giving(self, value: Tensor, parts: list[nn.Module]) -> Norm | None:
         """The norm among these modules that gave this."""
-        return next((n for p in parts if _same(self.watch.given[p], value) and (n := self.of(p)) is not None), None)
+        return next(
+            (n for p in parts if self.watch.same(self.watch.given[p], value) and (n := self.of(p)) is not None), None
+        )
 
     def taking(self, value: Tensor, parts: list[nn.Module]) -> Norm | None:
         """The norm among these modules that took this."""
-        return next((n for p in parts if _same(self.watch.taken[p], value) and (n := self.of(p)) is not None), None)
+        return next(
+            (n for p in parts if self.watch.same(self.watch.taken[p], value) and (n := self.of(p)) is not None), None
+        )
 
     def of(self, module: nn.Module) -> Norm | None:
         if module not in self._known:
-            self._known[module] = read_norm(module, self.watch.taken[module], self.watch.given[module])
+            self._known[module] = read_norm(
+                module, self.watch.taken[module], self.watch.given[module], self.watch.close
+            )
         return self._known[module]
 
 
-def read_norm(module: nn.Module, taken: Tensor, given: Tensor) -> Norm | None:
+def read_norm(module: nn.Module, taken: Tensor, given: Tensor, close: float = CLOSE) -> Norm | None:
     """What a module computes, if that is a norm over the last dim; None else. Checked on what it took and gave."""
     if list(module.children()) or taken.shape != given.shape:
         return None
@@ -233,12 +246,12 @@ def read_norm(module: nn.Module, taken: Tensor, given: Tensor) -> Norm | None:
         for epsilon in {float(value) for key, value in vars(module).items() if "eps" in key} or {1e-5}:
             unit = y / (y.square().mean(-1, keepdim=True) + epsilon).sqrt()
             for gain in gains:
-                if _same(unit * gain + bias, given.double()):
+                if _same(unit * gain + bias, given.double(), close):
                     return Norm(module, gain.float(), bias.float(), centred, epsilon)
     return None
 
 
-def _same(a: Tensor, b: Tensor, close: float = CLOSE) -> bool:
+def _same(a: Tensor, b: Tensor, close: float) -> bool:
     return a.shape == b.shape and bool((a - b).abs().max() <= close * b.abs().max().clamp(min=1e-6))
 
 
@@ -259,14 +272,14 @@ def _with_head(model: HeadModel, watch: _Watch, norms: _Norms, blocks: list[Bloc
         return Structure(made, None, None, 1.0, None, f"{model.name} has no output matrix that can be read")
     last = list(model.sites.entries)[-1]
     final = norms.giving(watch.taken[head], [m for m in watch.given if m not in set(last.modules())])
-    if final is None or not _same(watch.taken[final.module], watch.given[last]):
+    if final is None or not watch.same(watch.taken[final.module], watch.given[last]):
         what = f"the output matrix of {model.name} does not read a norm of what leaves the last layer"
         return Structure(made, None, None, 1.0, None, what)
     given, scores = watch.given[head].double(), output.logits.detach().double()
     cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
     plain = torch.atanh((scores / cap).clamp(-1 + 1e-12, 1 - 1e-12)) * cap if cap else scores
     times = float((plain * given).sum() / given.square().sum())
-    if not _same(times * given, plain, 1e-3):
+    if not _same(times * given, plain, 10 * watch.close):
         what = f"{model.name} changes its scores after the output matrix in a way that headwise does not know"
         return Structure(made, None, None, 1.0, None, what)
     return Structure(made, final, head, times, None if cap is None else float(cap), None)

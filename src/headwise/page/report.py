@@ -26,6 +26,7 @@ from headwise.text.demo import REAL
 # From what a head looks at, to what it finds, to what heads do together; an analysis not named here comes after these.
 READING_ORDER = (
     *("surface", "offsets", "patterns", "roles", "features", "token_pairs", "dependency", "coreference", "frames"),
+    *("sinks", "induction", "examples", "retrieval", "logits", "circuits"),
     *("distance", "gradient", "attribution", "probing", "tree_probe"),
 )
 # The columns of `describe_heads` that the page shows, and how it names them.

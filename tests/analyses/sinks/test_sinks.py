@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +16,9 @@ from headwise.plots import figures_for
 from headwise.testing import planted_decoder, random_model
 from headwise.text import Corpus
 from headwise.text.example import Example
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "models"))
+from tiny_models import SERVED, build
 
 
 def words(count: int, length: int, seed: int = 0, names=None) -> Corpus:
@@ -83,6 +89,20 @@ def test_random_weights_are_nothing_and_a_slow_computation_agrees() -> None:
         entropies.append((entropy * (total > 1e-6)).sum(-1) / (total > 1e-6).sum(-1))
     np.testing.assert_allclose(found["first"].values, np.mean(firsts, 0), rtol=1e-4)
     np.testing.assert_allclose(found["rest_entropy"].values, np.mean(entropies, 0), rtol=1e-4)
+
+
+def test_learned_sinks() -> None:
+    config, _, arguments = SERVED["gpt-oss"]
+    tokenizer = random_model(causal=True)[1]
+    with HeadModel.open(build(config, "GptOssForCausalLM", arguments), tokenizer=tokenizer) as model:
+        corpus = words(
+            3, 8, 0, ["cat", "dog", "bird", "child", "saw", "heard", "near", "under", "tree", "house", "not", "he"]
+        )
+        found = make_atlas(model, corpus, ["sinks"])["sinks"]
+        expected = [model.trace(model.batch(e)).sink[0].mean(-1).numpy() for e in corpus]
+        above = [(model.trace(model.batch(e)).sink[0] > 0.3).double().mean(-1).numpy() for e in corpus]
+    np.testing.assert_allclose(found["learned"].values, np.mean(expected, 0), rtol=1e-4)
+    np.testing.assert_allclose(found["learned_rate"].values, np.mean(above, 0), atol=1e-6)
 
 
 def test_figures_and_headline(found) -> None:

@@ -32,7 +32,8 @@ class Sinks(Experiment):
     Over the rows i > 0 that see token 0, averaged in an example, then over examples, with count and 95 % interval:
 
     - `first[layer, head]`: `A[i, 0]`; `uniform[layer]`: `1/|V(i)|`, what a uniform head would have; `rate`: share of
-      rows with `A[i, 0]` above `threshold`; `learned`: mass on a learned sink, where the model has one;
+      rows with `A[i, 0]` above `threshold`; `learned`, `learned_rate`: the same of a learned sink, where
+      the model has one;
     - `first_p`: over examples, the mean is no more than `threshold`, or than twice a uniform head's where that is more
       (Student's t); `first_p_adjusted`: corrected over heads (Holm). Against a uniform head alone random weights would
       pass: the first token is always the same, and a random head likes or dislikes it;
@@ -107,6 +108,7 @@ class Sinks(Experiment):
             ("rest_largest", HEADS, share),
             ("rest_mass", (*HEADS, "token_type"), share),
             ("learned", HEADS, share),
+            ("learned_rate", HEADS, "share of rows"),
         ):
             if name in given:
                 add(name, given[name], dims, units)

@@ -54,6 +54,7 @@ class Watch:
         }
         if rows.sink is not None:
             found["learned"] = (rows.sink.double() * real[:, None]).sum(-1)
+            found["learned_rate"] = ((rows.sink > self.threshold) * real[:, None]).double().sum(-1)
         own = self.sums.setdefault(rows.layer, {})
         for name, value in found.items():
             own[name] = own[name] + value if name in own else value
@@ -99,7 +100,7 @@ def observe(model: HeadModel, rows: Sequence[Encoded], threshold: float) -> dict
 
 
 def _means(watch: Watch, layers: int) -> dict[str, np.ndarray]:
-    by = {"first": "rows", "above": "rows", "uniform": "rows", "learned": ""}
+    by = {"first": "rows", "above": "rows", "uniform": "rows", "learned": "", "learned_rate": ""}
     by |= {"rest_entropy": "rest_rows", "rest_largest": "rest_rows", "rest_mass": "rest_rows"}
     by |= {"value_norm_ratio": "", "hidden_norm_ratio": ""}
     out: dict[str, np.ndarray] = {}
@@ -115,7 +116,7 @@ def _means(watch: Watch, layers: int) -> dict[str, np.ndarray]:
                 number = watch.sums[layer][count]
                 number = number[..., None] if value.ndim > number.ndim else number
                 value = torch.where(number > 0, value / number.clamp(min=1), torch.nan)
-            elif name == "learned":
+            elif name.startswith("learned"):
                 value = value / lengths
             parts.append(value)
         out[name] = torch.stack(parts, 1).float().cpu().numpy()

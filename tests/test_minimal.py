@@ -42,7 +42,8 @@ def guarded(name, globals=None, *rest, **more):
     return real(name, globals, *rest, **more)
 builtins.__import__ = guarded
 for module in pkgutil.walk_packages(headwise.__path__, "headwise."):
-    importlib.import_module(module.name)
+    if module.name != "headwise.models.kernels":  # Triton comes with torch where there is a GPU
+        importlib.import_module(module.name)
 print("all imported")
 """
     assert "all imported" in _python(code)

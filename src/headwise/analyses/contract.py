@@ -19,6 +19,7 @@ from headwise.core.labels import Shape, layer_head_coords, mean_variables
 from headwise.core.papers import Paper
 from headwise.core.store import Store
 from headwise.models import HeadModel
+from headwise.models.ask import Answers, Ask
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import State
 from headwise.text.corpus import Corpus
@@ -123,8 +124,10 @@ class Observer(Analysis):
     """A question answered by watching one pass.
 
     For every batch and layer the engine calls `reduce` on each block of query rows, adds the returned tensors up, and
-    hands the sums to `observe` once. Set `taps`; write `start`, `reduce`, `observe`, `result`. With scope `example` it
-    gets all layers of a micro-batch at once instead: write `start`, `observe_example`, `result`.
+    hands the sums to `observe` once. Set `taps`; write `start`, `reduce`, `observe`, `result`. What can be said in the
+    language of `Ask` (masses on sets of keys, entropies, diagonals, ...) is better asked for than reduced, since a GPU
+    then never forms the weights: write `ask` and `settle` instead of `reduce`. With scope `example` it gets all layers
+    of a micro-batch at once: write `start`, `observe_example`, `result`.
     """
 
     taps: ClassVar[frozenset[str]] = frozenset({"attention"})
@@ -140,6 +143,14 @@ class Observer(Analysis):
     def start(self, shape: Shape) -> State:
         """An empty state."""
         raise NotImplementedError
+
+    def ask(self, batch: Batch) -> Ask | None:
+        """What it wants of the weights; None where it reduces rows itself."""
+        return None
+
+    def settle(self, answers: Answers, batch: Batch) -> Mapping[str, Tensor]:
+        """From the answers of one layer, the sums that `observe` takes once the pass is over."""
+        return {}
 
     def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
         """Tensors that add up over query rows."""

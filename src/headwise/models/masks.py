@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 from transformers.masking_utils import eager_mask
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """A mask in two numbers: whether later keys are hidden, and from which distance on keys are (0: none)."""
+
+    causal: bool
+    window: int = 0
 
 
 class RowMask(Tensor):
@@ -19,13 +28,14 @@ class RowMask(Tensor):
     """
 
     build: Callable[[int, int], Tensor]
+    sight: Sight | None  # where the mask, padding on the right apart, is no more than that
 
     @staticmethod
     def __new__(
         cls, build: Callable[[int, int], Tensor], shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
     ) -> RowMask:
         self = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
-        self.build = build
+        self.build, self.sight = build, None
         return self
 
     def rows(self, start: int, stop: int) -> Tensor:
@@ -58,7 +68,35 @@ def row_mask(**arguments: Any) -> Tensor | None:
         return eager_mask(q_length=stop - start, q_offset=offset + start, **arguments)
 
     shape = (arguments["batch_size"], 1, length, arguments["kv_length"])
-    return RowMask(build, shape, arguments.get("dtype", torch.float32), torch.device(arguments.get("device", "cpu")))
+    made = RowMask(build, shape, arguments.get("dtype", torch.float32), torch.device(arguments.get("device", "cpu")))
+    if length == arguments["kv_length"] and offset == 0:
+        made.sight = _sight(made, attention_mask)
+    return made
+
+
+def _sight(mask: RowMask, real: Tensor | None) -> Sight | None:
+    """What a mask comes to, believed only if some rows of it, built as the model would have them, are just that."""
+    n = mask.shape[-1]
+    rows = sorted({*range(min(3, n)), *(n * part // 7 for part in range(1, 7)), max(0, n - 2), n - 1})
+    built = torch.stack([is_open(mask.rows(row, row + 1)[:, 0, 0]) for row in rows], dim=1)  # example, row, key
+    place = torch.arange(n, device=built.device)
+    row = torch.tensor(rows, device=built.device)
+    lengths = torch.full((len(built),), n, device=built.device) if real is None else real.sum(-1).to(built.device)
+    inside = place < lengths[:, None]
+    if real is not None and not torch.equal(inside, real.to(built.device).bool()):
+        return None
+    counted = (row < lengths[:, None])[..., None]  # rows of padding do not matter
+    apart = row[:, None] - place
+    first = built.int().argmax(-1)  # the first key that is seen: where it is not key 0, it tells the window
+    windows = torch.where(counted[..., 0] & (first > 0), row - first + 1, 0).max().item()
+    for causal in (True, False):
+        for window in {0, int(windows)}:
+            seen = inside[:, None] & (apart >= 0 if causal else apart == apart)
+            if window:
+                seen = seen & (apart.abs() < window)
+            if not ((seen != built) & counted).any():
+                return Sight(causal, window)
+    return None
 
 
 def rows_of(mask: Tensor | None, start: int, stop: int, keys: int) -> Tensor | None:

@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headwise.models.ask import Answers, Gathered
+from headwise.models.fused import fused_answers, has_kernels, scores_of, uniform_answers
 from headwise.models.interventions import Plan, on_outputs, on_weights
 from headwise.models.masks import RowMask, is_open
 from headwise.models.sites import LayerCount, Sites, hidden_input, hidden_output
 from headwise.models.streams import Streams, stream_hooks
 from headwise.models.tap import SESSION, Call, FormedCall, Running
-from headwise.models.view import Layer, Rows, Watcher
+from headwise.models.view import Asking, Layer, Rows, Watcher
 
 BLOCK_BYTES = 512 * 2**20
 
@@ -67,6 +69,8 @@ class Session:
         self.layer_count = LayerCount(sites)
         self._entering: dict[nn.Module, Tensor] = {}
         self._visible: dict[int, tuple[Tensor | None, Tensor]] = {}
+        self.asking: Asking | None = watcher if isinstance(watcher, Asking) and watcher.ask is not None else None
+        self._uniform: dict[object, tuple[object, Answers]] = {}  # by what decides who sees whom
 
     @contextmanager
     def running(self) -> Iterator[Session]:
@@ -95,8 +99,9 @@ class Session:
         return at_least_single(values.transpose(0, 1) if self.sites.tokens_first else values)
 
     def by_rows(self, batch_size: int, queries: int, keys: int) -> bool:
-        """Whether the rows of this input are formed in blocks."""
-        return self._rows_at_once(batch_size, queries, keys) < queries
+        """Whether the rows of this input are formed in blocks, or not at all."""
+        fused = self.asking is not None and self.real.is_cuda and has_kernels()
+        return fused or self._rows_at_once(batch_size, queries, keys) < queries
 
     def _rows_at_once(self, batch_size: int, queries: int, keys: int) -> int:
         if self.block_rows is not None:
@@ -127,16 +132,22 @@ class Session:
         if layer is None:
             return call.plain()
         plan = self.plan.get(layer, {})
+        on_map = any(what == "uniform" or getattr(what, "weights", None) is not None for what in plan.values())
+        if self.asking is not None and "attention" not in self.needs and not self.keep and not on_map:
+            output = self._fused(call, layer)
+            if output is not None:
+                return self._finish(layer, output, call, plan), None
         key, value = call.repeated()
         examples, _, queries, keys, _, _ = call.sizes
         at_once = self._rows_at_once(examples, queries, keys)
-        watched = "attention" in self.needs or self.keep
-        form = (
-            watched
-            or not call.can_fuse
-            or any(what == "uniform" or getattr(what, "weights", None) is not None for what in plan.values())
-        )
+        shown = "attention" in self.needs and self.watcher is not None
+        watched = shown or self.keep or self.asking is not None
+        form = watched or not call.can_fuse or on_map
         outputs, weights = [], None
+        ask = None if self.asking is None else self.asking.ask
+        gathered = None if ask is None else Gathered(ask, keys)
+        known = self._uniform.get(id(call.mask))
+        alike = Gathered(ask, keys) if ask is not None and ask.uniform and known is None else None
         for start in range(0, queries, at_once):
             stop = min(start + at_once, queries)
             if not form:
@@ -151,16 +162,44 @@ class Session:
             outputs.append(weights.to(value.dtype) @ value)
             if self.keep and visible is not None:
                 self.kept.append(Rows(layer, start, stop, weights, visible, sink))
-            elif "attention" in self.needs and self.watcher is not None and visible is not None:
+            elif watched and visible is not None:
                 weights = self._without_padding(weights, start)
                 sink = None if sink is None else self._without_padding(sink, start)
-                self.watcher.rows(Rows(layer, start, stop, weights, visible, sink))
+                rows = Rows(layer, start, stop, weights, visible, sink)
+                if shown and self.watcher is not None:
+                    self.watcher.rows(rows)
+                if gathered is not None:
+                    gathered.add(rows)
+                if alike is not None:
+                    alike.add_uniform(rows)
+        if gathered is not None and self.asking is not None:
+            if alike is not None:
+                known = call.mask, alike.answers(layer, None)
+                self._uniform[id(call.mask)] = known  # the mask too: its id stays its own
+            self.asking.answers(gathered.answers(layer, None if known is None else known[1]))
         output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
+        return self._finish(layer, output, call, plan), weights if len(outputs) == 1 else None
+
+    def _fused(self, call: Call, layer: int) -> Tensor | None:
+        """The head outputs, with the answers computed on the way; None where the kernels do not serve this call."""
+        asking = self.asking
+        scores = scores_of(call, torch.tensor(self.lengths, device=self.real.device, dtype=torch.int32))
+        if scores is None or asking is None or asking.ask is None:
+            return None
+        sight = scores.causal, scores.window
+        if asking.ask.uniform and sight not in self._uniform:
+            self._uniform[sight] = None, uniform_answers(asking.ask, scores, layer)
+        uniform = self._uniform[sight][1] if asking.ask.uniform else None
+        output, answers = fused_answers(asking.ask, scores, call.value, layer, uniform)
+        asking.answers(answers)
+        return output
+
+    def _finish(self, layer: int, output: Tensor, call: Call, plan: Mapping[int, Any]) -> Tensor:
         if plan:
             output = on_outputs(plan, output, self.real)
         if self.watcher is not None:
             self._show(layer, output, call)
-        return output.transpose(1, 2).contiguous(), weights if len(outputs) == 1 else None
+        return output.transpose(1, 2).contiguous()
 
     def _show(self, layer: int, output: Tensor, call: Call) -> None:
         assert self.watcher is not None

@@ -100,11 +100,14 @@ class Call:
     def weights(self, key: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor | None]:
         """Attention weights of a block of query rows, in float32 or better, and the mass on the sink.
 
-        The order of operations is that of the eager functions of transformers: scale, cap, bias, mask, softmax. The
-        softmax of half-precision scores is taken in float32, as eager does (before it rounds; the caller rounds for the
-        product with the values).
+        The order of operations is that of the eager functions of transformers: scale, cap, bias, mask, softmax. Scores
+        of half-precision queries and keys are not rounded before the softmax: fused attention, which is what models run
+        with, does not round them either, so that all ways here give the same numbers. (The caller rounds for the
+        product with the values.)
         """
-        scores = (self.query[:, :, start:stop] @ key.transpose(2, 3)).mul_(self.scaling)
+        query = self.query[:, :, start:stop]
+        exact = torch.promote_types(query.dtype, torch.float32)
+        scores = (query.to(exact) @ key.to(exact).transpose(2, 3)).mul_(self.scaling)
         if self.softcap is not None:
             scores = torch.tanh(scores / self.softcap) * self.softcap
         bias = rows_of(self.bias, start, stop, key.shape[2])
@@ -115,11 +118,10 @@ class Call:
             if mask.dtype == torch.bool:
                 mask = torch.where(mask, 0.0, torch.finfo(scores.dtype).min).to(scores.dtype)
             scores = scores.add_(mask) if mask.dtype == scores.dtype else scores + mask
-        exact = torch.promote_types(scores.dtype, torch.float32)
         if self.sinks is None:
-            return scores.softmax(-1, dtype=exact), None
+            return scores.softmax(-1), None
         sinks = self.sinks.reshape(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], -1)
-        joint = torch.cat([scores, sinks.to(scores.dtype)], dim=-1).softmax(-1, dtype=exact)
+        joint = torch.cat([scores, sinks.to(scores.dtype)], dim=-1).softmax(-1)
         return joint[..., :-1], joint[..., -1]
 
     def fused(self, key: Tensor, value: Tensor, start: int, stop: int) -> Tensor:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from headwise.models.ask import Answers, Ask
 
 TAPS = ("attention", "outputs", "hidden", "attention_gradient")
 
@@ -59,3 +62,13 @@ class Watcher(Protocol):
 
     def layer(self, layer: Layer) -> None:
         """Called once for each layer, after its last block of rows."""
+
+
+@runtime_checkable
+class Asking(Protocol):
+    """A watcher that also says what it wants of the weights without seeing them (see `ask.py`)."""
+
+    ask: Ask | None
+
+    def answers(self, answers: Answers) -> None:
+        """Called once for each layer, before `layer`."""

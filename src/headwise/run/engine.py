@@ -9,6 +9,7 @@ from torch import Tensor
 
 from headwise.analyses.contract import Observer
 from headwise.models import HeadModel
+from headwise.models.ask import Answers, Ask
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import State
 from headwise.text.encode import Batch
@@ -19,43 +20,55 @@ MAPS_BYTES = 2**30  # all maps of one micro-batch, for analyses that look at who
 
 
 class Observation:
-    """Watches one batch for several analyses: adds up what each `reduce` gives, and hands the sums to `observe` once a
-    layer is done."""
+    """Watches one batch for several analyses: adds up what each makes of rows or answers, and hands the sums on to
+    `observe` once a layer is done."""
 
     def __init__(self, analyses: Sequence[Observer], states: Mapping[str, State], batch: Batch) -> None:
-        self.analyses = analyses
         self.states = states
         self.batch = batch
-        self.needs = frozenset().union(*(a.taps for a in analyses)) - {"attention_gradient"}
+        self.by_layer = [a for a in analyses if a.scope == "layer"]
+        self.whole = [a for a in analyses if a.scope == "example"]
+        asks = {a.name: a.ask(batch) for a in self.by_layer}
+        self.asking = [a for a in self.by_layer if asks[a.name] is not None]
+        self.reducing = [a for a in self.by_layer if asks[a.name] is None]
+        self.ask = Ask.together([ask for ask in asks.values() if ask is not None])
+        self.needs = frozenset().union(*(a.taps for a in (*self.reducing, *self.whole)))
+        self.needs = self.needs.union(*(a.taps - {"attention"} for a in self.asking)) - {"attention_gradient"}
         self._sums: dict[str, dict[str, Tensor]] = {}
+        self._settled: dict[str, list[tuple[int, Mapping[str, Tensor]]]] = {}
         self._maps: list[Tensor] = []  # of each layer, `[example, head, query, key]`
         self._visible: list[Tensor] = []
-        self._whole = any(a.scope == "example" for a in analyses)
 
     def rows(self, rows: Rows) -> None:
-        for analysis in self.analyses:
-            if analysis.scope == "layer":
-                _add(self._sums.setdefault(analysis.name, {}), analysis.reduce(rows, self.batch))
-        if self._whole:
+        for analysis in self.reducing:
+            _add(self._sums.setdefault(analysis.name, {}), analysis.reduce(rows, self.batch))
+        if self.whole:
             self._maps.append(rows.weights)
             self._visible.append(rows.visible)
 
+    def answers(self, answers: Answers) -> None:
+        for analysis in self.asking:
+            sums = analysis.settle(answers, self.batch)
+            self._settled.setdefault(analysis.name, []).append((answers.layer, sums))
+
     def layer(self, layer: Layer) -> None:
-        for analysis in self.analyses:
-            if analysis.scope == "layer":
-                analysis.observe(self.states[analysis.name], self._sums.pop(analysis.name, {}), layer, self.batch)
-        if self._whole:
+        for analysis in self.reducing:
+            analysis.observe(self.states[analysis.name], self._sums.pop(analysis.name, {}), layer, self.batch)
+        if self.whole:
             for kept in (self._maps, self._visible):
                 blocks = kept[layer.layer :]
                 kept[layer.layer :] = [torch.cat(blocks, dim=2) if len(blocks) > 1 else blocks[0]]
 
     def close(self) -> None:
-        """Hand all maps of the batch to the analyses that want them together."""
-        if self._whole:
+        """Hand on what is ready only after the pass: sums of answers (so that a GPU is not waited for layer by layer),
+        and all maps of the batch, to the analyses that want them together."""
+        for analysis in self.asking:
+            for layer, sums in self._settled.pop(analysis.name, []):
+                analysis.observe(self.states[analysis.name], sums, Layer(layer), self.batch)
+        if self.whole:
             maps, visible = torch.stack(self._maps, dim=1), torch.stack(self._visible, dim=1)
-            for analysis in self.analyses:
-                if analysis.scope == "example":
-                    analysis.observe_example(self.states[analysis.name], maps, visible, self.batch)
+            for analysis in self.whole:
+                analysis.observe_example(self.states[analysis.name], maps, visible, self.batch)
 
 
 def observe_batch(

@@ -31,7 +31,7 @@ class Moments(Accumulator):
 
         `where` selects the part of the shape the values are for.
         """
-        values = values.detach().to("cpu", torch.float64)
+        values = values.detach().to(torch.float64)  # reduced where they are: a GPU has many of them
         present = ~values.isnan()
         count = present.sum(0).double()
         clean = torch.where(present, values, 0.0)
@@ -42,12 +42,12 @@ class Moments(Accumulator):
         shift = deviations.sum(0) / count.clamp(min=1)
         mean = pivot[0] + shift
         squares = (torch.where(present, deviations - shift, 0.0) ** 2).sum(0)
-        self._combine(where, count, mean, squares)
+        self._combine(where, count.cpu(), mean.cpu(), squares.cpu())
         units = self._units_of(values)
         if units is not None:
             self.by_unit = self.by_unit or UnitSums(2, *self.count.shape)
-            self.by_unit.add(units, clean, (0, *where))
-            self.by_unit.add(units, present, (1, *where))
+            self.by_unit.add(units, clean.cpu(), (0, *where))
+            self.by_unit.add(units, present.cpu(), (1, *where))
 
     def add_sums(self, numerator: Tensor, denominator: Tensor, where: tuple[int | slice, ...] = ()) -> None:
         """Take in per-example means given as totals and counts; examples whose count is zero are left out."""
@@ -135,7 +135,7 @@ class Ratios(Accumulator):
 
         Examples of weight zero are left out.
         """
-        y, w = (x.detach().to("cpu", torch.float64) for x in (numerator, denominator))
+        y, w = (x.detach().to(torch.float64) for x in (numerator, denominator))
         y = torch.where(w > 0, y, 0.0)
         for name, value in (
             ("y", y),
@@ -145,12 +145,12 @@ class Ratios(Accumulator):
             ("ww", w * w),
             ("count", (w > 0).double()),
         ):
-            self.parts[name][where] += value.sum(0)
+            self.parts[name][where] += value.sum(0).cpu()
         units = self._units_of(y)
         if units is not None:
             for name, value in (("y", y), ("w", w)):
                 own = self.by_unit[name] = self.by_unit[name] or self._unit_sums(name)
-                own.add(units, value, where)
+                own.add(units, value.cpu(), where)
 
     def _unit_sums(self, name: str) -> UnitSums:
         """As many units for the weights as for the totals, which have more numbers."""

@@ -17,6 +17,7 @@ from headwise.analyses.offsets.analysis import Offsets
 from headwise.analyses.patterns import PATTERNS, classify_maps, shipped_classifier
 from headwise.core.store import Store
 from headwise.models import HeadModel
+from headwise.models.ask import answered
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import Moments, State, Sums, means
 from headwise.stats.correlation import row_correlations
@@ -154,7 +155,8 @@ class Gathered:
         for layer in range(self.shape.layers):
             shown = seen[:, layer]
             rows = Rows(layer, 0, maps.shape[-1], maps[:, layer] * shown, shown)
-            self.offsets.observe(part, self.offsets.reduce(rows, batch), Layer(layer), batch)
+            answers = answered(self.offsets.ask(batch), rows)
+            self.offsets.observe(part, self.offsets.settle(answers, batch), Layer(layer), batch)
 
     def _layers(self, deep: Contributions, batch: Batch) -> None:
         assert deep.layers is not None

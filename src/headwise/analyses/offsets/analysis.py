@@ -22,7 +22,8 @@ from headwise.analyses.contract import (
     one_of,
 )
 from headwise.analyses.headlines import top_heads
-from headwise.models.view import Layer, Rows
+from headwise.models.ask import Answers, Ask
+from headwise.models.view import Layer
 from headwise.stats.accumulators import Ratios, State, means
 from headwise.text.encode import Batch
 
@@ -75,31 +76,34 @@ class Offsets(Observer):
             state[name] = means(self.weighting, shape.layers, shape.heads)
         return state
 
-    def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
-        length = batch.ids.shape[1]
-        visible = rows.visible[:, :1].to(rows.weights.dtype)
-        return {
-            "mass": sum_by_offset(rows.weights, rows.start, length),
-            "pairs": sum_by_offset(visible, rows.start, length),
-        }
+    def ask(self, batch: Batch) -> Ask:
+        return Ask(reach=self._reach_in(batch), distance=True)
+
+    def _reach_in(self, batch: Batch) -> int:
+        return min(self.reach or DEFAULT_REACH, batch.ids.shape[1] - 1)
+
+    def settle(self, answers: Answers, batch: Batch) -> Mapping[str, Tensor]:
+        reach = self._reach_in(batch)
+        mass, pairs = answers.diagonals_within(reach)
+        beyond = torch.zeros_like(mass[..., 0])
+        if reach < batch.ids.shape[1] - 1:
+            whole = (answers.seen > 0).sum(-1)[:, None] - (0 if answers.sink is None else answers.sink.sum(-1))
+            beyond = (whole - mass.double().sum(-1)).clamp(min=0)
+        assert answers.offset is not None
+        assert answers.distance is not None
+        moved = {"offset": answers.offset, "distance": answers.distance, "beyond": beyond}
+        return moved | {"mass": mass, "pairs": pairs[:, None], "count": batch.lengths[:, None]}
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
-        here = (layer.layer,)
-        mass, pairs = sums["mass"].double(), sums["pairs"].double()
-        furthest = mass.shape[-1] // 2
-        offsets = torch.arange(-furthest, furthest + 1, device=mass.device, dtype=torch.float64)
-        count = batch.lengths[:, None].double()
+        here, count = (layer.layer,), sums["count"].double()
+        mass = sums["mass"]
         histogram = state["histogram"]
         assert isinstance(histogram, Ratios)
-        reach = histogram.parts["y"].shape[-1] // 2
-        kept = offsets.abs() <= reach
-        state.means("mean_offset").add_sums(mass @ offsets, count, here)
-        state.means("mean_distance").add_sums(mass @ offsets.abs(), count, here)
-        state.means("beyond").add_sums(mass[..., ~kept].sum(-1), count, here)
-        width = int(kept.sum()) // 2
-        histogram.add_sums(
-            mass[..., kept], pairs[..., kept], (*here, slice(None), slice(reach - width, reach + width + 1))
-        )
+        state.means("mean_offset").add_sums(sums["offset"], count, here)
+        state.means("mean_distance").add_sums(sums["distance"], count, here)
+        state.means("beyond").add_sums(sums["beyond"], count, here)
+        reach, width = histogram.parts["y"].shape[-1] // 2, mass.shape[-1] // 2
+        histogram.add_sums(mass, sums["pairs"], (*here, slice(None), slice(reach - width, reach + width + 1)))
 
     def headline(self, dataset: xr.Dataset) -> list[str]:
         lines = []
@@ -130,30 +134,6 @@ class Offsets(Observer):
         dataset["centre"] = centre_of_mass(dataset["histogram"])
         per_source = [name for name in dataset.data_vars if "head" in dataset[name].dims]
         return dataset.assign({name: dataset[name].expand_dims(source=["attention"]) for name in per_source})
-
-
-def sum_by_offset(values: Tensor, start: int, length: int) -> Tensor:
-    """Sums of a block of rows along its diagonals: `[example, head, row, key]` to `[example, head, offset]` with
-    offsets −(length−1)..length−1.
-
-    Row r is written into a buffer shifted so that equal offsets share a column: one copy and one sum, whatever the
-    number of offsets. One example is done at a time in the same buffer, which then stays in the processor's cache, and
-    whose zeros need writing only once.
-    """
-    examples, heads, rows, keys = values.shape
-    width = keys + rows - 1
-    at_once = 1 if values.device.type == "cpu" else examples
-    buffer = values.new_zeros(at_once, heads, rows, width)
-    # Row r starts r columns further left than row 0, so column c holds offset c − (rows − 1) − start.
-    shifted = buffer.as_strided(
-        (at_once, heads, rows, keys), (heads * rows * width, rows * width, width - 1, 1), storage_offset=rows - 1
-    )
-    out = values.new_zeros(examples, heads, 2 * length - 1)
-    first = length - 1 - (rows - 1) - start
-    for example in range(0, examples, at_once):
-        shifted.copy_(values[example : example + at_once])
-        torch.sum(buffer, dim=-2, out=out[example : example + at_once, :, first : first + width])
-    return out
 
 
 def centre_of_mass(histogram: xr.DataArray) -> xr.DataArray:

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.analyses.surface.analysis import TOKEN_TYPES, kinds_of, row_entropy
+from headwise.analyses.surface.analysis import TOKEN_TYPES, kinds_of
 from headwise.models import HeadModel
+from headwise.models.ask import row_entropy
 from headwise.models.view import Layer, Rows
 from headwise.text.encode import Batch, Encoded, batches
 from headwise.text.made import made_row

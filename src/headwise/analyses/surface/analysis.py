@@ -13,6 +13,7 @@ from torch import Tensor
 
 from headwise.analyses.contract import WEIGHTINGS, Observer, Paper, Shape, layer_head_coords, mean_variables, one_of
 from headwise.analyses.headlines import top_heads
+from headwise.models.ask import row_entropy
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import State, means
 from headwise.text.encode import Batch
@@ -223,21 +224,6 @@ def missing_types(shape: Shape) -> dict[str, str]:
 def kinds_of(batch: Batch) -> Tensor:
     """Which type each token is of, `[example, token, type]`."""
     return torch.stack([batch.kind(kind) for kind in TOKEN_TYPES], dim=-1)
-
-
-def row_entropy(weights: Tensor) -> Tensor:
-    """Entropy of each row in nats, `[..., row, key]` to `[..., row]`; 0·ln 0 is 0."""
-    if weights.device.type != "cpu":
-        entropies: Tensor = torch.special.entr(weights).sum(-1)
-        return entropies
-    # One example at a time stays in the processor's cache. A floor under the logarithm is cheaper than a masked one,
-    # and exact: weights below it add less than 1e-36.
-    out = weights.new_empty(weights.shape[:-1])
-    buffer = weights.new_empty(weights.shape[1:])
-    for example, own in enumerate(weights):
-        torch.clamp(own, min=1e-38, out=buffer).log_().mul_(own)
-        torch.sum(buffer, dim=-1, out=out[example])
-    return out.neg_()
 
 
 def _diagonal(values: Tensor, rows: Rows, offset: int) -> Tensor:

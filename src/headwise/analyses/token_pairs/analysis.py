@@ -15,9 +15,9 @@ from headwise.analyses.contract import Paper, Shape, layer_head_coords, mean_var
 from headwise.analyses.features.predicates import known_features
 from headwise.analyses.headlines import LEVEL, aligned, top_heads
 from headwise.analyses.items import ItemObserver, choose
-from headwise.analyses.offsets.analysis import sum_by_offset
 from headwise.analyses.token_pairs.pairs import Pair, known_pairs, parse_pairs
 from headwise.core.errors import ParameterError
+from headwise.models.ask import sum_by_offset
 from headwise.models.picks import TokenPairs, group_max, group_mean, pick, token_pairs
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import Moments, State, Sums

@@ -1,0 +1,146 @@
+"""Answers straight from the GPU's attention kernel: which calls it serves, and how its numbers become answers."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from headwise.models.ask import Answers, Ask
+from headwise.models.masks import RowMask, Sight
+from headwise.models.tap import Call
+
+if TYPE_CHECKING:
+    from headwise.models.kernels import Scores
+
+LARGEST_HEAD = 256
+TYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+@cache
+def has_kernels() -> bool:
+    """Whether there is a GPU that the kernels run on, and Triton to make them."""
+    if not torch.cuda.is_available() or torch.version.hip is not None:
+        return False
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return False
+    return torch.cuda.get_device_capability()[0] >= 8
+
+
+def scores_of(call: Call, lengths: Tensor) -> Scores | None:
+    """What the kernels need of a call, or None where they do not serve it: it then goes by blocks of rows.
+
+    Biases (ALiBi, T5), values of another size than keys, masks of another kind than causal, windows and padding on the
+    right, and modules that form their weights themselves are not served.
+    """
+    query, key = call.query, call.key
+    if (
+        type(call) is not Call
+        or not query.is_cuda
+        or not has_kernels()
+        or torch.is_grad_enabled()
+        or torch.autograd.forward_ad._current_level >= 0
+        or call.bias is not None
+        or query.dtype not in TYPES
+        or query.shape[-1] > LARGEST_HEAD
+        or call.value.shape[-1] != query.shape[-1]
+        or query.shape[2] != key.shape[2]
+    ):
+        return None
+    sight = Sight(call.causal) if call.mask is None else call.mask.sight if isinstance(call.mask, RowMask) else None
+    if sight is None:
+        return None
+    from headwise.models.kernels import Scores  # Triton is there only beside a GPU
+
+    query, key = (side if side.stride(-1) == 1 else side.contiguous() for side in (query, key))
+    return Scores(query, key, lengths, call.scaling, sight.causal, sight.window, call.softcap or 0.0, call.sinks)
+
+
+def fused_answers(
+    ask: Ask, scores: Scores, value: Tensor | None, layer: int, uniform: Answers | None
+) -> tuple[Tensor | None, Answers]:
+    """The head outputs (where values are given) and the answers of one layer."""
+    from headwise.models import kernels  # as above
+
+    columns = torch.stack(list(ask.columns.values()), dim=-1) if ask.columns else None
+    names = list(ask.labels)
+    some = names[: kernels.AT_ONCE]
+    if value is not None and value.stride(-1) != 1:
+        value = value.contiguous()
+    found = kernels.statistics(scores, value, columns, _labels(ask, some), ask.distance)
+    masses = {} if found.mass is None else dict(zip(ask.columns, found.mass.unbind(-1), strict=True))
+    same = {} if found.same is None else dict(zip(some, found.same.unbind(-1), strict=True))
+    for first in range(kernels.AT_ONCE, len(names), kernels.AT_ONCE):
+        some = names[first : first + kernels.AT_ONCE]
+        more = kernels.statistics(scores, None, None, _labels(ask, some)).same
+        assert more is not None
+        same |= dict(zip(some, more.unbind(-1), strict=True))
+    offsets = sorted(ask.offsets)
+    at = kernels.weights_at(scores, found.logsumexp, offsets).unbind(-1) if offsets else ()
+    batch, heads, n, _ = scores.query.shape
+    lengths = scores.lengths
+    diagonals = found.largest.new_zeros(batch, heads, 1)
+    if ask.reach:
+        diagonals = kernels.band_sums(scores, found.logsumexp, ask.reach)
+    shown = torch.arange(n, device=lengths.device) < lengths[:, None]
+    sink = None
+    if scores.sinks is not None:
+        sink = torch.exp(scores.sinks.float()[None, :, None] - found.logsumexp) * shown[:, None]
+    return found.output, Answers(
+        layer,
+        masses,
+        same,
+        dict(zip(offsets, at, strict=True)),
+        diagonals,
+        _pairs(scores, ask.reach),
+        None if found.offset is None else found.offset.double().sum(-1),
+        None if found.distance is None else found.distance.double().sum(-1),
+        found.entropy if ask.entropy else None,
+        found.largest if ask.largest else None,
+        sink,
+        _seen(scores),
+        uniform,
+    )
+
+
+def uniform_answers(ask: Ask, scores: Scores, layer: int) -> Answers:
+    """What a head would have that attends alike to all it can see: the kernel on queries and keys of zero."""
+    from headwise.models.kernels import Scores  # as above
+
+    nothing = scores.query.new_zeros(scores.query.shape[0], 1, scores.query.shape[2], 16, dtype=torch.bfloat16)
+    alike = Scores(nothing, nothing, scores.lengths, 1.0, scores.causal, scores.window)
+    return fused_answers(ask, alike, None, layer, None)[1]
+
+
+def _labels(ask: Ask, names: list[str]) -> tuple[Tensor, Tensor] | None:
+    if not names:
+        return None
+    own, theirs = (torch.stack([ask.labels[name][side] for name in names], dim=1) for side in (0, 1))
+    return own, torch.where(theirs < 0, -2, theirs)  # −1 is equal to nothing
+
+
+def _seen(scores: Scores) -> Tensor:
+    """How many keys each token sees, `[example, token]`; 0 for padding."""
+    n, lengths = scores.query.shape[2], scores.lengths[:, None]
+    place = torch.arange(n, device=lengths.device)[None]
+    last = torch.minimum(place, lengths - 1) if scores.causal else (lengths - 1).expand(-1, n)
+    first = torch.zeros_like(last)
+    if scores.window:
+        first = (place - scores.window + 1).clamp(min=0).expand_as(last)
+        last = torch.minimum(last, place + scores.window - 1)
+    return torch.where(place < lengths, last - first + 1, 0)
+
+
+def _pairs(scores: Scores, reach: int) -> Tensor:
+    """How many pairs (i, i + o) can be seen, `[example, 2·reach + 1]`."""
+    offsets = torch.arange(-reach, reach + 1, device=scores.lengths.device)
+    count = (scores.lengths[:, None] - offsets.abs()).clamp(min=0)
+    if scores.causal:
+        count = count * (offsets <= 0)
+    if scores.window:
+        count = count * (offsets.abs() < scores.window)
+    return count

@@ -1,0 +1,195 @@
+"""What an analysis asks of the weights equals plain arithmetic on them, by blocks of rows and in the GPU's kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel
+
+from headwise.models import HeadModel
+from headwise.models.ask import Answers, Ask
+from headwise.models.masks import Sight, row_mask
+from headwise.models.view import Layer, Rows
+from headwise.testing.models import random_model
+from headwise.text.encode import Batch
+
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+WORDS = ["the", "dog", "saw", "a", "cat", "."]
+TEXTS = ["the dog saw a cat .", "a cat .", "the dog the dog the dog saw a cat . a dog saw the cat ."]
+
+
+class Watch:
+    """Asks, and keeps what it is told."""
+
+    def __init__(self, ask: Ask, needs: frozenset[str] = frozenset()) -> None:
+        self.ask: Ask | None = ask
+        self.needs = needs
+        self.told: list[Answers] = []
+
+    def rows(self, rows: Rows) -> None: ...
+
+    def layer(self, layer: Layer) -> None: ...
+
+    def answers(self, answers: Answers) -> None:
+        self.told.append(answers)
+
+
+def everything(batch: Batch) -> Ask:
+    ids = torch.where(batch.real, batch.ids, -1)
+    before = torch.cat([torch.full_like(ids[:, :1], -1), ids[:, :-1]], dim=1)
+    return Ask(
+        columns={"first": torch.arange(ids.shape[1], device=ids.device).expand_as(ids) == 0, "odd": ids % 2 == 1},
+        labels={"same": (ids, ids), "after": (ids, before)},
+        offsets=frozenset({-2, -1, 0, 1, 40}),
+        reach=4,
+        distance=True,
+        entropy=True,
+        largest=True,
+        uniform=True,
+    )
+
+
+def check(told: Answers, weights: np.ndarray, visible: np.ndarray, ask: Ask, tolerance: float = 1e-6) -> None:
+    """Against loops: `weights[example, head, row, key]` as a trace has them, `visible[example, row, key]`."""
+    close = {"atol": tolerance, "rtol": tolerance}
+    n = weights.shape[-1]
+    apart = np.arange(n)[None] - np.arange(n)[:, None]
+    for name, keys in ask.columns.items():
+        np.testing.assert_allclose(
+            told.columns[name].cpu(), (weights * keys.cpu().numpy()[:, None, None]).sum(-1), **close
+        )
+    for name, (own, theirs) in ask.labels.items():
+        equal = (own.cpu().numpy()[:, :, None] == theirs.cpu().numpy()[:, None]) & (own.cpu().numpy() >= 0)[:, :, None]
+        np.testing.assert_allclose(told.labels[name].cpu(), (weights * equal[:, None]).sum(-1), **close)
+    for offset in ask.offsets:
+        np.testing.assert_allclose(told.at[offset].cpu(), (weights * (apart == offset)).sum(-1), **close)
+    around = range(-ask.reach, ask.reach + 1)
+    by_offset = [(weights * (apart == offset)).sum((-2, -1)) for offset in around]
+    np.testing.assert_allclose(told.diagonals.cpu(), np.stack(by_offset, -1), **close)
+    np.testing.assert_array_equal(
+        told.pairs.cpu(), np.stack([(visible * (apart == o)).sum((-2, -1)) for o in around], -1)
+    )
+    assert told.offset is not None
+    assert told.distance is not None
+    assert told.entropy is not None
+    assert told.largest is not None
+    np.testing.assert_allclose(told.offset.cpu(), (weights * apart).sum((-2, -1)), atol=tolerance * n * n)
+    np.testing.assert_allclose(told.distance.cpu(), (weights * abs(apart)).sum((-2, -1)), atol=tolerance * n * n)
+    tokens = weights / np.maximum(weights.sum(-1, keepdims=True), 1e-30)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        entropy = -np.where(tokens > 0, tokens * np.log(tokens), 0).sum(-1)
+    np.testing.assert_allclose(told.entropy.cpu(), entropy, atol=5 * tolerance)
+    np.testing.assert_allclose(told.largest.cpu(), weights.max(-1), **close)
+    np.testing.assert_array_equal(told.seen.cpu(), visible.sum(-1))
+
+
+def model(causal: bool, **options: Any) -> HeadModel:
+    module, tokenizer = random_model(words=WORDS, causal=causal, layers=2, heads=3, d_head=8, **options)
+    return HeadModel.open(module, tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize("block_rows", [None, 4])
+@pytest.mark.parametrize("causal", [False, True])
+def test_by_rows_is_plain_arithmetic(causal: bool, block_rows: int | None) -> None:
+    own = model(causal)
+    batch = own.batch(TEXTS)
+    ask, trace = everything(batch), own.trace(batch)
+    watch = Watch(ask)
+    own.forward(batch, watch, block_rows=block_rows)
+    assert [told.layer for told in watch.told] == [0, 1]
+    assert trace.attention is not None
+    assert trace.visible is not None
+    for layer, told in enumerate(watch.told):
+        visible = trace.visible[:, layer, 0].numpy()
+        check(told, trace.attention[:, layer].numpy(), visible, ask)
+        alike = visible / np.maximum(visible.sum(-1, keepdims=True), 1)
+        assert told.uniform is not None
+        check(told.uniform, alike[:, None], visible, ask)
+
+
+def test_two_asks_are_one() -> None:
+    first, second = Ask(reach=2, entropy=True, offsets=frozenset({1})), Ask(reach=5, offsets=frozenset({-1}))
+    both = Ask.together([first, second])
+    assert both is not None
+    assert (both.reach, both.entropy, both.largest, both.offsets) == (5, True, False, frozenset({-1, 1}))
+    assert Ask.together([]) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "wanted"),
+    [
+        ("llama", {}, {Sight(True)}),
+        ("bert", {}, {Sight(False)}),
+        ("mistral", {"sliding_window": 5}, {Sight(True, 5)}),
+        ("gemma3_text", {"sliding_window": 5}, {Sight(True), Sight(True, 5)}),
+        ("modernbert", {"local_attention": 6}, {Sight(False), Sight(False, 4)}),
+    ],
+)
+def test_masks_are_read_as_sights(kind: str, settings: dict[str, Any], wanted: set[Sight], monkeypatch: Any) -> None:
+    """The masks of real architectures, as transformers builds them, come to what the kernel is told."""
+    small = {
+        "hidden_size": 24,
+        "intermediate_size": 16,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 2,
+        "head_dim": 12,
+    }
+    config = AutoConfig.for_model(
+        kind, **small, num_key_value_heads=1, vocab_size=30, max_position_embeddings=64, pad_token_id=0, **settings
+    )
+    own = HeadModel.open(AutoModel.from_config(config).eval())
+    found = []
+
+    def seen(**arguments: Any) -> Any:
+        made = row_mask(**arguments)
+        found.append(None if made is None else made.sight)
+        return made
+
+    monkeypatch.setattr("headwise.models.tap.row_mask", seen)
+    ids = torch.randint(1, 30, (2, 12))
+    real = torch.arange(12) < torch.tensor([[12], [7]])
+    with torch.no_grad():
+        from headwise.models.session import Session
+
+        with Session(own.sites, real, block_rows=4).running():
+            own.run(ids, real, torch.zeros_like(ids))
+    assert set(found) == wanted
+
+
+def test_a_mask_of_another_kind_is_no_sight() -> None:
+    def chunks(batch: int, head: int, query: Any, key: Any) -> Any:
+        return (query // 4 == key // 4) & (key <= query)
+
+    made = row_mask(
+        batch_size=1,
+        q_length=16,
+        kv_length=16,
+        mask_function=chunks,
+        attention_mask=None,
+        dtype=torch.float32,
+        local_size=4,
+    )
+    assert made is not None
+    assert made.sight is None
+
+
+@CUDA
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_kernel_gives_the_same(causal: bool) -> None:
+    own = model(causal)
+    own.module.to("cuda")
+    own.device = torch.device("cuda")
+    batch = own.batch(TEXTS)
+    ask, trace = everything(batch), own.trace(batch)
+    watch = Watch(ask)
+    own.forward(batch, watch)
+    assert trace.attention is not None
+    assert trace.visible is not None
+    for layer, told in enumerate(watch.told):
+        visible = trace.visible[:, layer, 0].cpu().numpy()
+        check(told, trace.attention[:, layer].cpu().numpy(), visible, ask, 1e-5)
+        assert told.uniform is not None
+        check(told.uniform, (visible / np.maximum(visible.sum(-1, keepdims=True), 1))[:, None], visible, ask, 1e-5)

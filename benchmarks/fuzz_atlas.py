@@ -49,7 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--inputs", type=int, default=5000)
     parser.add_argument("--start", type=int, default=0)
-    parser.add_argument("--wait", type=float, default=120.0, help="Seconds after which a load has no end.")
+    parser.add_argument("--wait", type=float, default=1800.0, help="Seconds after which a load has no end.")
     parser.add_argument("--unsealed", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

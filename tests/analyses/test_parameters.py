@@ -18,6 +18,7 @@ from headwise.analyses.contract import (
     make_analysis,
 )
 from headwise.core.errors import HeadwiseError, ParameterError
+from headwise.run import make_atlas
 
 WRONG = (
     None, True, [], [1], ["x", "x"], [[]], {}, {"a": 1}, "", "x", ",", "a\0b", "../" * 2000, "\ud800", b"x",
@@ -76,3 +77,17 @@ def test_an_analysis_named_twice_is_refused() -> None:
         choose_analyses(["surface", "offsets", "surface"])
     with pytest.raises(ParameterError, match="'surface' is named twice"):
         choose_analyses(["surface", make_analysis("surface")])
+
+
+def test_an_analysis_of_neither_kind_is_named() -> None:
+    try:
+
+        @dataclass(frozen=True)
+        class Neither(Analysis):
+            name: ClassVar[str] = "neither-for-a-test"
+            paper: ClassVar[Paper] = Paper("clark2019", "")
+
+        with pytest.raises(ParameterError, match="'neither-for-a-test' is neither an Observer nor an Experiment"):
+            make_atlas(analyses=[Neither()], limit=1)
+    finally:
+        REGISTRY.pop("neither-for-a-test", None)

@@ -16,9 +16,12 @@ from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
 from headwise.analyses.contract import known_analyses
 from headwise.atlas import Atlas
 from headwise.core.errors import ParameterError
+from headwise.experiments.ablation import AblationOptions, LanguageSubject, ablate
+from headwise.experiments.comparison import ComparisonOptions, compare
 from headwise.models import HeadModel
 from headwise.models.demo import demo_model_path
 from headwise.run import make_atlas
+from headwise.text import open_corpus
 
 FORMAT_1 = Path(__file__).parent / "data" / "format-1.nc"  # made by headwise as it was before format 2
 READER = """
@@ -57,12 +60,29 @@ def read_plainly(path: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_plain_xarray_selects_by_label_on_every_dim(tmp_path: Path) -> None:
+def tiny_model() -> HeadModel:
     tokenizer = AutoTokenizer.from_pretrained(demo_model_path())
     size = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 16}
     model = BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **size)).eval()
+    return HeadModel.open(model, tokenizer=tokenizer)
+
+
+def test_plain_xarray_selects_by_label_in_the_groups_of_experiments(tmp_path: Path) -> None:
+    first, second = tiny_model(), tiny_model()
+    compared = compare([first, second], options=ComparisonOptions(["surface"], ["a", "b"], limit=4))
+    ablated = ablate(LanguageSubject(first, open_corpus(None), limit=4), AblationOptions(sets={"pair": "L0H1,L1H2"}))
+    # What each reads of a file of its own, side by side in one.
+    both = Atlas(
+        {**compared, "ablation": ablated, "surface": make_atlas(first, analyses=["surface"], limit=2)["surface"]}
+    )
+    assert {"ablation", "change", "surface"} <= set(both)
+    groups, _ = read_plainly(both.save(tmp_path / "atlas.nc"))
+    assert groups.split() == list(both)
+
+
+def test_plain_xarray_selects_by_label_on_every_dim(tmp_path: Path) -> None:
     lengths = {"attribution": {"length": "all"}}
-    atlas = make_atlas(HeadModel.open(model, tokenizer=tokenizer), limit=10, parameters=lengths)
+    atlas = make_atlas(tiny_model(), limit=10, parameters=lengths)
     refused = {name for name, items in atlas.provenance["left_out"].items() if "" in items}  # asked of decoders only
     assert set(atlas) | refused == {name for name, cls in known_analyses().items() if cls.automatic}
     assert refused == {"induction", "sinks", "circuits", "logits", "retrieval"}

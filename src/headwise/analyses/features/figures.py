@@ -13,7 +13,7 @@ from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap_panels, short
 from headwise.plots.registry import figure
 
-SPECIAL = {"cls": "[CLS] tokens", "sep": "[SEP] tokens", "punct": ". and ,"}
+SPECIAL = {"cls": "opening tokens (cls)", "sep": "closing tokens (sep)", "punct": ". and ,"}
 CELLS = "Each cell: mean over inputs of one head; intervals are in the tables"
 
 
@@ -40,7 +40,7 @@ def _part(dataset: xr.Dataset, chosen: Sequence[str]) -> xr.Dataset:
 @figure(
     "features",
     name="special-tokens",
-    title="Attention to [CLS], [SEP] and punctuation",
+    title="Attention to special tokens and punctuation",
     caption="Each cell is one head: the share of attention that the most attended such token of an input gets from all "
     "tokens. High values are vertical stripes in the maps.",
     paper="Kovaleva et al. 2019, Fig 6",

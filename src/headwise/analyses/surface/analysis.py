@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -77,6 +78,12 @@ class Surface(Observer):
             reasons["position=1"] = "a causal model cannot look ahead"
             reasons["entropy_from_cls"] = "the first token of a causal model sees only itself"
         return reasons
+
+    def unmatched(self, dataset: xr.Dataset) -> dict[str, str]:
+        given = dataset["mass"].notnull().any(("layer", "head"))
+        had = json.loads(str(dataset.attrs.get("token_types", "[]")))
+        lacking = [kind for kind in had if kind in dataset["token_type"] and not bool(given.sel(token_type=kind))]
+        return {f"token_type={kind}": "no text of the corpus has such a token" for kind in lacking}
 
     def start(self, shape: Shape) -> State:
         heads = (shape.layers, shape.heads)
@@ -158,12 +165,14 @@ class Surface(Observer):
             if name != "sink" or (made["sink_n"].values > 0).any():
                 variables |= made
         coords = layer_head_coords(shape) | {"offset": np.array(OFFSETS), "token_type": list(KINDS)}
-        absent = ~np.isin(KINDS, ("first", *shape.token_types))
+        # Special tokens that no text of the corpus has: a decoder's closing token, say.
+        never = np.isin(KINDS, ("cls", "sep")) & ~(variables["mass_uniform"].values > 0).any(0)
+        absent = never | ~np.isin(KINDS, ("first", *shape.token_types))
         for name in MASSES:
             _blank(variables, name, np.broadcast_to(absent, variables[name].shape))
         if shape.causal:
             _blank(variables, "entropy_from_cls", np.ones(variables["entropy_from_cls"].shape, bool))
-        return xr.Dataset(variables, coords=coords)
+        return xr.Dataset(variables, coords=coords, attrs={"token_types": json.dumps(list(shape.token_types))})
 
 
 def _kinds(batch: Batch) -> Tensor:

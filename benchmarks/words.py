@@ -4,12 +4,13 @@
 
 FOLDER holds en_ewt-ud-train.conllu.xz and en_pud-ud-test.conllu.xz, FILE is GUM in CoNLL-U (a .tar.xz of documents).
 Each text is read sentence by sentence, drawn by seed over documents; halves are two draws of one text that share no
-document. `broad kind` joins words that mean nearly the same: a head's kind on the page. Prints a table in Markdown.
+document. A kind joins words that mean nearly the same: it is a head's colour on the page. Prints a table in Markdown.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -38,6 +39,7 @@ def halves(examples: list[Example], count: int) -> tuple[Corpus, Corpus]:
 
 
 def words(model: HeadModel, corpus: Corpus) -> pd.DataFrame:
+    print(f"reading {corpus.name}", file=sys.stderr, flush=True)
     return make_atlas(model, corpus, ANALYSES, full=True).describe()
 
 

@@ -285,3 +285,27 @@ def test_a_group_that_nobody_has_heard_of_gets_a_section_with_its_figures(tmp_pa
     for expected in ("How loud heads are", "Loudness of heads", "Higher is louder.", "Measures: loudness."):
         assert expected in reader.text, expected
     assert html.index('id="analysis-offsets"') < html.index('id="analysis-made-up"')  # after those in the reading order
+
+
+def test_a_grid_of_thousands_of_heads_shows_colours_and_says_so() -> None:
+    heads = [
+        PageHead(f"L{layer}H{head}", layer, "sink" if head % 2 else "–", "sink" if head % 2 else "other")
+        for layer in range(80)
+        for head in range(64)
+    ]
+    grid = HeadGrid(heads, ["attention"], {"sink": "it rests", "other": "none"}, groups=[("kv 0", 32), ("kv 1", 32)])
+    page = render_page(title="many", grid=grid)
+    assert "There are 5120 heads" in page
+    assert page.count('<tr id="head-') == 400
+    assert 'title="L79H63: sink"' in page
+    assert page.count('class="group">kv ') == 2
+    linked = set(re.findall(r'href="#(head-[^"]+)"', page))
+    assert linked == set(re.findall(r'id="(head-[^"]+)"', page))
+    few = HeadGrid(heads[:64], ["attention"], {"sink": "it rests"}, layers={0: "sliding"})
+    assert "<small>sliding</small>" in render_page(title="few", grid=few)
+
+
+def test_what_does_not_apply_is_named_once_at_the_end() -> None:
+    page = render_page(title="x", absent=["surface (position=1): a causal model cannot look ahead."])
+    assert page.count("a causal model cannot look ahead") == 1
+    assert page.index("What does not apply</h2>") < page.index("a causal model cannot look ahead")

@@ -30,6 +30,7 @@ from headwise.core.behaviours import (
     TYPES,
     bar,
     head_labels,
+    is_decoder,
     rest_labels,
     shares,
 )
@@ -140,6 +141,13 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
     if "surface" in known:
         looks = np.where((looks == SINK) & (labels == SINK), rest_labels(known["surface"]), looks)
     cells = {name: FINDERS[name](dataset) for name, dataset in known.items()}
+    # The same token by two names: of a decoder it is the first, of an encoder its opening token.
+    decoder = "surface" in known and is_decoder(known["surface"])
+    twice, kept = (("cls", "delimiter"), "first") if decoder else (("first", "sink"), "cls")
+    cells["roles"] = {
+        place: [role for role in own if role not in twice or kept not in own]
+        for place, own in cells.get("roles", {}).items()
+    }
     rows = []
     for place in np.ndindex(layers, heads):
         found = {name: own.get(place, []) for name, own in cells.items()}

@@ -146,8 +146,9 @@ def test_a_head_wins_over_its_layer() -> None:
         ({(3, 0): "zero"}, "There is no layer 3: the model has layers 0 to 2."),
         ({-1: "zero"}, "There is no layer -1: the model has layers 0 to 2."),
         (
-            {"L0H1": "zero"},
-            "An intervention is given for a layer or a (layer, head), as 0-based numbers; it was given for 'L0H1'.",
+            {"H1": "zero"},
+            "An intervention is given for a head ('L3H5' or (3, 5)) or a layer ('L3' or 3), counted from 0; it was "
+            "given for 'H1'.",
         ),
         ({0: "unifrom"}, "There is no intervention 'unifrom'. Did you mean 'uniform'? Known: uniform, zero, mean."),
         ({0: 3}, "An intervention is one of uniform, zero, mean, a Mean, a Patch or a Scale; it is a int."),

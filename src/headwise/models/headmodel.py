@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,9 +15,10 @@ from transformers import PreTrainedModel
 
 from headwise.core.checks import at_least, one_of
 from headwise.core.errors import InputError, ModelError, ParameterError, unknown
-from headwise.models import opening
+from headwise.models import asked, opening
 from headwise.models.calling import call_part, evaluating, shifted
 from headwise.models.fallbacks import select_tap
+from headwise.models.inputs import Input, input_rows
 from headwise.models.interventions import Intervention, of_heads, plan_interventions
 from headwise.models.measure import measure
 from headwise.models.session import BLOCK_BYTES, Session, at_least_single
@@ -25,7 +26,7 @@ from headwise.models.sites import KINDS
 from headwise.models.sizes import head_of, input_limit, padding_id, text_config, weight_hash
 from headwise.models.streams import plan_streams
 from headwise.models.trace import Trace, TraceWatcher
-from headwise.models.view import TAPS, Rows, Watcher
+from headwise.models.view import Rows, Watcher, check_needs
 from headwise.text.encode import OVERLONG, Batch, Encoded, Encoder, collate
 from headwise.text.example import Example
 from headwise.text.targets import TargetEncoder
@@ -227,19 +228,29 @@ class HeadModel:
             raise InputError(f"The example is longer than {self.encoder.max_length} tokens.")
         return row
 
-    def batch(self, examples: Example | str | Encoded | Sequence[Example | str | Encoded]) -> Batch:
-        """Examples (texts, or rows already encoded) as one batch on the model's device."""
-        given = [examples] if isinstance(examples, Example | str | Encoded) else list(examples)
-        if not given:
-            raise InputError("A batch needs at least one example.")
-        rows = [item if isinstance(item, Encoded) else self.encode(item, i) for i, item in enumerate(given)]
+    def batch(self, inputs: Input, mask: Any = None) -> Batch:
+        """One input or several as one batch on the model's device.
+
+        Parameters
+        ----------
+        inputs : str, Example, Encoded, token ids, BatchEncoding, or several
+            Token ids are lists of whole numbers or a tensor `[token]` or `[example, token]`. A Batch stays as it is.
+        mask : array or Tensor, optional
+            Which token ids are real, in their shape; by default all are. Padding must be on the right.
+        """
+        if isinstance(inputs, Batch):
+            return inputs
+        embeddings = getattr(self.module.get_input_embeddings(), "num_embeddings", None)
+        rows = input_rows(inputs, mask, self.encode, self._encoder, embeddings)
         return collate(rows, self.pad_id, self.device)
+
+    attention, outputs, effect, generate = asked.attention, asked.outputs, asked.effect, asked.generate
 
     # --- running ----------------------------------------------------------------------------------------------------
 
     def forward(
         self,
-        batch: Batch,
+        inputs: Input,
         watcher: Watcher | None = None,
         *,
         interventions: Interventions | None = None,
@@ -251,34 +262,35 @@ class HeadModel:
 
         Parameters
         ----------
-        batch : Batch
+        inputs : Batch, or what `batch` takes
             The examples.
         watcher : Watcher, optional
             Sees each layer while it is computed, with what its `needs` name.
         interventions : mapping, optional
-            `{(layer, head): what}` or `{layer: what}`: `uniform`, `zero`, `mean`, a `Mean` or a `Patch`. Watchers see
-            the weights after it. `(layer, "residual")` is what enters a layer, `(layer, "mlp")` what its feed-forward
-            part gives.
+            `{"L3H5": what}` or `{"L3": what}` (or (3, 5) and 3): `uniform`, `zero`, `mean`, a `Mean` or a `Patch`.
+            Watchers see the weights after it. `(3, "residual")` is what enters a layer, `(3, "mlp")` what its
+            feed-forward part gives.
         block_rows, block_bytes : int, optional
             Weights are formed for so many query rows at a time; by default for all, unless they would take more than
             `block_bytes`. Results do not depend on it.
         logits : bool, default False
             Run the whole model with its head; otherwise only what the watched stack needs.
         """
+        batch = self.batch(inputs)
         session = self._session(batch, watcher, interventions, block_rows, block_bytes)
         with torch.no_grad():
             return self._forward(session, batch, logits)
 
     def trace(
         self,
-        batch: Batch,
+        inputs: Input,
         needs: set[str] | frozenset[str] = frozenset({"attention"}),
         *,
         interventions: Interventions | None = None,
         block_rows: int | None = None,
     ) -> Trace:
         """Everything asked for (`attention`, `outputs`, `hidden`), of all layers, stacked."""
-        watcher = TraceWatcher(frozenset(needs))
+        watcher, batch = TraceWatcher(frozenset(needs)), self.batch(inputs)
         session = self._session(batch, watcher, interventions, block_rows, BLOCK_BYTES)
         with torch.no_grad():
             self._forward(session, batch, logits=False)
@@ -286,7 +298,7 @@ class HeadModel:
 
     def gradients(
         self,
-        batch: Batch,
+        inputs: Input,
         loss: Callable[[Any, Batch], Tensor],
         *,
         interventions: Interventions | None = None,
@@ -299,6 +311,7 @@ class HeadModel:
         very weights that multiply the values, after any intervention; dropout is off. Weights and gradient are zero
         outside V(i).
         """
+        batch = self.batch(inputs)
         session = self._session(batch, None, interventions, block_rows, BLOCK_BYTES, keep=True)
         with torch.enable_grad():
             losses = loss(self._forward(session, batch, logits=True), batch)
@@ -325,20 +338,7 @@ class HeadModel:
         keep: bool = False,
     ) -> Session:
         needs = frozenset() if watcher is None else watcher.needs
-        for need in sorted(needs):
-            if need not in TAPS:
-                raise ParameterError(unknown("tap", need, TAPS))
-        if "attention_gradient" in needs:
-            raise ParameterError("Gradients need a loss: use HeadModel.gradients for `attention_gradient`.")
-        if "outputs" in needs and len(set(self.sites.d_heads)) > 1:
-            raise ModelError(
-                f"The heads of {self.name} have different sizes in different layers "
-                f"({', '.join(map(str, self.sites.d_heads))}); their outputs are not served."
-            )
-        if "hidden" in needs and not self.hidden:
-            raise ModelError(
-                f"The layers of {self.name} pass on no hidden states of the usual shape; they are not served."
-            )
+        check_needs(needs, self.name, self.sites.d_heads, self.hidden)
         if block_rows is not None and block_rows < 1:
             raise ParameterError(f"`block_rows` must be at least 1; it is {block_rows}.")
         if batch.ids.shape[1] > self.max_length:

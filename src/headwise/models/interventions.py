@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from headwise.core.errors import ParameterError, unknown
 
+PLACE_NAME = re.compile(r"L(\d+)(?:H(\d+))?")
 NAMED = ("uniform", "zero", "mean")
 
 
@@ -48,6 +50,10 @@ Plan = dict[int, dict[int, Intervention]]  # layer -> head -> what to do
 
 def of_heads(given: Mapping[Any, Intervention] | None) -> dict[Any, Intervention]:
     """What is to be done to heads, without what is for other streams (`(layer, "residual")`, `(layer, "mlp")`)."""
+    if given is not None and not isinstance(given, Mapping):
+        raise ParameterError(
+            f"Interventions are a mapping like {{'L3H5': 'zero'}}; they were given as a {type(given).__name__}."
+        )
     return {key: what for key, what in (given or {}).items() if not is_stream(key)}
 
 
@@ -57,18 +63,24 @@ def is_stream(key: object) -> bool:
 
 
 def plan_interventions(given: Mapping[Any, Intervention] | None, layers: int, heads: int, d_head: int) -> Plan:
-    """Check `{(layer, head): intervention}` or `{layer: intervention}` (all heads of a layer) and sort it by layer.
+    """Check `{head: intervention}` and `{layer: intervention}` (all heads of a layer) and sort it by layer.
 
-    A single head's entry wins over its layer's.
+    Heads are names (`L3H5`) or pairs (3, 5), layers names (`L3`) or numbers. A single head's entry wins over its
+    layer's.
     """
     plan: Plan = {}
-    for key, what in sorted((given or {}).items(), key=lambda item: isinstance(item[0], tuple)):
+    places = {key: named_place(key) if isinstance(key, str) else key for key in given or {}}
+    if len(set(places.values())) < len(places):
+        twice = next(key for key, place in places.items() if list(places.values()).count(place) > 1)
+        raise ParameterError(f"Two interventions are given for {twice!r}, by name and by number; give one.")
+    for key, what in sorted((given or {}).items(), key=lambda item: isinstance(places[item[0]], tuple)):
         _check(what, d_head)
-        layer, head = key if isinstance(key, tuple) and len(key) == 2 else (key, None)
+        place = places[key]
+        layer, head = place if isinstance(place, tuple) and len(place) == 2 else (place, None)
         if not _is_index(layer) or not (head is None or _is_index(head)):
             raise ParameterError(
-                "An intervention is given for a layer or a (layer, head), as 0-based numbers; it was given for "
-                f"{key!r}."
+                "An intervention is given for a head ('L3H5' or (3, 5)) or a layer ('L3' or 3), counted from 0; it was "
+                f"given for {key!r}."
             )
         if not 0 <= layer < layers:
             raise ParameterError(f"There is no layer {layer}: the model has layers 0 to {layers - 1}.")
@@ -77,6 +89,18 @@ def plan_interventions(given: Mapping[Any, Intervention] | None, layers: int, he
         for one in range(heads) if head is None else (head,):
             plan.setdefault(int(layer), {})[int(one)] = what
     return plan
+
+
+def named_place(name: str) -> Any:
+    """(3, 5) for `L3H5`, 3 for `L3`, anything else as it is.
+
+    >>> named_place("L3H5"), named_place("L3"), named_place("third")
+    ((3, 5), 3, 'third')
+    """
+    found = PLACE_NAME.fullmatch(name)
+    if found is None:
+        return name
+    return int(found[1]) if found[2] is None else (int(found[1]), int(found[2]))
 
 
 def _is_index(value: object) -> bool:

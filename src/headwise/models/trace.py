@@ -3,7 +3,7 @@ examples."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from headwise.models.view import Layer, Rows
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Trace:
     """All layers of one batch; None for what was not asked for.
 
@@ -25,6 +25,10 @@ class Trace:
     sink: Tensor | None = None
     outputs: Tensor | None = None
     hidden: Tensor | None = None
+
+    def __repr__(self) -> str:
+        has = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return f"Trace({', '.join(f'{name}={list(values.shape)}' for name, values in has if values is not None)})"
 
 
 class TraceWatcher:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from torch import Tensor
+
+from headwise.core.errors import ModelError, ParameterError, unknown
 
 if TYPE_CHECKING:
     from headwise.models.ask import Answers, Ask
@@ -72,3 +75,31 @@ class Asking(Protocol):
 
     def answers(self, answers: Answers) -> None:
         """Called once for each layer, before `layer`."""
+
+
+def check_needs(needs: frozenset[str], name: str, d_heads: Sequence[int], hidden: int) -> None:
+    """Refuse what a pass over the model of this name cannot show.
+
+    Parameters
+    ----------
+    needs : frozenset of str
+        What a watcher asks for.
+    name : str
+        The model's.
+    d_heads : sequence of int
+        The size of a head's output in each layer.
+    hidden : int
+        The width of the hidden states; 0 where layers pass on none.
+    """
+    for need in sorted(needs):
+        if need not in TAPS:
+            raise ParameterError(unknown("tap", need, TAPS))
+    if "attention_gradient" in needs:
+        raise ParameterError("Gradients need a loss: use HeadModel.gradients for `attention_gradient`.")
+    if "outputs" in needs and len(set(d_heads)) > 1:
+        raise ModelError(
+            f"The heads of {name} have different sizes in different layers ({', '.join(map(str, d_heads))}); their "
+            "outputs are not served."
+        )
+    if "hidden" in needs and not hidden:
+        raise ModelError(f"The layers of {name} pass on no hidden states of the usual shape; they are not served.")

@@ -14,14 +14,15 @@ from torch import Tensor
 
 from headwise.core.checks import one_of
 from headwise.core.errors import InputError, ModelError
+from headwise.text.alignment import NO_WORD, aligned_words
 from headwise.text.cutting import NO_SEGMENT, beginning_of, kept_places
 from headwise.text.example import Example
+from headwise.text.pieces import Pieces
 from headwise.text.readers.limits import reading
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-NO_WORD = -1
 OVERLONG = ("truncate", "skip")
 FAR = 100  # characters a token of a text that is read only to be cut; see `Encoder.encode`
 Made = TypeVar("Made")
@@ -32,8 +33,9 @@ class Encoded:
     """An example as one row of token ids.
 
     `word[t]` is the index of token t's word (NO_WORD for special tokens, and everywhere where no words are known),
-    `segment[t]` 0 or 1 (NO_SEGMENT for special tokens). `aligned` is False where some word got no piece or a piece lies
-    on two words: word-level analyses leave such an example out and count it.
+    `segment[t]` 0 or 1 (NO_SEGMENT for special tokens). `aligned` is False where no words are known, or some word's
+    characters are in no token: word-level analyses leave such an example out and count it. A token on two words is of
+    the one that most of its characters are of; the other may have none (`every_word`).
     """
 
     index: int
@@ -51,15 +53,27 @@ class Encoded:
     pieces: tuple[str, ...] = ()  # the text of each token, without the marks that say where it stands in a word
     source: Encoded | None = None  # what the encoder reads, where this is what its decoder reads
     cross: bool = False  # whether the tokens of `source` are the keys
+    spell: Callable[[int], str] = str  # what a token id says
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def tokens(self) -> list[str]:
+        """What each token says, with the space before it where the tokenizer has it so; its id where no tokenizer is
+        known."""
+        return [self.spell(int(token)) for token in self.ids]
 
     @property
     def word_count(self) -> int:
         """One more than the largest word index here. In a cut pair the words cut off the first segment lie below it and
         have no token."""
         return int(self.word.max(initial=-1)) + 1
+
+    @property
+    def every_word(self) -> bool:
+        """Whether every word of the example has a token of its own."""
+        return self.aligned and len(np.unique(self.word[self.word != NO_WORD])) == len(self.example.all_words)
 
 
 class Encoder:
@@ -86,7 +100,7 @@ class Encoder:
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.overlong = overlong
-        self._pieces: dict[int, str] = {}
+        self._pieces = Pieces(tokenizer)
 
     def limited(self, max_length: int, overlong: str | None = None) -> Encoder:
         """An encoder with the same tokenizer and another limit (never above this one's); this one stays as it is.
@@ -131,11 +145,20 @@ class Encoder:
         return bool(apart["input_ids"] == together["input_ids"])
 
     def piece_text(self, token: int) -> str:
-        """The text of one piece, without the marks that say where it stands in a word."""
-        if token not in self._pieces:
-            piece = str(self.tokenizer.convert_ids_to_tokens(token) or "")
-            self._pieces[token] = piece.removeprefix("##").lstrip("▁ĠĊ ").removesuffix("</w>").strip()
-        return self._pieces[token]
+        """The text of one token, without the marks that say where it stands in a word."""
+        return self._pieces.bare(token)
+
+    def token_text(self, token: int) -> str:
+        """The text of one token as it stands in a text, with the space before it."""
+        return self._pieces.text(token)
+
+    def kinds(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, tuple[str, ...]]:
+        """Which tokens are special, cls, sep, punct, by their ids alone; and the pieces."""
+        pieces = tuple(self.piece_text(int(i)) for i in ids)
+        cls = ids == self.cls_id if self.cls_id is not None else np.zeros(len(ids), dtype=bool)
+        sep = ids == self.sep_id if self.sep_id is not None else np.zeros(len(ids), dtype=bool)
+        punct = np.array([piece in (".", ",") for piece in pieces], dtype=bool) & ~cls & ~sep
+        return np.isin(ids, self.tokenizer.all_special_ids), cls, sep, punct, pieces
 
     def encode(self, example: Example, index: int = 0) -> Encoded | None:
         """The example as a row of tokens; None where it is too long and the policy is `skip`.
@@ -155,15 +178,13 @@ class Encoder:
         keep = kept_places(segment, self.max_length) if truncated else np.arange(len(ids))
         ids, segment = ids[keep], segment[keep]
         special = segment == NO_SEGMENT
-        word, aligned = self._align(example, row, keep, segment, truncated)
+        word, aligned = aligned_words(example, row, keep, segment, self.splits_words)
         types = np.zeros_like(ids)
         if "token_type_ids" in row:
             types = np.asarray(row["token_type_ids"], dtype=np.int64)[keep]
-        cls = ids == self.cls_id if self.cls_id is not None else np.zeros(len(ids), dtype=bool)
-        sep = ids == self.sep_id if self.sep_id is not None else np.zeros(len(ids), dtype=bool)
-        pieces = tuple(self.piece_text(int(i)) for i in ids)
-        punct = np.array([piece in (".", ",") for piece in pieces], dtype=bool) & ~cls & ~sep
-        return Encoded(index, example, ids, types, word, segment, special, cls, sep, punct, truncated, aligned, pieces)
+        _, *kinds, pieces = self.kinds(ids)
+        how = (truncated, aligned, pieces)
+        return Encoded(index, example, ids, types, word, segment, special, *kinds, *how, spell=self.token_text)
 
     def _tokenize(self, example: Example, beginning: int = 0) -> BatchEncoding | None:
         """The tokens of an example, or of the beginnings of its segments of so many characters; None where these give
@@ -202,69 +223,6 @@ class Encoder:
         count = [row.sequence_ids(0).count(part) for part in (0, 1)]
         longer, other = count if cut[0] else reversed(count)
         return not all(cut) and longer >= 2 * self.max_length and longer > other
-
-    def _align(
-        self, example: Example, row: BatchEncoding, keep: np.ndarray, segment: np.ndarray, truncated: bool
-    ) -> tuple[np.ndarray, bool]:
-        word = np.full(len(segment), NO_WORD, dtype=np.int64)
-        if example.words is None:
-            return word, False
-        first_count = len(example.words)
-        if example.text is None and self.splits_words:
-            local_words = row.word_ids(0)
-            for token, local in enumerate(local_words[place] for place in keep.tolist()):
-                if local is not None and segment[token] != NO_SEGMENT:
-                    word[token] = local + first_count * int(segment[token])
-            clean = True
-        else:
-            spans = example.spans
-            if example.text is None:
-                spans = _joined_spans(example.words) + _joined_spans(example.words_pair or ())
-            offsets = [row["offset_mapping"][place] for place in keep.tolist()]
-            clean = _align_by_offsets(word, offsets, segment, spans or (), first_count)
-        seen = np.unique(word[word != NO_WORD])
-        total = len(example.all_words)
-        complete = len(seen) == total if not truncated else _no_holes(seen, first_count, total)
-        return word, bool(clean and complete)
-
-
-def _joined_spans(words: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    """Where words lie in their text when they are joined by spaces."""
-    spans, start = [], 0
-    for word in words:
-        spans.append((start, start + len(word)))
-        start += len(word) + 1
-    return tuple(spans)
-
-
-def _align_by_offsets(
-    word: np.ndarray,
-    offsets: Sequence[tuple[int, int]],
-    segment: np.ndarray,
-    spans: Sequence[tuple[int, int]],
-    first: int,
-) -> bool:
-    """Give each piece the word whose characters it covers; False where a piece covers two words."""
-    clean = True
-    for part, base, own in ((0, 0, spans[:first]), (1, first, spans[first:])):
-        starts, ends = np.array(own, dtype=np.int64).reshape(-1, 2).T
-        for token in np.flatnonzero(segment == part).tolist():
-            begin, end = offsets[token]
-            overlaps = np.flatnonzero((starts < end) & (ends > begin))
-            if len(overlaps) == 1:
-                word[token] = base + overlaps[0]
-            elif len(overlaps) > 1:
-                clean = False
-    return clean
-
-
-def _no_holes(seen: np.ndarray, first: int, total: int) -> bool:
-    """Whether the words present are the beginnings of their segments (a cut takes words from the ends only)."""
-    for low, high in ((0, first), (first, total)):
-        part = seen[(seen >= low) & (seen < high)]
-        if len(part) and (part[0] != low or part[-1] - part[0] + 1 != len(part)):
-            return False
-    return True
 
 
 def _first(*values: int | None) -> int | None:
@@ -313,6 +271,11 @@ class Batch:
     def keys(self) -> Batch:
         """The tokens that attention looks at: these, or in cross-attention those of the source."""
         return self.source if self.source is not None and self.rows[0].cross else self
+
+    @property
+    def tokens(self) -> list[list[str]]:
+        """What the tokens of each example say, without padding."""
+        return [row.tokens for row in self.rows]
 
     @property
     def device(self) -> torch.device:

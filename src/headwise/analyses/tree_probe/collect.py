@@ -43,7 +43,7 @@ class Sentences:
                 continue
             if row is None or row.truncated or len(example.all_words) > longest:
                 self.too_long += 1
-            elif not row.aligned:
+            elif not row.every_word:
                 self.unaligned += 1
             else:
                 self.rows.append(replace(row, index=len(self.rows)))

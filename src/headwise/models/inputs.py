@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from headwise.core.errors import InputError, ParameterError
-from headwise.text.encode import NO_SEGMENT, NO_WORD, Encoded, Encoder
+from headwise.text.alignment import NO_WORD
+from headwise.text.cutting import NO_SEGMENT
+from headwise.text.encode import Encoded, Encoder
 from headwise.text.example import UNFIT, Example
+from headwise.text.made import made_row
 
 Input = Any  # a text, an Example, an Encoded, token ids (list, array, tensor), a BatchEncoding, or several of the first
 WANTED = "give a text, an Example, token ids (whole numbers, or a tensor [example, token]) or what a tokenizer gives"
@@ -78,7 +82,9 @@ class _IdRows:
         ids = _plain(given, "token ids")
         masks, kinds = _like(mask, ids, "the attention mask"), _like(types, ids, "`token_type_ids`")
         return [
-            self._row(row, masks and masks[place], kinds and kinds[place], start + place)
+            self._row(
+                row, None if masks is None else masks[place], None if kinds is None else kinds[place], start + place
+            )
             for place, row in enumerate(ids)
         ]
 
@@ -97,20 +103,15 @@ class _IdRows:
             known = "none is below 0" if lowest < 0 else f"the model has ids 0 to {(self.vocabulary or 0) - 1}"
             raise InputError(f"{where} has the id {lowest if lowest < 0 else highest}, but {known}.")
         types = np.zeros_like(ids) if types is None else types
-        none, no = np.full(len(ids), NO_WORD, dtype=np.int64), np.zeros(len(ids), dtype=bool)
-        encoder = self.encoder
-        if encoder is None:
+        if self.encoder is None:
+            none, no = np.full(len(ids), NO_WORD, dtype=np.int64), np.zeros(len(ids), dtype=bool)
             example = Example(text=" ".join(map(str, ids)), origin=where)
             return Encoded(index, example, ids, types, none, np.zeros_like(ids), no, no, no, no, False, False)
-        text = UNFIT.sub("\ufffd", encoder.tokenizer.decode(ids.tolist()))
-        special, cls, sep, punct, pieces = encoder.kinds(ids)
+        row = made_row(self.encoder, ids, index)
+        example = Example(text=UNFIT.sub("\ufffd", str(self.encoder.tokenizer.decode(ids.tolist()))), origin=where)
         # A second segment, where the model knows segments, has token type 1 (BERT and its kin).
-        segment = np.where(special, NO_SEGMENT, (types > 0).astype(np.int64))
-        example = Example(text=text, origin=where)
-        marks = (special, cls, sep, punct)
-        return Encoded(
-            index, example, ids, types, none, segment, *marks, False, False, pieces, spell=encoder.token_text
-        )
+        segment = np.where(row.special, NO_SEGMENT, (types > 0).astype(np.int64))
+        return replace(row, example=example, types=types, segment=segment)
 
 
 def _is_array(value: object) -> bool:

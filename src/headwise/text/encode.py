@@ -152,13 +152,13 @@ class Encoder:
         """The text of one token as it stands in a text, with the space before it."""
         return self._pieces.text(token)
 
-    def kinds(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, tuple[str, ...]]:
-        """Which tokens are special, cls, sep, punct, by their ids alone; and the pieces."""
+    def kinds(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[str, ...]]:
+        """Which tokens are cls, sep, punct, by their ids alone; and the pieces."""
         pieces = tuple(self.piece_text(int(i)) for i in ids)
         cls = ids == self.cls_id if self.cls_id is not None else np.zeros(len(ids), dtype=bool)
         sep = ids == self.sep_id if self.sep_id is not None else np.zeros(len(ids), dtype=bool)
         punct = np.array([piece in (".", ",") for piece in pieces], dtype=bool) & ~cls & ~sep
-        return np.isin(ids, self.tokenizer.all_special_ids), cls, sep, punct, pieces
+        return cls, sep, punct, pieces
 
     def encode(self, example: Example, index: int = 0) -> Encoded | None:
         """The example as a row of tokens; None where it is too long and the policy is `skip`.
@@ -182,9 +182,9 @@ class Encoder:
         types = np.zeros_like(ids)
         if "token_type_ids" in row:
             types = np.asarray(row["token_type_ids"], dtype=np.int64)[keep]
-        _, *kinds, pieces = self.kinds(ids)
-        how = (truncated, aligned, pieces)
-        return Encoded(index, example, ids, types, word, segment, special, *kinds, *how, spell=self.token_text)
+        cls, sep, punct, pieces = self.kinds(ids)
+        kinds = (special, cls, sep, punct, truncated, aligned, pieces)
+        return Encoded(index, example, ids, types, word, segment, *kinds, spell=self.token_text)
 
     def _tokenize(self, example: Example, beginning: int = 0) -> BatchEncoding | None:
         """The tokens of an example, or of the beginnings of its segments of so many characters; None where these give

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from headwise.text.alignment import NO_WORD
 from headwise.text.cutting import NO_SEGMENT
-from headwise.text.encode import NO_WORD, Encoded, Encoder
+from headwise.text.encode import Encoded, Encoder
 from headwise.text.example import Example
 
 
@@ -24,16 +25,13 @@ def made_row(encoder: Encoder, ids: Sequence[int] | np.ndarray, index: int = 0) 
         The row's number.
     """
     given = np.asarray(ids, dtype=np.int64)
-    cls, sep = (
-        given == kind if kind is not None else np.zeros(len(given), bool) for kind in (encoder.cls_id, encoder.sep_id)
-    )
+    cls, sep, punct, pieces = encoder.kinds(given)
     special = cls | sep
-    pieces = tuple(encoder.piece_text(int(i)) for i in given)
-    punct = np.array([piece in (".", ",") for piece in pieces], dtype=bool) & ~special
     none = np.zeros(len(given), dtype=np.int64)
     segment = np.where(special, NO_SEGMENT, 0)
     example = Example(text=" ".join(pieces), origin=f"made:{index}")
-    return Encoded(index, example, given, none, none + NO_WORD, segment, special, cls, sep, punct, False, False, pieces)
+    kinds = (special, cls, sep, punct, False, False, pieces)
+    return Encoded(index, example, given, none, none + NO_WORD, segment, *kinds, spell=encoder.token_text)
 
 
 def word_ids(encoder: Encoder) -> np.ndarray:

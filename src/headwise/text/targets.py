@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from headwise.core.errors import InputError
+from headwise.text.alignment import NO_WORD
 from headwise.text.cutting import NO_SEGMENT
-from headwise.text.encode import NO_WORD, Encoded, Encoder
+from headwise.text.encode import Encoded, Encoder
 from headwise.text.example import ROOT, Example
 
 Shift = Callable[[np.ndarray], np.ndarray]

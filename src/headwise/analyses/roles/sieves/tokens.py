@@ -8,7 +8,8 @@ from functools import cached_property
 import numpy as np
 
 from headwise.analyses.items import relation_matches
-from headwise.text.encode import NO_WORD, Encoded
+from headwise.text.alignment import NO_WORD
+from headwise.text.encode import Encoded
 from headwise.text.example import ROOT
 
 

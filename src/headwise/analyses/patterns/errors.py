@@ -35,7 +35,8 @@ class ErrorModel:
     def redrawn(self, repeats: int, generator: np.random.Generator) -> np.ndarray:
         """The counts as other labelled heads would have given them, `[repeat, true, said]`."""
         if len(self.tables) > 1:
-            return np.einsum("rh,htd->rtd", resamples(len(self.tables), repeats, generator), self.tables)
+            drawn_heads = resamples(len(self.tables), repeats, generator)
+            return np.asarray(np.einsum("rh,htd->rtd", drawn_heads, self.tables))
         drawn = []
         for row in self.counts.astype(float):
             total = row.sum()
@@ -57,7 +58,7 @@ def seen_in_training(name: str, layers: int, heads: int) -> bool:
     (True, False)
     """
     size = _shipped()["trained_on"].get(name.rstrip("/").rpartition("/")[2])
-    return size == [layers, heads]
+    return bool(size == [layers, heads])
 
 
 def shipped_errors(seen: bool, causal: bool) -> ErrorModel:

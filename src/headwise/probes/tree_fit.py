@@ -130,7 +130,7 @@ def _to_the_optimum(probe: TreeProbe, train: Prepared, validation: Prepared, tel
         max_eval=2 * ITERATIONS,
         history_size=20,
         tolerance_grad=1e-6,
-        tolerance_change=1e-8,
+        tolerance_change=1e-6,
         line_search_fn="strong_wolfe",
     )
     passes = 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import xarray as xr
+from scipy.stats import spearmanr
 
 from headwise import make_atlas
 from headwise.analyses.contract import make_analysis
@@ -138,3 +140,21 @@ def test_encoders_are_refused_and_figures_drawn(found) -> None:
 def test_parameters() -> None:
     with pytest.raises(Exception, match="at least"):
         Induction(length=2)
+
+
+def test_scores_are_compared_with_the_role_and_the_sink_held() -> None:
+    random = np.random.default_rng(0)
+    first = random.uniform(size=(6, 8))
+    scores = first + 0.3 * random.normal(size=first.shape)
+    bias = scores - 4 * first  # resting hides the role
+    dims = ("layer", "head")
+    groups = {
+        "induction": xr.Dataset({"prefix_matching": (dims, scores)}),
+        "sinks": xr.Dataset({"first": (dims, first)}),
+        "roles": xr.Dataset({"bias": ((*dims, "role"), bias[..., None])}, {"role": ["induction"]}),
+    }
+    attrs = Induction().extend(groups)["induction"].attrs
+    assert attrs["role_r"] == pytest.approx(spearmanr(scores.ravel(), bias.ravel())[0])
+    assert attrs["role_r"] < 0 < 0.7 < attrs["role_partial_r"]
+    assert attrs["role_partial_p"] < 0.01
+    assert "role_r" not in Induction().extend({"induction": groups["induction"]})["induction"].attrs

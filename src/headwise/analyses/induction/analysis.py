@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 import xarray as xr
+from scipy.stats import rankdata
 
 from headwise.analyses.contract import Bench, Experiment, Paper, Shape, at_least, layer_head_coords, mean_variables
 from headwise.analyses.induction.sequences import Repeats, at_once, disabled_loss, observe, repeats
@@ -176,16 +177,27 @@ class Induction(Experiment):
         }
 
     def extend(self, datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
-        """Adds how the scores go with the role `induction` on natural text, where `roles` has it."""
-        roles, own = datasets.get("roles"), datasets.get(self.name)
+        """Adds how the scores go with the role `induction` on natural text, where `roles` has it: the rank correlation
+        over heads (`role_r`) and, where `sinks` is there too, the one with the sink share held (`role_partial_r`), for
+        a head that rests has a small bias for every role."""
+        roles, own, sinks = (datasets.get(name) for name in ("roles", self.name, "sinks"))
         if roles is None or own is None or "induction" not in roles["role"].values:
             return dict(datasets)
         bias = roles["bias"].sel(role="induction").transpose(*HEADS).values.ravel()
-        found = correlation(own["prefix_matching"].values.ravel(), bias, "spearman")
-        if not np.isfinite(found.r):
-            return dict(datasets)
-        names = {"r": found.r, "low": found.low, "high": found.high, "p": found.p_value}
-        return dict(datasets) | {self.name: own.assign_attrs({f"role_{k}": float(v) for k, v in names.items()})}
+        score = own["prefix_matching"].values.ravel()
+        found = {"role": correlation(score, bias, "spearman")}
+        if sinks is not None and np.isfinite(bias).all():
+            first = rankdata(sinks["first"].values.ravel())
+            left = [np.polynomial.Polynomial.fit(first, rankdata(x), 1) for x in (score, bias)]
+            parts = [rankdata(x) - line(first) for x, line in zip((score, bias), left, strict=True)]
+            found["role_partial"] = correlation(*parts)
+        attrs = {
+            f"{name}_{key}": float(getattr(one, field))
+            for name, one in found.items()
+            for key, field in (("r", "r"), ("low", "low"), ("high", "high"), ("p", "p_value"))
+            if np.isfinite(one.r)
+        }
+        return dict(datasets) | {self.name: own.assign_attrs(attrs)}
 
     def headline(self, dataset: xr.Dataset) -> list[str]:
         attrs = dataset.attrs

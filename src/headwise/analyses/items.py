@@ -17,6 +17,7 @@ HOW_TO_GET = {
     "pos": "give a treebank (.conllu) or name a parser with --parser",
     "coreference": "give a coreference corpus (gum:FILE, ontogum:FILE or conll2012:FILE)",
     "frames": "give a frame corpus (framenet:FILE)",
+    "roles": "give conversations (`messages` in .jsonl)",
     "segments": "give pairs of texts (`pair` in .jsonl, two sentence columns in .tsv, txt-pairs:FILE)",
     "label": "give a corpus with labels (`label` in .jsonl, a label column in .tsv)",
 }

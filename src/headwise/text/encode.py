@@ -15,8 +15,9 @@ from torch import Tensor
 from headwise.core.checks import one_of
 from headwise.core.errors import InputError, ModelError
 from headwise.text.alignment import NO_WORD, aligned_words
+from headwise.text.chat import render
 from headwise.text.cutting import NO_SEGMENT, beginning_of, kept_places
-from headwise.text.example import Example
+from headwise.text.example import ROLES, Example
 from headwise.text.pieces import Pieces
 from headwise.text.readers.limits import reading
 
@@ -54,6 +55,7 @@ class Encoded:
     source: Encoded | None = None  # what the encoder reads, where this is what its decoder reads
     cross: bool = False  # whether the tokens of `source` are the keys
     spell: Callable[[int], str] = str  # what a token id says
+    roles: np.ndarray | None = None  # int64 [token], places in ROLES; None where it is no conversation
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -63,6 +65,11 @@ class Encoded:
         """What each token says, with the space before it where the tokenizer has it so; its id where no tokenizer is
         known."""
         return [self.spell(int(token)) for token in self.ids]
+
+    def role(self, name: str) -> np.ndarray:
+        """Bool [token]: the tokens of a role (`user`, `template`); none where it is no conversation."""
+        found: np.ndarray = np.zeros(len(self), bool) if self.roles is None else self.roles == ROLES.index(name)
+        return found
 
     @property
     def word_count(self) -> int:
@@ -166,25 +173,33 @@ class Encoder:
         Of a text far longer than the model takes only a beginning is tokenized, twice what is kept at least: a book on
         one line would take half a minute and a gigabyte, to be thrown away.
         """
-        row = self._tokenize(example, FAR * self.max_length) or self._tokenize(example)
+        chat = None if example.messages is None else render(self.tokenizer, example)
+        if chat is not None:
+            row = self.tokenizer(chat.text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        else:
+            row = self._tokenize(example, FAR * self.max_length) or self._tokenize(example)
         assert row is not None  # of a whole text
         ids = np.asarray(row["input_ids"], dtype=np.int64)
         if ids.size == 0:
             raise InputError(f"{example.where}: the text has no tokens; remove the empty row.")
         segment = np.array([NO_SEGMENT if s is None else s for s in row.sequence_ids(0)], dtype=np.int64)
+        if chat is not None:
+            segment = np.where(np.isin(ids, self.tokenizer.all_special_ids), NO_SEGMENT, segment)
         truncated = len(ids) > self.max_length
         if truncated and self.overlong == "skip":
             return None
         keep = kept_places(segment, self.max_length) if truncated else np.arange(len(ids))
         ids, segment = ids[keep], segment[keep]
         special = segment == NO_SEGMENT
-        word, aligned = aligned_words(example, row, keep, segment, self.splits_words)
+        placed = example if chat is None else chat.placed(example)
+        word, aligned = aligned_words(placed, row, keep, segment, self.splits_words)
         types = np.zeros_like(ids)
         if "token_type_ids" in row:
             types = np.asarray(row["token_type_ids"], dtype=np.int64)[keep]
         cls, sep, punct, pieces = self.kinds(ids)
         kinds = (special, cls, sep, punct, truncated, aligned, pieces)
-        return Encoded(index, example, ids, types, word, segment, *kinds, spell=self.token_text)
+        roles = None if chat is None else chat.roles([row["offset_mapping"][place] for place in keep.tolist()], special)
+        return Encoded(index, example, ids, types, word, segment, *kinds, spell=self.token_text, roles=roles)
 
     def _tokenize(self, example: Example, beginning: int = 0) -> BatchEncoding | None:
         """The tokens of an example, or of the beginnings of its segments of so many characters; None where these give
@@ -283,7 +298,10 @@ class Batch:
         return self.ids.device
 
     def kind(self, name: str) -> Tensor:
-        """Bool [example, token]: tokens of a type (`cls`, `sep`, `punct`, `other`), or the `first`, whatever it is."""
+        """Bool [example, token]: tokens of a type (`cls`, `sep`, `punct`, `other`), or the `first`, whatever it is;
+        of a role in a conversation (`system`, `user`, `assistant`, `tool`, `template`)."""
+        if name in ROLES:
+            return self.remember(("role", name), lambda: self._of_role(name))
         if name == "first":
             first = torch.zeros_like(self.real)
             first[:, 0] = True
@@ -291,6 +309,12 @@ class Batch:
         if name == "other":
             return self.real & ~(self.cls | self.sep | self.punct)
         return {"cls": self.cls, "sep": self.sep, "punct": self.punct}[name]
+
+    def _of_role(self, name: str) -> Tensor:
+        out = torch.zeros_like(self.real)
+        for number, row in enumerate(self.rows):
+            out[number, : len(row)] = torch.from_numpy(row.role(name)).to(self.device)
+        return out
 
     def select(self, keep: Sequence[int]) -> Batch:
         """Only these examples, with the same padding."""

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
 
-from headwise.core.errors import InputError
+from headwise.core.errors import InputError, unknown
 
 ROOT = -1  # the head of a word that has none
 UNFIT = re.compile("[\ud800-\udfff\0]")  # what cannot be encoded as UTF-8, or ends a text in other languages
+ROLES = ("system", "user", "assistant", "tool", "template")  # of tokens of a conversation; the last is no message's
 CYCLE = "the tree has a cycle through word {}; mend the HEAD column there."
 
 
@@ -50,6 +51,9 @@ class Example:
     the text is tokenized as it stands and pieces are aligned by offsets;
     `text` alone: no words are known.
 
+    A conversation has `messages`, pairs of a role (`system`, `user`, `assistant`, `tool`) and what is said. Its `text`
+    is what is said, with a line feed between messages; the model reads it as its tokenizer's chat template renders it.
+
     Examples
     --------
     >>> example = Example(words=("Dogs", "bark"), words_pair=("Cats", "do", "not"))
@@ -71,6 +75,7 @@ class Example:
     mentions: tuple[Mention, ...] | None = None
     frames: tuple[FrameLink, ...] | None = None
     label: str | float | None = None
+    messages: tuple[tuple[str, str], ...] | None = None  # (role, what is said)
     origin: str = ""  # file and line, for messages; not part of the fingerprint
     scheme: str = "ud"  # what relation names mean: "ud" or "stanford"
     document: str | None = (
@@ -78,6 +83,8 @@ class Example:
     )
 
     def __post_init__(self) -> None:
+        if self.messages is not None:
+            self._check_messages()
         if self.text is None and self.words is None:
             raise InputError(f"{self.where}: an example needs `text` or `words`.")
         if self.text is not None and self.words is not None and self.spans is None:
@@ -103,6 +110,18 @@ class Example:
         for what, start, end in stretches:
             if not 0 <= start < end <= (count or 0):
                 raise InputError(f"{self.where}: {what} {start}..{end} lies outside the {count or 0} words.")
+
+    def _check_messages(self) -> None:
+        assert self.messages is not None
+        for role, _ in self.messages:
+            if role not in ROLES[:-1]:
+                raise InputError(f"{self.where}: {unknown('role', role, ROLES[:-1])}")
+        said = "\n".join(text for _, text in self.messages)
+        if self.has_pair or (self.words is not None and self.spans is None):
+            raise InputError(f"{self.where}: a conversation has `messages`, not pairs, and words only with `spans`.")
+        if self.text is not None and self.text != said:
+            raise InputError(f"{self.where}: the `text` of a conversation is what its messages say, a line for each.")
+        object.__setattr__(self, "text", said)
 
     def _written(self) -> str:
         """Everything in it that is text, in one."""
@@ -132,7 +151,8 @@ class Example:
 
     @property
     def annotations(self) -> frozenset[str]:
-        """Which of `words`, `dependencies`, `pos`, `coreference`, `frames`, `segments`, `label` this example has."""
+        """Which of `words`, `dependencies`, `pos`, `coreference`, `frames`, `segments`, `roles`, `label` this example
+        has."""
         has = {
             "words": self.words is not None,
             "dependencies": self.heads is not None and self.relations is not None,
@@ -140,6 +160,7 @@ class Example:
             "coreference": self.mentions is not None,
             "frames": self.frames is not None,
             "segments": self.has_pair,
+            "roles": self.messages is not None,
             "label": self.label is not None,
         }
         return frozenset(name for name, present in has.items() if present)

@@ -13,14 +13,14 @@ from headwise.analyses.contract import Shape
 from headwise.analyses.items import known_relations, lacking_annotation, relation_matches
 from headwise.core.errors import ParameterError, unknown
 from headwise.text.encode import Encoded
-from headwise.text.example import Example
+from headwise.text.example import ROLES, Example
 
 UPOS = (
     "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ", "SYM",
     "VERB", "X",
 )  # fmt: skip
 KEYS = ("upos", "relation", "lemma", "form", "token")
-TOKENS = ("cls", "sep", "punct")
+TOKENS = ("cls", "sep", "punct", *ROLES)
 SYNTAX = "name: key=value|value & key!=value, with the keys upos, relation, lemma, form, token and `;` between features"
 # The paper's list (footnote 6).
 NEGATIONS = frozenset({
@@ -42,7 +42,7 @@ class Condition:
         if self.key == "token":
             found = np.zeros(len(row), dtype=bool)
             for name in self.values:
-                found |= getattr(row, name)
+                found |= row.role(name) if name in ROLES else getattr(row, name)
             return ~found if self.negated else found
         return of_words(row, self._words(row.example))
 
@@ -63,7 +63,9 @@ class Condition:
     @property
     def requires(self) -> frozenset[str]:
         more = {"upos": {"pos"}, "relation": {"dependencies"}}.get(self.key, set())
-        return frozenset() if self.key == "token" else frozenset({"words"} | more)
+        if self.key == "token":
+            return frozenset({"roles"} if self.values <= set(ROLES) else set())
+        return frozenset({"words"} | more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class Feature:
             values = sorted(condition.values)
             if condition.negated:
                 continue
-            if condition.key == "token" and not condition.values & set(shape.token_types):
+            if condition.key == "token" and not condition.values & {*shape.token_types, *ROLES}:
                 return f"the tokenizer has no {' or '.join(values)} token"
             if condition.key == "relation" and not condition.values & set(known := known_relations(shape)):
                 if self.own:
@@ -168,7 +170,7 @@ def parse_feature(text: str, about: str = "", own: bool = False) -> Feature:
     """A feature from `name: key=value|value & key!=value`.
 
     Keys are `upos`, `relation`, `lemma`, `form` (of the token's word; lemma and form in lower case) and `token` (`cls`,
-    `sep`, `punct`)."""
+    `sep`, `punct`, and in conversations `system`, `user`, `assistant`, `tool`, `template`)."""
     name, colon, predicate = text.partition(":")
     name = name.strip()
     if not colon or not re.fullmatch(r"[A-Za-z]\w*", name):

@@ -46,7 +46,7 @@ def with_text(row: Mapping[str, Any], where: str, text_field: str | None = None)
     {'text': 'Why?', 'pair': 'So.', 'label': None}
     """
     if text_field is None:
-        if "text" in row or "words" in row:
+        if "text" in row or "words" in row or "messages" in row:
             return row
         if "tokens" in row:
             return {**row, "words": row["tokens"]}

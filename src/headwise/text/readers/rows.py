@@ -14,6 +14,7 @@ from headwise.text.readers.files import TextFile
 from headwise.text.readers.limits import reading, shown
 
 HALVES = "texts with half a surrogate pair or NUL in an escape, read as U+FFFD"
+ROLE_NAMES = {"developer": "system", "function": "tool", "ipython": "tool", "model": "assistant"}
 FARTHEST = 1 << 31  # no index is larger, in either direction
 
 
@@ -45,12 +46,12 @@ def _without_halves(value: Any, notes: Notes) -> Any:
 
 
 def example_of_row(row: Mapping[str, Any], where: str) -> Example:
-    """A row with `text` or `words` and any annotations as an example.
+    """A row with `text`, `words` or `messages` and any annotations as an example.
 
     `heads` are 0-based with -1 for a root if any of them is -1; otherwise they are numbered as in CoNLL-U, 1-based with
     0 for a root. Both run over the words of both segments. `mentions` are objects `{start, end, entity, head?}` or
     lists `[start, end, entity]`; `frames` are objects `{frame, element, target: [start, end], span: [start, end],
-    core?}`; all of these are 0-based word indices, end exclusive.
+    core?}`; all of these are 0-based word indices, end exclusive. `messages` are objects `{role, content}`.
 
     Examples
     --------
@@ -71,10 +72,12 @@ def example_of_row(row: Mapping[str, Any], where: str) -> Example:
         values["label"] = _typed(row["label"], (str, int, float), "label", where, "a text or a number")
         if isinstance(row["label"], int) and not abs(row["label"]) <= 1 << 63:
             raise InputError(f"{where}: `label` is a number of more than 18 digits; give it as a text.")
-    if "text" not in values and "words" not in values:
+    if "messages" in values and "spans" not in values:
+        values.pop("text", None)  # it is what the messages say
+    if "text" not in values and "words" not in values and not values.get("messages"):
         has = shown(", ".join(f"`{name}`" for name in row), 200) or "nothing"
-        raise InputError(f"{where}: the row needs `text` or `words`; it has {has}.")
-    if not values.get("words", values.get("text")) or not str(values.get("text", "x")).strip():
+        raise InputError(f"{where}: the row needs `text`, `words` or `messages`; it has {has}.")
+    if not values.get("words", values.get("text", values.get("messages"))) or not str(values.get("text", "x")).strip():
         raise InputError(f"{where}: the row's text is empty.")
     if "heads" in values:
         values["heads"] = _zero_based(values["heads"], where)
@@ -141,6 +144,19 @@ def _frame(item: Any, name: str, where: str) -> FrameLink:
     return FrameLink(str(item["frame"]), str(item["element"]), target, span, bool(item.get("core", True)))
 
 
+def _message(item: Any, name: str, where: str) -> tuple[str, str]:
+    """A role and what is said, which may be a list of parts with `text`."""
+    if isinstance(item, list | tuple) and len(item) == 2:
+        item = dict(zip(("role", "content"), item, strict=True))
+    role = item.get("role") if isinstance(item, Mapping) else None
+    if not isinstance(item, Mapping) or not isinstance(role, str):
+        raise InputError(f"{where}: a message must be {{role, content}}, not {_kind(item)}.")
+    content = item.get("content")
+    if isinstance(content, list):
+        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+    return ROLE_NAMES.get(role, role), str(_typed(content or "", str, "content", where, "a text"))
+
+
 def _features(item: Any, name: str, where: str) -> dict[str, str]:
     if item is None:
         return {}
@@ -203,5 +219,6 @@ _ITEMS: dict[str, Callable[[Any, str, str], Any]] = {
     "spans": _span,
     "features": _features,
     "mentions": _mention,
+    "messages": _message,
     "frames": _frame,
 }

@@ -10,7 +10,7 @@ import numpy as np
 from headwise.analyses.items import relation_matches
 from headwise.text.alignment import NO_WORD
 from headwise.text.encode import Encoded
-from headwise.text.example import ROOT
+from headwise.text.example import ROLES, ROOT
 
 
 class Tokens:
@@ -20,8 +20,9 @@ class Tokens:
     `j`, `[1, tokens]`: an expression like `abs(i.position - j.position) <= 2` is the whole matrix.
 
     `position`, `id`, `segment` (−1 for special tokens) and `word` (−1: no word, or none known) are numbers; `special`,
-    `cls`, `sep`, `punct` are true or false; `piece` (text of the token), `form`, `lemma` (both in lower case), `upos`
-    and `relation` (of the token's word, without subtype) are strings, empty where there is none."""
+    `cls`, `sep`, `punct` are true or false; `piece` (text of the token), `role` (in a conversation), `form`, `lemma`
+    (both in lower case), `upos` and `relation` (of the token's word, without subtype) are strings, empty where there is
+    none."""
 
     def __init__(self, row: Encoded, start: int, stop: int, as_column: bool) -> None:
         self.row = row
@@ -44,6 +45,12 @@ class Tokens:
     @cached_property
     def piece(self) -> np.ndarray:
         return self._array(np.array(self.row.pieces, dtype=object))
+
+    @cached_property
+    def role(self) -> np.ndarray:
+        table = np.array([*ROLES, ""], dtype=object)  # the last entry is what −1 finds
+        roles = self.row.roles
+        return self._array(table[np.full(len(self.row), -1) if roles is None else roles])
 
     @cached_property
     def form(self) -> np.ndarray:

@@ -232,6 +232,14 @@ def test_draw_and_probe(headwise, model_folder: Path, tmp_path: Path) -> None:
     )
     assert drawn.code == 0, drawn.err
     assert (tmp_path / "heads.svg").read_text().startswith("<?xml")
+    text = ("--model", model_folder, "--text", "the cat saw a dog .")
+    for what in ("previous_layer", "input"):
+        out = tmp_path / f"{what}.svg"
+        drawn = headwise("draw", "L0H0", *text, "--what", what, "--max-tokens", 5, "--out", out)
+        assert drawn.code == 0, drawn.err
+        assert "saw" in out.read_text()
+        assert "dog" not in out.read_text()  # [CLS] and three words and [SEP]
+    assert "previous_layer" in headwise("draw", "L0H0", *text, "--what", "gradient", "--out", tmp_path / "x.svg").err
     assert (
         "There is no head L7H9"
         in headwise("draw", "L7H9", "--model", model_folder, "--text", "a dog", "--out", tmp_path / "x.svg").err

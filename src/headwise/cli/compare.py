@@ -105,13 +105,15 @@ def compare_command(
 
 
 def _surely_changed(dataset: xr.Dataset, what: str) -> list[str]:
-    """For each variable: how many heads changed surely."""
+    """For each variable and model: how many heads changed surely."""
     lines = []
     for key, p in dataset.data_vars.items():
         name, suffix, rest = str(key).partition("_change_p_adjusted")
         if suffix and not rest and not name.endswith("_third"):
-            sure, known = int((p < 0.05).sum()), int(p.notnull().sum())
-            lines.append(f"{what}: {name} changed in {sure} of {known} values (corrected p < 0.05)")
+            for model in p["model"].values if "model" in p.dims else [None]:
+                own, of = (p, "") if model is None else (p.sel(model=model), f" of {model}")
+                sure, known = int((own < 0.05).sum()), int(own.notnull().sum())
+                lines.append(f"{what}{of}: {name} changed in {sure} of {known} values (corrected p < 0.05)")
     return lines
 
 

@@ -35,6 +35,17 @@ def draw(
     reader: common.Reader = None,
     text_field: common.TextField = None,
     atlas: common.AtlasFile = None,
+    what: Annotated[
+        str,
+        typer.Option(
+            "--what",
+            help="attention, or what tokens contribute to the heads: of the previous_layer, or of the input (hidden "
+            "token attribution).",
+        ),
+    ] = "attention",
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", min=2, help="Draw at most the first so many tokens.")
+    ] = None,
     count: Annotated[int, typer.Option("--count", min=1, help="With --relation: how many sentences.")] = 2,
     model: common.ModelOption = None,
     out_file: Annotated[Path, typer.Option("--out", help="A .svg, .pdf or .png file.")] = Path("heads.svg"),
@@ -57,6 +68,8 @@ def draw(
       headwise draw --relation obj --corpus en_ewt-ud-dev.conllu --atlas ewt --out obj.svg
 
       headwise draw --relation coreference --out antecedents.svg
+
+      headwise draw L5H1 --what input --max-tokens 20 --text "She gave the old book to her sister."
     """
     from headwise.core.labels import parse_head
     from headwise.models import HeadModel
@@ -71,6 +84,8 @@ def draw(
     chosen = [] if heads == ["all"] else [parse_head(name) for name in heads or []]
     if not heads and not relation:
         raise ParameterError("Name heads like L7H9, `all`, or a relation with --relation.")
+    if relation and what != "attention":
+        raise ParameterError("--relation draws attention; leave --what out, or name heads and a --text.")
     if relation and heads and len(chosen) != 1:
         raise ParameterError(
             f"--relation draws one head: name one, or none for the relation's best; named are {' '.join(heads)}."
@@ -83,12 +98,14 @@ def draw(
     for target in targets:
         common.refuse_existing(target, overwrite)
     opened = HeadModel.open(model, device=device, stack=stack)
+    if max_tokens is not None:
+        opened = opened.limited(max_tokens)
     if relation:
         figures = _relation_figures(
             opened, common.corpus_of(corpus, reader, text_field), relation, chosen, count, atlas
         )
     else:
-        sample = sample_of(opened, Example(text=text, pair=pair))
+        sample = sample_of(opened, Example(text=text, pair=pair), what)
         figures = [draw_heads(sample, chosen) if chosen else draw_all_maps(sample)]
     for target, figure in zip(targets, figures, strict=False):  # there may be fewer sentences than asked for
         save_figure(figure, target.parent, target.stem, [ending])

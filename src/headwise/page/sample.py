@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
+from headwise.analyses.attribution.contributions import contributions
 from headwise.atlas import Atlas
 from headwise.core.behaviours import SINK, shares
+from headwise.core.checks import one_of
 from headwise.core.errors import ParameterError
 from headwise.core.labels import head_name
 from headwise.plots import all_maps, draw_head
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from headwise.models import HeadModel
     from headwise.text import Example
 
+SHOWN = ("attention", "previous_layer", "input")
 LOOKED_AT = 50  # examples among which the sample is chosen
 
 
@@ -41,13 +44,27 @@ class Sample:
         return np.asarray(self.attention[layer, head])
 
 
-def sample_of(model: HeadModel, example: Example | str) -> Sample:
-    """Run one input and keep its maps."""
+def sample_of(model: HeadModel, example: Example | str, what: str = "attention") -> Sample:
+    """Run one input and keep its maps.
+
+    Parameters
+    ----------
+    model : HeadModel
+        What runs.
+    example : Example or str
+        The input.
+    what : {"attention", "previous_layer", "input"}, default "attention"
+        Attention, or what tokens of the previous layer, or of the input, contribute to each head's output (hidden token
+        attribution, exact).
+    """
+    one_of("what", what, SHOWN)
     batch = model.batch(example)
     trace = model.trace(batch, {"attention"})
     assert trace.attention is not None
     assert trace.visible is not None
-    shown = trace.attention[0].where(trace.visible[0], float("nan"))
+    maps = trace.attention if what == "attention" else contributions(model, batch, what, "exact").heads
+    seen = trace.visible[0] if what != "input" else trace.visible[0].any(0, keepdim=True)
+    shown = maps[0].where(seen, float("nan"))
     tokens, keys = ([model.encoder.piece_text(int(i)) or "·" for i in b.ids[0]] for b in (batch, batch.keys))
     return Sample(tokens, shown.cpu().numpy(), None if batch.keys is batch else keys)
 

@@ -72,10 +72,10 @@ class Dependency(Observer):
     `p_value[direction, layer, head, relation]`: the sign-flip test, one-tailed, that the head finds more than the bar
     does, with documents (or sentences) as units. `p_family` is corrected over the heads and directions of a relation
     (max-T over the same flips, since the best of them is picked), `p_adjusted` over the relations too: for the best of
-    each relation by `correction`, for all others by their number. `best_direction`, `best_layer`, `best_head`,
-    `best_accuracy`, `best_baseline` (the bar), `best_baseline_name`, `best_margin`, `best_p_value`,
-    `best_p_adjusted[relation]`: the head with the highest accuracy (of those with 30 pairs, where there are any);
-    `few[relation]`: under 30 pairs.
+    each relation by `correction`, for all others by their number; relations of fewer than 30 pairs are never called (p
+    = 1) and do not count. `best_direction`, `best_layer`, `best_head`, `best_accuracy`, `best_baseline` (the bar),
+    `best_baseline_name`, `best_margin`, `best_p_value`, `best_p_adjusted[relation]`: the head with the highest accuracy
+    (of those with 30 pairs, where there are any); `few[relation]`: under 30 pairs.
 
     The no-op reading (§3.2): `noop_with`, `noop_without[direction, layer, head, relation]` are mean attention to
     `[SEP]` (a decoder's first token) from words that have the relation (as dependents; for `head_to_dependent` as

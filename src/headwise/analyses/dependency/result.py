@@ -90,7 +90,7 @@ def accuracy_dataset(counts: Counts, rules: PairRules, correction: str) -> xr.Da
         "p_family": (DIMS, p_family, {"long_name": "p_value corrected over heads and directions (max-T)"}),
         "p_adjusted": (
             DIMS,
-            correct_families(p_family, correction),
+            _over_relations(p_family, total, correction),
             {"long_name": f"p_family corrected over relations ({correction})"},
         ),
     }
@@ -113,6 +113,13 @@ def _tests(counts: Counts, bar_hits: np.ndarray) -> tuple[np.ndarray, np.ndarray
         tests = sign_flip_test(found[:, own])
         p_value[..., relation][own], p_family[..., relation][own] = tests.p_value, tests.p_adjusted
     return p_value, p_family
+
+
+def _over_relations(p_family: np.ndarray, total: np.ndarray, correction: str) -> np.ndarray:
+    """Corrected over the relations of 30 pairs (or all, where none has so many); rarer ones are never called."""
+    tested = (total >= FEW) | ~(total >= FEW).any()
+    adjusted = correct_families(np.where(tested, p_family, np.nan), correction)
+    return np.where(tested | np.isnan(p_family), adjusted, 1.0)
 
 
 def _best_offset(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -74,7 +74,7 @@ def patch_command(
     common.draw_figures({"patching": dataset}, figures)
     facts = dataset.attrs
     if facts["note"]:
-        common.err.print(f"[dim]{facts['note']}[/dim]")
+        common.err.print(facts["note"], style="dim")
     common.out.print(
         f"{facts['pairs']} pairs ({facts['left_out_pairs']} left out): answer over wrong answer "
         f"{facts['clean']:+.2f} on "

@@ -1,115 +1,283 @@
-"""Kill a run (SIGKILL) at random moments, resume it, and compare bytes with an undisturbed run.
+"""Stop commands at random moments, repeat them, and compare every byte with an undisturbed run.
 
-    python benchmarks/kill_resume.py [--kills 30] [--copies 4]
+    python benchmarks/kill_resume.py [--kill 100] [--term 30] [--int 30] [--commands atlas,run,probe,ablate,compare,finetune]
 
-The run streams, gives one analysis a pass of its own, and performs every experiment. Each trial starts the same command
-anew in an empty folder, kills it after a random time, then repeats the command until it ends; the atlas must be
-byte-identical to the undisturbed one, and no piece that was finished before the kill may be made again.
+Every trial runs a command in an empty folder, stops it with a signal, and repeats the command until it ends (which is
+stopped once more in every third trial). Half of the signals come after a random time, half at a random write: between
+the bytes and the name of a file, where a half-written one would show. All files must then be those of the undisturbed
+run, byte for byte, figures and page included (of `results.json` the seconds a training took are left out), and nothing
+else may lie there. SIGTERM and SIGINT must end with 143 and 130 and one sentence.
+
+With --quick only the first figure of each group is drawn, as SVG: drawing is nearly all of the time.
+
+Commands run in a fork of this process, which has imported everything: a trial takes a second, not ten.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
+import re
+import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-RUN = """
-import sys, time
-from pathlib import Path
-from headwise import Corpus, HeadModel, RunOptions, make_analysis
-from headwise.core.store import Store
-from headwise.run import Run, Source
-from headwise.testing import random_model
-from headwise.testing.corpora import battery_examples
-folder, target, copies, pause = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
-original = Store.save
-def slowly(self, name, *rest):  # time to be killed in
-    time.sleep(pause)
-    original(self, name, *rest)
-    print("made", self.folder.name if self.folder != folder else "", name, sep="/", flush=True)
-Store.save = slowly
-module, tokenizer = random_model()
-model = HeadModel.open(module, tokenizer=tokenizer)
-analyses = [
-    make_analysis("surface"),
-    make_analysis("offsets"),
-    make_analysis("coreference", {"max_tokens": 12, "overlap": 4, "documents": "windows"}),
-    make_analysis("attribution", {"length": 11, "patterns": 1}),
-    make_analysis("tree_probe", {"epochs": 2}),
-    make_analysis("probing"),
-]
-corpus = Corpus.from_examples(battery_examples(copies), "battery")
-print("start", flush=True)
-with Run(Source(model, corpus), analyses, folder, RunOptions(shard_size=4, batch_tokens=64)) as run:
-    run.atlas().save(target, overwrite=True)
-print("end", flush=True)
-"""
+PHASES = ("start", "shards", "experiments", "save", "figures", "page", "end")
 
 
-def run(
-    folder: Path, target: Path, copies: int, pause: float, kill_after: float | None = None
-) -> tuple[list[str], bool, float]:
-    """The pieces made, whether the run came to its end, and the seconds since its start."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", RUN, str(folder), str(target), str(copies), str(pause)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    assert process.stdout is not None
-    while (line := process.stdout.readline()).strip() != "start" and line:
-        pass
+@dataclass(frozen=True)
+class Trial:
+    """One call of a command: where it was when it ended, and how."""
+
+    code: int  # minus the signal's number where a signal ended it
+    seconds: float
+    writes: list[str]
+    said: str
+
+    @property
+    def phase(self) -> str:
+        """The phase it ended in, told by the last file it wrote."""
+        if self.code in (0, 3):
+            return "end"
+        last = self.writes[-1] if self.writes else ""
+        for pattern, phase in (
+            (r"index\.html|\.headwise-files", "page"),
+            (r"\.svg|\.pdf|\.png|\.csv|section-|sample\.safetensors", "figures"),
+            (r"\.nc$|atlas\.piece|results\.json|predictions|model/", "save"),
+            (r"shard-|batch-", "shards"),
+            (r"\.piece", "experiments"),
+        ):
+            if re.search(pattern, last):
+                return phase
+        return "start"
+
+
+def call(arguments: list[str], log: Path, *, how: int = 0, after: float | None = None, at: int | None = None) -> Trial:
+    """Run a command in a fork; the signal `how` comes `after` some seconds, or `at` the so-manieth write."""
+    for path in (log, log.with_suffix(".err")):
+        path.unlink(missing_ok=True)
     began = time.perf_counter()
-    if kill_after is not None:
-        time.sleep(kill_after)
-        process.send_signal(signal.SIGKILL)
-    lines = process.stdout.read().split("\n")
-    process.wait()
-    made = [line.removeprefix("made/") for line in lines if line.startswith("made/")]
-    return made, "end" in lines, time.perf_counter() - began
+    child = os.fork()
+    if child == 0:
+        _child(arguments, log, how if at is not None else 0, at or 0)
+    if after is not None:
+        deadline = began + after
+        while time.perf_counter() < deadline:
+            if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                break
+            time.sleep(0.002)
+        with suppress(ProcessLookupError):
+            os.kill(child, how)
+    _, status = os.waitpid(child, 0)
+    writes = log.read_text().split("\n")[:-1] if log.exists() else []
+    said = log.with_suffix(".err").read_text() if log.with_suffix(".err").exists() else ""
+    return Trial(os.waitstatus_to_exitcode(status), time.perf_counter() - began, writes, said)
 
 
-def trials(kills: int, copies: int, pause: float, seed: int, show: bool = True) -> None:
-    """Kill and resume so many times; an AssertionError at the first result that differs."""
+def _child(arguments: list[str], log: Path, how: int, at: int) -> None:
+    """The command itself; never returns."""
+    from headwise import cli
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the command watches for it, as in a process of its own
+    streams = [os.open(os.devnull, os.O_WRONLY), os.open(log.with_suffix(".err"), os.O_WRONLY | os.O_CREAT)]
+    os.dup2(streams[0], 1)
+    os.dup2(streams[1], 2)
+    record = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    original, count = os.replace, 0
+
+    def replace(source: Any, target: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == at:
+            os.kill(os.getpid(), how)  # a file is whole under its temporary name, and has no other yet
+        original(source, target)
+        os.write(record, f"{target}\n".encode())
+
+    os.replace = replace
+    sys.argv = ["headwise", *arguments]
+    code = 1
+    try:
+        cli.main()
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Everything below a folder, but for how long a training took."""
+    found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for name in found:
+        if name.endswith("results.json"):
+            found[name] = re.sub(rb'"seconds": [0-9.]+', b"", found[name])
+    return found
+
+
+def commands(base: Path) -> dict[str, list[str]]:
+    """The commands on tiny models, with OUT for where their results go."""
+    from headwise.testing import random_model
+    from headwise.testing.corpora import battery_examples
+    from headwise.testing.toy import toy_folder, toy_task
+
+    for name, seed in (("a", 0), ("b", 1)):
+        module, tokenizer = random_model(seed=seed)
+        module.save_pretrained(base / name)  # type: ignore[operator]
+        tokenizer.save_pretrained(base / name)
+    rows = [e for e in battery_examples(4) if e.pair is None and e.words_pair is None]
+    lines = [{"words": e.words, "heads": e.heads, "relations": e.relations, "upos": e.upos} for e in rows]
+    (base / "trees.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    parts = ["tr"] * 12 + ["va"] * 6 + ["te"] * 6
+    labelled = zip(parts, rows, strict=False)
+    (base / "pets.txt").write_text("".join(f"{part}\t{e.label}\t{' '.join(e.words or ())}\n" for part, e in labelled))
+    toy = toy_folder(base / "toy")
+    task = toy_task(48)
+    for part in ("train", "dev"):
+        told = "".join(f"{e.label}\t{e.text}\n" for e in getattr(task, part))
+        (base / f"{part}.tsv").write_text("label\tsentence\n" + told)
+    a, b, trees = str(base / "a"), str(base / "b"), str(base / "trees.jsonl")
+    few = ["--set", "tree_probe.epochs=1"]
+    return {
+        "atlas": ["atlas", a, "--corpus", trees, "--analyses", "surface,tree_probe", *few, "--out", "OUT/atlas"],
+        "run": ["run", "tree_probe", "--model", a, "--corpus", trees, *few, "--out", "OUT/tree_probe.nc"],
+        "probe": ["probe", str(base / "pets.txt"), "--model", a, "--out", "OUT/probing"],
+        "ablate": ["ablate", a, "--corpus", trees, "--out", "OUT/ablation.nc", "--figures", "OUT/figures"],
+        "compare": [
+            *("compare", a, b, "--corpus", trees, "--analyses", "surface", "--out", "OUT/change.nc"),
+            *("--figures", "OUT/figures"),
+        ],
+        "finetune": [
+            *(
+                "finetune",
+                str(toy),
+                "--task",
+                "toy",
+                "--train",
+                str(base / "train.tsv"),
+                "--dev",
+                str(base / "dev.tsv"),
+            ),
+            *("--seeds", "2", "--epochs", "2", "--out", "OUT/tuned", "--figures", "OUT/figures", "--device", "cpu"),
+        ],
+    }
+
+
+def trials(
+    counts: dict[str, int], chosen: list[str], seed: int = 0, quick: bool = False, quiet: bool = False
+) -> Counter[tuple[str, str, str]]:
+    """Stop and repeat so many times for each signal; an AssertionError at the first result that differs."""
+    import matplotlib.backends.backend_agg
+    import matplotlib.backends.backend_pdf
+    import matplotlib.backends.backend_svg  # noqa: F401  (imported once, not in every fork)
+
+    import headwise.page.report
+    import headwise.plots.registry
+
+    headwise.plots.registry.load_all()
+    if quick:
+        _draw_less()
     rng = random.Random(seed)
+    table: Counter[tuple[str, str, str]] = Counter()
     with tempfile.TemporaryDirectory() as temporary:
         base = Path(temporary)
-        made, ended, span = run(base / "whole", base / "whole.nc", copies, pause)
-        assert ended, "the undisturbed run did not end"
-        expected = (base / "whole.nc").read_bytes()
-        if show:
-            print(f"undisturbed: {len(made)} pieces, {span:.1f} s")
-        stopped, inside = 0, 0
-        for trial in range(kills):
-            folder, target = base / f"run{trial}", base / f"run{trial}.nc"
-            before, early, _ = run(folder, target, copies, pause, kill_after=rng.uniform(0, span))
-            after, ended, _ = run(folder, target, copies, 0)
-            assert ended, f"trial {trial} did not end when repeated"
-            assert target.read_bytes() == expected, f"trial {trial}: the bytes differ"
-            # A kill between the rename and the print may hide one finished piece; a finished one is never made again.
-            twice = set(before) & set(after)
-            assert not twice, f"trial {trial}: {', '.join(sorted(twice))} made twice"
-            stopped += not early
-            inside += not early and any(not name.startswith("/shard-") for name in before)
-            if show:
-                print(f"kill {trial + 1}: {len(before)} pieces before, {len(after)} after, bytes equal", flush=True)
-        print(
-            f"{kills} kills, {stopped} of them before the end, {inside} among experiments: "
-            "every resumed result is byte-identical, no finished piece was made again"
-        )
+        known = commands(base)
+        whole: dict[str, tuple[dict[str, bytes], Trial]] = {}
+
+        def asked(name: str, out: Path) -> list[str]:
+            return [argument.replace("OUT", str(out)) for argument in known[name]]
+
+        for name in chosen:
+            trial = call(asked(name, base / "whole" / name), base / "log")
+            assert trial.code == 0, f"{name} did not end undisturbed: {trial.said}"
+            whole[name] = files(base / "whole" / name), trial
+            if not quiet:
+                print(
+                    f"{name}: {len(whole[name][0])} files, {len(trial.writes)} writes, {trial.seconds:.1f} s",
+                    flush=True,
+                )
+        order = [how for how, count in counts.items() for _ in range(count)]
+        for number, how in enumerate(order):
+            name = chosen[number % len(chosen)]
+            expected, undisturbed = whole[name]
+            out = base / "out"
+            shutil.rmtree(out, ignore_errors=True)
+            stops = 2 if number % 3 == 2 else 1
+            for _ in range(stops):
+                if rng.random() < 0.5:
+                    when = {"after": rng.uniform(0, undisturbed.seconds)}
+                else:
+                    when = {"at": rng.randint(1, len(undisturbed.writes))}
+                trial = call(asked(name, out), base / "log", how=getattr(signal, how), **when)  # type: ignore[arg-type]
+                table[name, how, trial.phase] += 1
+                _check_end(trial, how, f"trial {number}, {name}, {how} {when}")
+                if trial.phase == "end":
+                    break
+            if trial.phase != "end":
+                again = call(asked(name, out), base / "log")
+                assert again.code == 0, f"trial {number}: {name} did not end when repeated: {again.said}"
+            found = files(out)
+            differing = sorted(key for key in found.keys() | expected.keys() if found.get(key) != expected.get(key))
+            assert not differing, (
+                f"trial {number}, {name}, {how} {when} in {trial.phase}: {', '.join(differing)} differ"
+            )
+    return table
+
+
+def _draw_less() -> None:
+    """From here on the first figure of each group, as SVG."""
+    import headwise.plots as plots
+    from headwise.page import sections
+
+    def first(group: str) -> list[Any]:
+        return original(group)[:1]
+
+    original = plots.figures_for
+    plots.figures_for = sections.figures_for = first
+    plots.save_figure = partial(plots.save_figure, formats=["svg"])
+    sections.FORMATS = ("svg",)
+
+
+def _check_end(trial: Trial, how: str, where: str) -> None:
+    if how == "SIGKILL" or trial.code in (0, -getattr(signal, how)):  # before Python could watch, or after the end
+        return
+    assert trial.code == {"SIGTERM": 143, "SIGINT": 130}[how], f"{where}: exit code {trial.code}: {trial.said}"
+    assert trial.said.count("the same command goes on") == 1, f"{where}: {trial.said}"
+    assert "Traceback" not in trial.said, f"{where}: {trial.said}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kill", type=int, default=100)
+    parser.add_argument("--term", type=int, default=30)
+    parser.add_argument("--int", type=int, default=30)
+    parser.add_argument("--commands", default="atlas,run,probe,ablate,compare,finetune")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    counts = {"SIGKILL": options.kill, "SIGTERM": options.term, "SIGINT": options.int}
+    names = options.commands.split(",")
+    table = trials(counts, names, options.seed, options.quick)
+    print("\n" + "command".ljust(10) + "signal".ljust(9) + "".join(phase.rjust(12) for phase in PHASES))
+    for name in names:
+        for how in counts:
+            cells = "".join(str(table[name, how, phase] or "").rjust(12) for phase in PHASES)
+            print(name.ljust(10) + how.ljust(9) + cells)
+    stopped = sum(count for (_, _, phase), count in table.items() if phase != "end")
+    print(
+        f"{sum(counts.values())} trials, {stopped} stops before the end: every result has the bytes of an undisturbed run"
+    )
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=30)
-    parser.add_argument("--copies", type=int, default=4)
-    parser.add_argument("--pause", type=float, default=0.1)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    trials(options.kills, options.copies, options.pause, options.seed)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    main()

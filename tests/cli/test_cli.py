@@ -4,56 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-import sys
+import signal
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from headwise import Atlas, __version__, cli
+from headwise import Atlas, __version__
 from headwise.analyses.roles.sieves.registry import forget_sieve
 from headwise.run import runner as runner_module
 from headwise.testing import planted_annotations, planted_model
 from headwise.testing.corpora import battery_examples
 from headwise.text.readers.rows import row_of_example
-
-WORDS = ["the", "a", "cat", "dog", "saw", "sleeps", ".", ","]
-
-
-class Outcome:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, " ".join(err.split())
-
-
-@pytest.fixture
-def headwise(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """Call the command line as a user would."""
-
-    def call(*arguments: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["headwise", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        captured = capsys.readouterr()
-        return Outcome(int(ended.value.code or 0), captured.out, captured.err)
-
-    return call
-
-
-@pytest.fixture(scope="module")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    planted = planted_model([["previous", "next", "uniform"], ["sep", "cls", "self"]], words=WORDS)
-    folder = tmp_path_factory.mktemp("model") / "planted"
-    planted.model.save_pretrained(folder)
-    planted.tokenizer.save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture
-def corpus_file(tmp_path: Path) -> Path:
-    path = tmp_path / "toy.txt"
-    path.write_text("the cat saw a dog .\n\na dog sleeps .\n\nthe dog saw the cat , the dog sleeps\n")
-    return path
 
 
 def test_atlas_writes_everything_and_never_overwrites(
@@ -267,7 +230,7 @@ def test_draw_a_relation(headwise, tmp_path: Path) -> None:
     rows = [{"words": e.words, "heads": e.heads, "relations": e.relations} for e in examples]
     (tmp_path / "trees.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
-    def draw(*arguments: object) -> Outcome:
+    def draw(*arguments: object):
         where = ("--model", tmp_path / "model", "--corpus", tmp_path / "trees.jsonl", "--out", tmp_path / "obj.svg")
         return headwise("draw", *arguments, *where)
 
@@ -287,7 +250,7 @@ def test_ctrl_c_says_how_to_go_on(
     headwise, model_folder: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(runner_module, "_shard_piece", interrupted)
     stopped = headwise("atlas", model_folder, "--corpus", corpus_file, "--out", tmp_path / "out")
@@ -392,7 +355,7 @@ def test_a_tokenizer_that_does_not_fit_is_refused(
 ) -> None:
     import shutil
 
-    other = planted_model([["self"]], words=[*WORDS, *(f"word{i}" for i in range(200))])
+    other = planted_model([["self"]], words=["the", "cat", *(f"word{i}" for i in range(200))])
     folder = tmp_path / "misfit"
     shutil.copytree(model_folder, folder)
     other.tokenizer.save_pretrained(folder)

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from headwise.core.errors import ModelError, ParameterError
 from headwise.models import HeadModel, Patch
+from headwise.models.gradients import stream_gradients
+from headwise.models.view import Rows
 from headwise.text.encode import Batch
 
 HEADED = {
@@ -114,3 +116,22 @@ def test_what_is_missing_is_said() -> None:
         HeadModel.open(build(*SERVED["bert"])).gradients(ids_batch(), loss)
     with pytest.raises(ParameterError, match=r"one number for each of the 3 examples; it gave shape \[\]"):
         HeadModel.open(headed("bert")).gradients(ids_batch(), lambda output, batch: output.logits.sum())
+
+
+@pytest.mark.parametrize("name", HEADED)
+def test_weights_that_are_not_held_give_the_same_gradients(name: str) -> None:
+    model = HeadModel.open(headed(name))
+    batch = ids_batch(pad_id=model.pad_id)
+    expected = {(rows.layer, rows.start): rows for rows in model.gradients(batch, loss, block_rows=4)}
+    shown: list[Rows] = []
+    stream_gradients(model, batch, loss, shown.append, block_rows=4, at_most=0)
+    order = [rows.layer for rows in shown]  # a module that forms its weights itself keeps them: first layer first
+    assert order == sorted(order, reverse=name != "bloom")
+    for rows in shown:
+        held = expected.pop((rows.layer, rows.start))
+        assert rows.gradient is not None
+        assert held.gradient is not None
+        torch.testing.assert_close(rows.weights, held.weights, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(rows.gradient, held.gradient, atol=1e-7, rtol=1e-4)
+        assert bool((rows.gradient[~rows.visible.expand_as(rows.gradient)] == 0).all())
+    assert not expected

@@ -276,7 +276,7 @@ def test_a_group_that_nobody_has_heard_of_gets_a_section_with_its_figures(tmp_pa
         def loud(dataset: xr.Dataset) -> Figure:
             return heatmap(dataset["loudness"])
 
-        html = write_report(Atlas({"made_up": made, "offsets": known}), tmp_path).read_text()
+        html = write_report(Atlas({"made_up": made, "offsets": known}), tmp_path).page.read_text()
     finally:
         registry._FIGURES.pop(spec)
     reader = Reader(html)

@@ -18,7 +18,9 @@ import xarray as xr
 
 from headwise import Atlas, Corpus, HeadModel, RunOptions, known_analyses, make_analysis, make_atlas
 from headwise.analyses.contract import Analysis, Bench, Experiment, Paper
+from headwise.analyses.offsets.analysis import Offsets
 from headwise.core.errors import InputError, MissingAnnotationError, OutputError, ParameterError
+from headwise.core.failures import UnexpectedError
 from headwise.core.files import write_atomically
 from headwise.core.store import Store
 from headwise.run import Listener, Run, Source, run_analyses
@@ -172,10 +174,10 @@ def test_memory_shortage_makes_batches_smaller_and_is_said(
     expected = run_analyses(model, corpus, analyses(), tmp_path / "a", options())
     original = runner_module.observe_batch
 
-    def short(model: HeadModel, batch: object, *rest: object) -> None:
+    def short(model: HeadModel, batch: object, *rest: object, **more: object) -> None:
         if len(batch) > 1:  # type: ignore[arg-type]
             raise torch.OutOfMemoryError("no memory")
-        original(model, batch, *rest)  # type: ignore[arg-type]
+        original(model, batch, *rest, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(runner_module, "observe_batch", short)
     atlas = run_analyses(model, corpus, analyses(), tmp_path / "b", options())
@@ -447,3 +449,43 @@ def test_python_has_the_options_of_the_command_line(model: HeadModel, corpus: Co
         make_atlas(model, corpus, ["surface"], parameters={"offsets": {"reach": 2}})
     with pytest.raises(ParameterError, match="`overlong` must be one of truncate, skip"):
         make_atlas(None, corpus, ["surface"], overlong="cut")
+
+
+@pytest.mark.parametrize("where", ["reduce", "observe", "result", "start", "missing", "view", "unmatched", "extend"])
+def test_an_analysis_that_fails_is_taken_out_without_touching_the_others(
+    model: HeadModel, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def failing(*_: object) -> None:
+        raise ValueError("no rows")
+
+    alone = run_analyses(model, corpus, [make_analysis("surface")], tmp_path / "alone", options())
+    monkeypatch.setattr(Offsets, where, failing)
+    with Run(Source(model, corpus), analyses(), tmp_path / "run", options()) as run:
+        atlas = run.atlas()
+        assert run.failures["offsets"].error == "ValueError: no rows"
+        assert "in failing" in run.failures["offsets"].trace
+    assert atlas["surface"].identical(alone["surface"])
+    assert ("offsets" in atlas) == (where in ("unmatched", "extend"))
+    assert atlas.provenance["failed"] == {"offsets": "ValueError: no rows"}
+    monkeypatch.undo()
+    if where in ("reduce", "observe", "result"):  # kept: the run that goes on does not try again
+        with Run(Source(model, corpus), analyses(), tmp_path / "run", options()) as run:
+            assert run.atlas().to_bytes() == atlas.to_bytes()
+            assert run.failures["offsets"].sentence.startswith("offsets failed unexpectedly (ValueError: no rows);")
+
+
+def test_only_failures_make_an_error_and_errors_of_the_disk_are_none(
+    model: HeadModel, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise ZeroDivisionError("by nothing")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Offsets, "observe", failing)
+    with pytest.raises(UnexpectedError, match=r"offsets failed unexpectedly .ZeroDivisionError: by nothing"):
+        run_analyses(model, corpus, [make_analysis("offsets")], tmp_path / "a", options())
+    monkeypatch.setattr(Offsets, "observe", full)
+    with pytest.raises(OutputError, match="No space left on device; free some space"):
+        run_analyses(model, corpus, analyses(), tmp_path / "b", options())

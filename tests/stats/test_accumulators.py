@@ -119,3 +119,27 @@ def test_sums_and_records_merge_and_come_back_from_arrays() -> None:
 def test_states_of_different_analyses_do_not_merge() -> None:
     with pytest.raises(ValueError, match="different analyses"):
         State(a=Sums(1)).merge(State(b=Sums(1)))
+
+
+def test_records_keep_a_sample_that_no_order_changes() -> None:
+    values = torch.arange(600.0).reshape(300, 2)
+    whole = Records(2, at_most=20)
+    for layer in range(2):  # rows are filled a part at a time, and one that was put out must not come back
+        for start in range(0, 300, 7):
+            part = slice(start, start + 7)
+            whole.add(range(300)[part], values[part, layer], (layer,))
+    assert len(whole.index) == 20
+    np.testing.assert_array_equal(whole.values, values[whole.index.tolist()].numpy())
+    assert 60 < whole.index.mean() < 240  # from all over the corpus
+    shards = []
+    for start in range(0, 300, 50):
+        shard = Records(2, at_most=20)
+        shard.add(range(start, start + 50), values[start : start + 50])
+        kept = Records(2, at_most=20)
+        kept.load(shard.arrays())
+        shards.append(kept)
+    merged = Records(2, at_most=20)
+    for shard in reversed(shards):
+        merged.merge(shard)
+    np.testing.assert_array_equal(merged.index, whole.index)
+    np.testing.assert_array_equal(merged.values, whole.values)

@@ -165,6 +165,14 @@ class Observer(Analysis):
         all heads, as `visible[example, layer, 1, query, key]`."""
         raise NotImplementedError
 
+    def observe_rows(self, state: State, maps: Tensor, visible: Tensor, batch: Batch, start: int) -> None:
+        """The same for one example too long to be held whole, where an analysis can see its rows apart: the rows from
+        `start` on, of all layers; called until all have been shown. Without it such an example is held whole."""
+        raise NotImplementedError
+
+    def skip(self, state: State, count: int) -> None:
+        """Told of examples that `prepare` left out."""
+
     def prepare(self, batch: Batch, model: HeadModel) -> tuple[Batch, Loss]:
         """For the tap `attention_gradient`: the batch to run (masked, say), and the loss."""
         raise NotImplementedError

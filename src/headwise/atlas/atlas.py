@@ -12,10 +12,11 @@ import xarray as xr
 from headwise.atlas.card import HeadCard
 from headwise.atlas.check import MAX_BYTES
 from headwise.atlas.describe import describe_heads
-from headwise.atlas.file import atlas_digest, read_tree, to_tree, write_tree
+from headwise.atlas.file import atlas_digest, read_tree, to_tree, tree_bytes
 from headwise.atlas.representation import html_card
 from headwise.atlas.tables import extremes, long_table, measures
 from headwise.core.errors import OutputError, ParameterError, unknown
+from headwise.core.files import write_atomically
 from headwise.core.labels import labelled, parse_head
 
 
@@ -79,6 +80,10 @@ class Atlas(Mapping[str, xr.Dataset]):
         """The whole atlas as an `xarray.DataTree`, as it lies in the file."""
         return to_tree(self._datasets, self.provenance)
 
+    def to_bytes(self) -> bytes:
+        """The whole atlas as the bytes of its NetCDF file: the same atlas gives the same bytes."""
+        return tree_bytes(self.to_datatree())
+
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the atlas as NetCDF, whole or not at all.
 
@@ -94,7 +99,7 @@ class Atlas(Mapping[str, xr.Dataset]):
             raise OutputError(
                 f"{path} exists; give --overwrite (overwrite=True) to replace it, or choose another name."
             )
-        write_tree(self.to_datatree(), path)
+        write_atomically(path, self.to_bytes())
         return path
 
     @classmethod

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import xarray as xr
 
 from headwise.atlas.check import FORMAT, MAX_BYTES, check_file
 from headwise.atlas.seal import check_seal, sealed, try_elsewhere
-from headwise.core.errors import AtlasError, HeadwiseError, OutputError
+from headwise.core.errors import AtlasError, HeadwiseError
 from headwise.core.store import digest_of
 
 FIRST_WHOLE = 3  # the first format whose digest covers everything
@@ -72,19 +70,12 @@ def to_tree(datasets: Mapping[str, xr.Dataset], provenance: Mapping[str, Any]) -
     return xr.DataTree.from_dict({"/": xr.Dataset(attrs=attrs), **datasets})
 
 
-def write_tree(tree: xr.DataTree, path: Path) -> None:
-    """Write a tree as NetCDF, whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        tree.to_netcdf(temporary, engine="h5netcdf")
-        temporary.write_bytes(sealed(temporary.read_bytes()))
-        os.replace(temporary, path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        reason = error.strerror or error
-        raise OutputError(f"{path} cannot be written ({reason}); free some space or choose another place.") from error
+def tree_bytes(tree: xr.DataTree) -> bytes:
+    """A tree as the bytes of a sealed NetCDF file, made in memory: HDF5 itself never writes to a disk that may be
+    full."""
+    content = tree.to_netcdf(engine="h5netcdf")
+    assert isinstance(content, memoryview)
+    return sealed(bytes(content))
 
 
 def read_tree(

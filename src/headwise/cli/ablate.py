@@ -121,33 +121,35 @@ def ablate_command(
       headwise ablate --corpus stories.txt --limit 200
     """
     from headwise.atlas import Atlas
-    from headwise.core.store import forget
+    from headwise.core.place import Place
     from headwise.experiments.ablation import AblationOptions, ablate, provenance
 
-    common.refuse_existing(out_file, overwrite)
     text = common.corpus_of(corpus, reader, text_field)
-    subject = Scored(task, data, dev, text, limit, max_length, device, seed).open(model)
-    folder = out_file.with_name(f".{out_file.name}.run")
-    chosen = AblationOptions(
-        how=how,
-        heads=heads,
-        layers=layers,
-        sets=parse_sets(sets),
-        importance=importance,
-        correction=correction,
-        seed=seed,
-    )
-    with common.stoppable("Finished batches are kept: the same command goes on from there."), common.Watch() as watch:
+    read = common.sources_of(model, text, data, dev, atlas)
+    with Place(out_file, common.work_of(out_file), overwrite=overwrite, sources=read) as place:
+        subject = Scored(task, data, dev, text, limit, max_length, device, seed).open(model)
+        chosen = AblationOptions(
+            how=how,
+            heads=heads,
+            layers=layers,
+            sets=parse_sets(sets),
+            importance=importance,
+            correction=correction,
+            seed=seed,
+        )
         known = common.load_atlas(atlas)
-        dataset = ablate(subject, chosen, atlas=known, folder=folder, overwrite=overwrite, report=watch)
-    Atlas({"ablation": dataset}, provenance(subject, chosen)).save(out_file, overwrite=overwrite)
-    forget(folder)
+        with common.Watch() as watch:
+            made = ablate(subject, chosen, atlas=known, folder=place.work, overwrite=overwrite, report=watch)
+        place.write(Atlas({"ablation": made}, provenance(subject, chosen)).to_bytes())
+        dataset = Atlas.load(out_file)["ablation"]
+        failures = common.draw_figures({"ablation": dataset}, figures)
+        place.done()
     if dataset.attrs["note"]:
         common.err.print(dataset.attrs["note"], style="dim")
-    common.draw_figures({"ablation": dataset}, figures)
     common.out.print(summary_table(dataset, str(out_file)))
     for line in summary_lines(dataset):
         common.out.print(line)
+    common.end(failures)
 
 
 def summary_table(dataset: xr.Dataset, title: str) -> Table:

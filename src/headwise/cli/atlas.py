@@ -12,6 +12,9 @@ from headwise.cli import common
 
 if TYPE_CHECKING:
     from headwise.atlas import Atlas
+    from headwise.core.failures import Failure
+    from headwise.page.sample import Sample
+    from headwise.run import Run
 
 UNTOLD = r"(?:^|_)p_(?:value|adjusted|family)|^best_|^given_|^few$|_few$|^count$|left_out|^possible$|^noop_"
 SCREEN = 80  # rows of a table that are still read on a screen; of a longer one the first measure is shown
@@ -50,20 +53,39 @@ def atlas(
       headwise atlas --corpus crawl.jsonl.zst --text-field body --reader max_line=10000000
     """
     from headwise.analyses.contract import choose_analyses, known_analyses
+    from headwise.core.place import Place
     from headwise.page.report import write_report
-    from headwise.page.sample import choose_sample
     from headwise.run import RunOptions, Source
 
     names = common.names_in(analyses) or [name for name, cls in known_analyses().items() if cls.automatic]
     chosen = choose_analyses(names, common.parse_settings(settings, names))
-    target = out_folder / "atlas.nc"
-    source = Source(
-        model, common.corpus_of(corpus, reader, text_field), device, stack, None, max_length, overlong, parser
-    )
+    text = common.corpus_of(corpus, reader, text_field)
+    source = Source(model, text, device, stack, None, max_length, overlong, parser)
     options = RunOptions(limit=limit, full=full, seed=seed, overwrite=overwrite)
-    with common.running(target, out_folder / ".run", chosen, source, options) as (made, run), common.Watch() as watch:
-        page = write_report(made, out_folder, choose_sample(run.model, run.corpus), watch)
-    common.out.print(f"Atlas: {target}\nPage:  {page}")
+    read = common.sources_of(model, text)
+    target = out_folder / "atlas.nc"
+    with Place(target, out_folder / ".run", overwrite=overwrite, sources=read, around=out_folder) as place:
+        with common.running(place, chosen, source, options) as (made, run), common.Watch() as watch:
+            sample, failures = _sample(made, run, out_folder)
+            report = write_report(made, out_folder, sample, watch, store=run.store, overwrite=place.may_replace)
+        place.done()
+    common.out.print(f"Atlas: {target}\nPage:  {report.page}")
+    common.end([*run.failures.values(), *failures, *report.failures])
+
+
+def _sample(made: Atlas, run: Run, folder: Path) -> tuple[Sample | None, list[Failure]]:
+    """One input to be drawn whole: that of the run this one goes on with, else one of the corpus."""
+    from headwise.core.failures import Failure
+    from headwise.page.sample import choose_sample, read_sample
+
+    kept = read_sample(folder, made)
+    if kept is not None:
+        return kept, []
+    try:
+        with run.same_threads():
+            return choose_sample(run.model, run.corpus), []
+    except Exception as error:
+        return None, [Failure.of("the sample on the page", error)]
 
 
 def run(
@@ -105,6 +127,7 @@ def run(
     """
     from headwise.analyses.contract import choose_analyses
     from headwise.core.labels import interval_note
+    from headwise.core.place import Place
     from headwise.run import RunOptions, Source
 
     given = common.parse_settings(settings, [analysis])
@@ -112,17 +135,20 @@ def run(
         given[analysis]["heads"] = _heads_from(heads_from, analysis)
     chosen = choose_analyses([analysis], given)
     target = out_file or Path(f"{analysis}.nc")
-    source = Source(
-        model, common.corpus_of(corpus, reader, text_field), device, stack, None, max_length, overlong, parser
-    )
+    text = common.corpus_of(corpus, reader, text_field)
+    source = Source(model, text, device, stack, None, max_length, overlong, parser)
     options = RunOptions(limit=limit, seed=seed, overwrite=overwrite)
-    with common.running(target, target.with_name(f".{target.name}.run"), chosen, source, options) as (made, _):
-        pass
+    read = common.sources_of(model, text, heads_from)
+    with Place(target, common.work_of(target), overwrite=overwrite, sources=read) as place:
+        with common.running(place, chosen, source, options) as (made, running):
+            pass
+        place.done()
     found = made[analysis]
     note = "" if "units" in found.attrs else interval_note(found)  # those that count by unit say so themselves
     for line in filter(None, [*chosen[0].headline(found), note]):
         common.out.print(line, markup=False, highlight=False, soft_wrap=True)
     _show_summary(made, analysis, target)
+    common.end(running.failures.values())
 
 
 def _heads_from(path: Path, analysis: str) -> tuple[str, ...]:

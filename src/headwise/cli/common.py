@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
-from headwise.core.errors import OutputError, ParameterError
+from headwise.core.errors import HeadwiseError, OutputError, ParameterError
+from headwise.core.folders import check_writable, refuse_sources
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from headwise.analyses.contract import Analysis
     from headwise.atlas import Atlas
+    from headwise.core.failures import Failure
+    from headwise.core.place import Place
     from headwise.run import Plan, Run, RunOptions, Source
     from headwise.text import Spec
 
@@ -165,56 +170,110 @@ def _named_value(item: str, option: str) -> tuple[str, Any]:
         return key, text
 
 
-def refuse_existing(path: Path, overwrite: bool) -> None:
-    """Find out before any work that the result has no place."""
+def refuse_existing(path: Path, overwrite: bool, sources: Iterable[Path] = ()) -> None:
+    """Find out before any work that a file has no place."""
+    refuse_sources(path, sources, working=False)
+    if path.is_dir():
+        raise OutputError(f"{path} is a folder, not a file; choose another place with --out.")
     if path.exists() and not overwrite:
         raise OutputError(f"{path} exists; give --overwrite to replace it, or choose another place with --out.")
     check_writable(path.parent)
 
 
-def check_writable(folder: Path) -> None:
-    """Find out before any work that the results could not be written."""
-    import tempfile
+def sources_of(*given: object) -> list[Path]:
+    """What a command reads, as far as it lies on this disk: models, corpora with their format before them, folders."""
+    from headwise.text import Spec
+    from headwise.text.open import parse_spec
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise OutputError(
-            f"{folder} cannot be written to ({error.strerror or error}); choose another place with --out."
-        ) from error
+    found: list[Path] = []
+    for item in given:
+        name = item.name if isinstance(item, Spec) else item
+        if isinstance(name, list | tuple):
+            found += sources_of(*name)
+        elif isinstance(name, str | Path) and not str(name).startswith("hf:"):
+            with suppress(OSError, ValueError, HeadwiseError):
+                found += [path for path in (Path(name), parse_spec(name, {})[1]) if path.exists()]
+    return found
 
 
-@contextmanager
-def stoppable(kept: str) -> Iterator[None]:
-    """Ctrl-C ends a command with one line that says what is kept."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        err.print(f"\nStopped. {kept}")
-        raise typer.Exit(130) from None
+def work_of(target: Path) -> Path:
+    """Where the finished pieces of a file's work lie until it is written."""
+    return target.with_name(f".{target.name}.run")
 
 
 @contextmanager
 def running(
-    target: Path, folder: Path, analyses: Sequence[Analysis], source: Source, options: RunOptions
+    place: Place, analyses: Sequence[Analysis], source: Source, options: RunOptions
 ) -> Iterator[tuple[Atlas, Run]]:
-    """A run whose atlas is in its file; its folder is held until what is done with the atlas is done too, and then
-    removed."""
+    """A run whose atlas is in its file, from where it is read again: what is drawn is what is in the file."""
+    from headwise.atlas import Atlas
+    from headwise.core.failures import Failure
     from headwise.run import Listener, Run
 
-    refuse_existing(target, options.overwrite)
     watch = Watch()
     listener = Listener(watch, _announce, lambda note: err.print(note, style="dim"))
-    kept = "Finished shards are kept: the same command goes on from there."
-    with stoppable(kept), Run(source, analyses, folder, options, listener) as run:
-        with watch:
-            result = run.atlas()
-        _name_left_out(result.provenance["left_out"], run.plan.dropped)
-        result.save(target, overwrite=options.overwrite)
-        yield result, run
-        run.forget()
+    with Run(source, analyses, place.work, options, listener) as run:
+        saved = run.store.load("atlas")
+        if saved is not None and place.holds(saved.facts["digest"]):
+            run.failures.update({f["what"]: Failure(**f) for f in saved.facts["failures"]})
+        else:
+            with watch:
+                result = run.atlas()
+            _name_left_out(result.provenance["left_out"], run.plan.dropped)
+            digest = place.write(result.to_bytes())
+            facts = [failure.facts() for failure in run.failures.values()]
+            run.store.save("atlas", {}, {"digest": digest, "failures": facts})
+        yield Atlas.load(place.target), run
+
+
+def end(failures: Iterable[Failure]) -> None:
+    """Tell what failed unexpectedly, after everything else is safe: exit code 3."""
+    failures = list(failures)
+    for failure in failures:
+        _tell(failure)
+    if failures:
+        raise typer.Exit(3)
+
+
+_debug = [False]
+
+
+@contextmanager
+def debugging(asked: bool) -> Iterator[None]:
+    """Whether tracebacks are shown."""
+    _debug[0] = asked
+    try:
+        yield
+    finally:
+        _debug[0] = False
+
+
+def tell_error(error: Exception, debug: bool) -> int:
+    """One sentence for whatever went wrong; gives the exit code."""
+    from headwise.core.failures import Failure, UnexpectedError
+
+    if isinstance(error, UnexpectedError):
+        for failure in error.failures:
+            _tell(failure, debug)
+        return 3
+    if not isinstance(error, HeadwiseError):
+        try:
+            failure = Failure.of("This command", error)
+        except HeadwiseError as told:  # the disk's doing, not ours
+            error = told
+        else:
+            _tell(failure, debug)
+            return 3
+    if debug:
+        err.print(Text("".join(traceback.format_exception(error))), soft_wrap=True)
+    err.print(Text("headwise:", style="bold red"), Text(str(error)), soft_wrap=True)
+    return 2
+
+
+def _tell(failure: Failure, debug: bool | None = None) -> None:
+    if _debug[0] if debug is None else debug:
+        err.print(Text(failure.trace), soft_wrap=True)
+    err.print(Text("headwise:", style="bold red"), Text(failure.sentence), soft_wrap=True)
 
 
 def _announce(plan: Plan) -> None:
@@ -258,13 +317,21 @@ def load_atlas(paths: Sequence[Path] | None) -> dict[str, xr.Dataset] | None:
     return found or None
 
 
-def draw_figures(datasets: Mapping[str, xr.Dataset], folder: Path | None) -> None:
-    """Write every figure of every group, where a folder for them was named."""
+def draw_figures(datasets: Mapping[str, xr.Dataset], folder: Path | None) -> list[Failure]:
+    """Write every figure of every group, where a folder for them was named; gives those that failed."""
+    from headwise.core.failures import Failure
+    from headwise.core.files import sweep
     from headwise.plots import figures_for, save_figure
 
+    failures: list[Failure] = []
     if folder is None:
-        return
+        return failures
+    sweep(folder)
     for group, dataset in datasets.items():
         for spec in figures_for(group):
-            for drawn in spec.draw(dataset):
-                save_figure(drawn.figure, folder, f"{group}-{drawn.name}")
+            try:
+                for drawn in spec.draw(dataset):
+                    save_figure(drawn.figure, folder, f"{group}-{drawn.name}")
+            except Exception as error:
+                failures.append(Failure.of(f"figure {group}-{spec.name}", error))
+    return failures

@@ -62,33 +62,36 @@ def compare_command(
     """
     from rich.table import Table
 
+    from headwise.atlas import Atlas
     from headwise.core.labels import head_name
-    from headwise.core.store import forget
+    from headwise.core.place import Place
     from headwise.experiments.comparison import ComparisonOptions, compare
     from headwise.models import HeadModel
     from headwise.text import annotate, open_corpus
 
-    common.refuse_existing(out_file, overwrite)
-    opened = [HeadModel.open(None if name == "demo" else name, device=device) for name in models]
-    named, first = common.corpus_of(corpus, reader, text_field), opened[0]
-    text = open_corpus(named, tokenizer=first.tokenizer, limit=limit, seed=seed, prose=first.causal)
+    text = common.corpus_of(corpus, reader, text_field)
     chosen = [] if analyses.strip() == "none" else common.names_in(analyses)
-    wanted = ComparisonOptions(
-        analyses=chosen,
-        names=common.names_in(names) or None,
-        probing=probing,
-        probing_limits=(probing_limit, probing_limit, probing_limit),
-        limit=limit,
-        correction=correction,
-        seed=seed,
-    )
-    folder = out_file.with_name(f".{out_file.name}.run")
-    with common.stoppable("Finished batches are kept: the same command goes on from there."), common.Watch() as watch:
-        inputs = annotate(text, parser) if parser else text
-        atlas = compare(opened, inputs, wanted, folder=folder, overwrite=overwrite, report=watch)
-    atlas.save(out_file, overwrite=overwrite)
-    forget(folder)
-    common.draw_figures(atlas, figures)
+    read = common.sources_of(models, text, probing)
+    with Place(out_file, common.work_of(out_file), overwrite=overwrite, sources=read) as place:
+        opened = [HeadModel.open(None if name == "demo" else name, device=device) for name in models]
+        first = opened[0]
+        inputs = open_corpus(text, tokenizer=first.tokenizer, limit=limit, seed=seed, prose=first.causal)
+        wanted = ComparisonOptions(
+            analyses=chosen,
+            names=common.names_in(names) or None,
+            probing=probing,
+            probing_limits=(probing_limit, probing_limit, probing_limit),
+            limit=limit,
+            correction=correction,
+            seed=seed,
+        )
+        with common.Watch() as watch:
+            given = annotate(inputs, parser) if parser else inputs
+            made = compare(opened, given, wanted, folder=place.work, overwrite=overwrite, report=watch)
+        place.write(made.to_bytes())
+        atlas = Atlas.load(out_file)
+        failures = common.draw_figures(atlas, figures)
+        place.done()
     change = atlas["change"]
     title = f"Maps against {change.attrs['reference_model']} ({out_file})"
     shown = Table("model", "mean cosine", "initial", "middle", "final", "least alike", title=title)
@@ -102,6 +105,7 @@ def compare_command(
     for group, dataset in atlas.items():
         for line in _surely_changed(dataset, group.removeprefix("change_")) if group != "change" else ():
             common.out.print(line)
+    common.end(failures)
 
 
 def _surely_changed(dataset: xr.Dataset, what: str) -> list[str]:

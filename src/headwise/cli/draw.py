@@ -71,6 +71,7 @@ def draw(
 
       headwise draw L5H1 --what input --max-tokens 20 --text "She gave the old book to her sister."
     """
+    from headwise.core.files import sweep
     from headwise.core.labels import parse_head
     from headwise.models import HeadModel
     from headwise.page.sample import draw_all_maps, draw_heads, sample_of
@@ -95,19 +96,19 @@ def draw(
         if relation
         else [out_file]
     )
+    text_corpus = common.corpus_of(corpus, reader, text_field)
     for target in targets:
-        common.refuse_existing(target, overwrite)
+        common.refuse_existing(target, overwrite, common.sources_of(model, text_corpus, atlas))
     opened = HeadModel.open(model, device=device, stack=stack)
     if max_tokens is not None:
         opened = opened.limited(max_tokens)
     if relation:
-        figures = _relation_figures(
-            opened, common.corpus_of(corpus, reader, text_field), relation, chosen, count, atlas
-        )
+        figures = _relation_figures(opened, text_corpus, relation, chosen, count, atlas)
     else:
         sample = sample_of(opened, Example(text=text, pair=pair), what)
         figures = [draw_heads(sample, chosen) if chosen else draw_all_maps(sample)]
     for target, figure in zip(targets, figures, strict=False):  # there may be fewer sentences than asked for
+        sweep(target.parent, target.name)
         save_figure(figure, target.parent, target.stem, [ending])
         common.out.print(f"Drawn: {target}")
 

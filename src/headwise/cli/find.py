@@ -47,10 +47,9 @@ def find_command(
     text = open_corpus(common.corpus_of(corpus, reader, text_field), tokenizer=opened.tokenizer, limit=limit)
     text = annotate(text, parser) if parser else text
     found = False
-    with common.stoppable("Nothing was written."):
-        for hit in islice(find_rows(opened, text, head, wanted), hits):
-            found = True
-            common.out.print(f"{hit.weight:.2f}  {hit.text}  [dim]{hit.where}[/dim]", highlight=False, soft_wrap=True)
+    for hit in islice(find_rows(opened, text, head, wanted), hits):
+        found = True
+        common.out.print(f"{hit.weight:.2f}  {hit.text}  {hit.where}", highlight=False, soft_wrap=True)
     if not found:
         common.out.print(f"No row of this corpus fits; lower --above ({above:g}) or drop a condition.")
 

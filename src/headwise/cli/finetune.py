@@ -82,6 +82,8 @@ def finetune_command(
     from rich.table import Table
 
     from headwise.core.errors import ParameterError
+    from headwise.core.files import sweep
+    from headwise.core.folders import check_writable, refuse_sources
     from headwise.experiments.finetuning import FinetuneOptions, Results, finetune
     from headwise.experiments.finetuning.results import summary, table
     from headwise.models.opening import model_path
@@ -91,16 +93,14 @@ def finetune_command(
     if len(names) > 1 and (train or dev):
         raise ParameterError("--train and --dev belong to one task; give --data for several.")
     source = model_path(model)
-    common.check_writable(out_folder)
+    check_writable(out_folder)
+    refuse_sources(out_folder, common.sources_of(model, data, train, dev, probing))
     chosen_heads = common.names_in(heads) or None
     for name in names:
         own_layer, own_heads, own_top = layer, chosen_heads, top
         if probing is not None:
             own_layer, own_heads, own_top = _from_probing(probing, name, pooling, layer, chosen_heads, top)
-        with (
-            common.stoppable("Finished epochs and trainings are kept: the same command goes on from there."),
-            common.Watch() as watch,
-        ):
+        with common.Watch() as watch:
             chosen = FinetuneOptions(
                 pooling=pooling,
                 start=start,
@@ -126,6 +126,7 @@ def finetune_command(
         from headwise.experiments.finetuning.figures import score_figure
         from headwise.plots import save_figure
 
+        sweep(figures)
         save_figure(score_figure(summary(results.records)), figures, "finetune-scores")
     shown = Table(
         "task", "pooling", "start", "recipe", "median over seeds (interval)", "seeds", title=str(results.path)

@@ -9,10 +9,9 @@ from pkgutil import iter_modules
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
-from headwise.cli.common import err
-from headwise.core.errors import HeadwiseError
+from headwise.cli import common
+from headwise.core.stopping import Stopped, say, watching_signals
 from headwise.core.version import __version__
 
 app = typer.Typer(
@@ -22,7 +21,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-FIRST = ("atlas", "draw", "info")
+FIRST = ("atlas", "page", "draw", "info")
 
 
 def register_all(app: typer.Typer) -> None:
@@ -51,6 +50,9 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback behind an error, for reports; with any command.")
+    ] = False,
 ) -> None:
     """What each attention head of a transformer language model does.
 
@@ -60,9 +62,15 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line: 0 where all went well, 2 for what a user can mend, 3 for what failed unexpectedly, 130 and
+    143 where a signal stopped it."""
+    debug = "--debug" in sys.argv[1:]  # wherever it stands, so that it can be added to any command
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
-        app()
-    except HeadwiseError as error:
-        err.print(Text("headwise:", style="bold red"), str(error), soft_wrap=True, highlight=False)
-        sys.exit(2)
+        with watching_signals(), common.debugging(debug):
+            app(arguments)
+    except Stopped as stopped:
+        say(str(stopped))
+        sys.exit(stopped.code)
+    except Exception as error:  # what no command foresaw is one sentence too
+        sys.exit(common.tell_error(error, debug))

@@ -51,27 +51,30 @@ def patch_command(
     """
     from headwise.atlas import Atlas
     from headwise.core.errors import ModelError
-    from headwise.core.store import forget
+    from headwise.core.place import Place
     from headwise.experiments.patching import BUILTIN, PatchOptions, builtin_pairs, patch, read_pairs
     from headwise.experiments.patching.result import best_heads
     from headwise.experiments.patching.run import provenance
     from headwise.models import HeadModel
 
-    common.refuse_existing(out_file, overwrite)
     built_in = pairs in BUILTIN
-    given = builtin_pairs(pairs, limit, seed) if built_in else read_pairs(pairs)[:limit]
-    opened = HeadModel.open(model, device=device)
-    if opened.lm_kind != "causal":
-        raise ModelError(
-            f"'{opened.name}' has no head that predicts the next token; name a decoder (headwise patch MODEL)."
-        )
-    options = PatchOptions(exact=not first_order, positions=positions)
-    folder = out_file.with_name(f".{out_file.name}.run")
-    with common.stoppable("Finished batches are kept: the same command goes on from there."), common.Watch() as watch:
-        dataset = patch(opened, given, options, strict=not built_in, folder=folder, overwrite=overwrite, report=watch)
-    Atlas({"patching": dataset}, provenance(opened, given, options)).save(out_file, overwrite=overwrite)
-    forget(folder)
-    common.draw_figures({"patching": dataset}, figures)
+    read = common.sources_of(model, None if built_in else pairs)
+    with Place(out_file, common.work_of(out_file), overwrite=overwrite, sources=read) as place:
+        given = builtin_pairs(pairs, limit, seed) if built_in else read_pairs(pairs)[:limit]
+        opened = HeadModel.open(model, device=device)
+        if opened.lm_kind != "causal":
+            raise ModelError(
+                f"'{opened.name}' has no head that predicts the next token; name a decoder (headwise patch MODEL)."
+            )
+        options = PatchOptions(exact=not first_order, positions=positions)
+        with common.Watch() as watch:
+            made = patch(
+                opened, given, options, strict=not built_in, folder=place.work, overwrite=overwrite, report=watch
+            )
+        place.write(Atlas({"patching": made}, provenance(opened, given, options)).to_bytes())
+        dataset = Atlas.load(out_file)["patching"]
+        failures = common.draw_figures({"patching": dataset}, figures)
+        place.done()
     facts = dataset.attrs
     if facts["note"]:
         common.err.print(facts["note"], style="dim")
@@ -88,6 +91,7 @@ def patch_command(
             f"First order and exact over heads: Pearson {facts['pearson']:.2f} ({facts['pearson_low']:.2f} … "
             f"{facts['pearson_high']:.2f}), Spearman {facts['spearman']:.2f}"
         )
+    common.end(failures)
 
 
 def register(app: typer.Typer) -> None:

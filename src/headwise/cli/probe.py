@@ -49,7 +49,7 @@ def probe(
 
       headwise probe glue/MRPC --model bert-base-uncased --solver senteval --folds 5
     """
-    from dataclasses import replace
+    from dataclasses import asdict, replace
 
     from headwise.analyses.probing.analysis import Probing, default_settings
     from headwise.analyses.probing.analysis import probe as probe_tasks
@@ -57,43 +57,49 @@ def probe(
     from headwise.analyses.probing.result import pooling_rows
     from headwise.atlas import Atlas
     from headwise.core.papers import reference
-    from headwise.core.store import Store
+    from headwise.core.place import Place
+    from headwise.experiments.work import kept_work
     from headwise.models import HeadModel
     from headwise.page.report import write_report
 
     target = out_folder / "atlas.nc"
-    common.refuse_existing(target, overwrite)
-    opened = HeadModel.open(model, device=device)
-    options = ProbingOptions(
-        replace(default_settings(opened, seed), solver=solver, folds=folds),
-        token=token,
-        pairs=pairs,
-        top=top,
-        random_baseline=random_baseline,
-        limits=(limit, limit, limit),
-        seed=seed,
-    )
-    identity = {"experiment": "probing", "model": opened.identity()}
-    with (
-        common.stoppable("Finished tasks are kept: the same command goes on from there."),
-        common.Watch() as watch,
-        Store(out_folder / ".probing", identity, fresh=overwrite, say=common.err.print) as store,
-    ):
-        dataset = probe_tasks(opened, list(tasks), options, store=store, progress=watch)
-    paper = reference(Probing.paper.key)
-    dataset.attrs.update(title=Probing.title, paper=paper.short, section=Probing.paper.section, citation=paper.citation)
-    names = [str(name) for name in dataset["task"].values]
-    atlas = Atlas(
-        {"probing": dataset}, {"model": opened.identity(), "corpus": {"name": ", ".join(names)}, "seed": seed}
-    )
-    atlas.save(target, overwrite=overwrite)
-    page = write_report(atlas, out_folder)
+    read = common.sources_of(model, list(tasks))
+    with Place(target, out_folder / ".run", overwrite=overwrite, sources=read, around=out_folder) as place:
+        opened = HeadModel.open(model, device=device)
+        options = ProbingOptions(
+            replace(default_settings(opened, seed), solver=solver, folds=folds),
+            token=token,
+            pairs=pairs,
+            top=top,
+            random_baseline=random_baseline,
+            limits=(limit, limit, limit),
+            seed=seed,
+        )
+        asked = {"tasks": list(tasks), "options": asdict(options)}
+        with (
+            common.Watch() as watch,
+            kept_work(
+                place.work, {"experiment": "probing", "model": opened.identity(), **asked}, overwrite=overwrite
+            ) as store,
+        ):
+            dataset = probe_tasks(opened, list(tasks), options, store=store, progress=watch)
+            paper = reference(Probing.paper.key)
+            about = {"paper": paper.short, "section": Probing.paper.section, "citation": paper.citation}
+            dataset.attrs.update(title=Probing.title, **about)
+            names = [str(name) for name in dataset["task"].values]
+            known = {"model": opened.identity(), "corpus": {"name": ", ".join(names)}, "seed": seed}
+            place.write(Atlas({"probing": dataset}, known).to_bytes())
+            report = write_report(
+                Atlas.load(target), out_folder, report=watch, store=store, overwrite=place.may_replace
+            )
+        place.done()
     columns = ("task", "score", "last layer", "best layer", "top heads", "best head")
     table = Table(*columns, title="test part; best layer and heads picked on the validation part")
     for row in pooling_rows(dataset):
         table.add_row(*row)
     common.out.print(table)
-    common.out.print(f"Atlas: {target}\nPage:  {page}")
+    common.out.print(f"Atlas: {target}\nPage:  {report.page}")
+    common.end(report.failures)
 
 
 def register(app: typer.Typer) -> None:

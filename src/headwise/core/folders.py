@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
+import re
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headwise.core.errors import OutputError
-from headwise.core.files import write_atomically
+from headwise.core.files import alive, temporary_name, write_atomically
 
 MANIFEST = ".headwise-files.json"  # what headwise wrote into a folder: all that it may ever remove from it
 
@@ -30,6 +33,17 @@ def written_before(folder: Path) -> set[str]:
         return set()
 
 
+def refuse_sources(target: Path, sources: Iterable[Path], *, working: bool = True) -> None:
+    """Refuse a target that is, or holds, what is read; with `working` (for folders) the working folder too."""
+    place = target.expanduser().resolve()
+    for source in (*((Path.cwd(),) if working else ()), *sources):
+        needed = source.expanduser().resolve()
+        if place == needed:
+            raise OutputError(f"{target} is itself what is read or worked in; choose another place with --out.")
+        if place in needed.parents:
+            raise OutputError(f"{target} holds {source}, which is still needed; choose another place with --out.")
+
+
 def refuse_unsafe(target: Path, overwrite: bool, sources: Iterable[Path] = ()) -> None:
     """Find out before any work that a folder must not be written.
 
@@ -42,13 +56,7 @@ def refuse_unsafe(target: Path, overwrite: bool, sources: Iterable[Path] = ()) -
     sources : iterable of Path, optional
         What is read: the model, the corpus. None of it may lie in the target, nor may the working folder.
     """
-    place = target.expanduser().resolve()
-    for source in (Path.cwd(), *sources):
-        needed = source.expanduser().resolve()
-        if place == needed:
-            raise OutputError(f"{target} is itself what is read or worked in; choose another place with --out.")
-        if place in needed.parents:
-            raise OutputError(f"{target} holds {source}, which is still needed; choose another place with --out.")
+    refuse_sources(target, sources)
     if not target.exists():
         return
     if not target.is_dir():
@@ -71,13 +79,16 @@ def new_folder(target: Path, *, overwrite: bool = False, sources: Iterable[Path]
     Of an earlier result only the files named in its manifest go; what else a user put there is carried over.
     See `refuse_unsafe` for the parameters.
     """
+    _recover(target)
     refuse_unsafe(target, overwrite, sources)
-    beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    beside = temporary_name(target)
     before = target.with_name(f".{target.name}.{os.getpid()}.old")
     try:
         beside.mkdir(parents=True)
         yield beside
         names = files_in(beside)
+        for name in names:
+            _to_disk(beside / name)
         write_atomically(beside / MANIFEST, json.dumps({"files": names}, indent=1).encode())
         if target.exists():
             _carry_over(target, beside, written_before(target))
@@ -96,6 +107,24 @@ def new_folder(target: Path, *, overwrite: bool = False, sources: Iterable[Path]
         shutil.rmtree(before)  # by now it holds only what the manifest named, and copies of what was carried over
 
 
+def _recover(target: Path) -> None:
+    """Put right what a process that was killed left: half a new folder goes, an old one that was about to be replaced
+    comes back, and one that was replaced goes."""
+    for path in target.parent.glob(f".{glob.escape(target.name)}.*") if target.parent.is_dir() else ():
+        found = re.fullmatch(r"\.(\d+)\.(tmp|old)", path.name.removeprefix(f".{target.name}"))
+        if found is None or not path.is_dir() or alive(int(found[1])):
+            continue
+        if found[2] == "old" and not target.exists():
+            os.replace(path, target)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _to_disk(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
 def _carry_over(target: Path, beside: Path, own: set[str]) -> None:
     """Copy what a user put into the earlier result into the new one."""
     for name in files_in(target):
@@ -105,3 +134,15 @@ def _carry_over(target: Path, beside: Path, own: set[str]) -> None:
             raise OutputError(f"{target / name} was not written by headwise and would be replaced; move it away first.")
         (beside / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(target / name, beside / name, follow_symlinks=False)
+
+
+def check_writable(folder: Path) -> None:
+    """Find out before any work that the results could not be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OutputError(
+            f"{folder} cannot be written to ({error.strerror or error}); choose another place with --out."
+        ) from error

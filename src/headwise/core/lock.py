@@ -6,6 +6,8 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,23 +17,27 @@ from headwise.core.errors import OutputError
 class Lock:
     """A file that one process holds. The system lets go when the process ends, however it ends: no lock is stale."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, named: Path | None = None) -> None:
         self.path = path
+        self.named = named or path.parent  # what it is about, for who is refused
         self._handle: int | None = None
 
     def take(self) -> None:
         """Take it, or say who has it."""
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
             while self._handle is None:
-                handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+                except FileNotFoundError:
+                    continue  # whoever had it removed the folder just now
                 if not _lock(handle):
                     held = os.read(handle, 4096)
                     os.close(handle)
                     raise OutputError(
-                        f"{self.path.parent} is in use by {_holder(held)}; wait for it to end, or choose another --out."
+                        f"{self.named} is in use by {_holder(held)}; wait for it to end, or choose another --out."
                     )
-                if self.path.exists() and os.stat(self.path).st_ino == os.fstat(handle).st_ino:
+                if _is_at(self.path, handle):
                     self._handle = handle
                 else:
                     os.close(handle)  # whoever had it removed the file meanwhile: there is a new one
@@ -47,11 +53,32 @@ class Lock:
                 f"{self.path} cannot be written ({error.strerror or error}); choose another place with --out."
             ) from error
 
-    def release(self) -> None:
-        """Let others have it."""
+    def release(self, remove: bool = False) -> None:
+        """Let others have it; with `remove` the file goes too, while it is held: nobody else can have it then."""
         if self._handle is not None:
+            if remove:
+                with suppress(OSError):
+                    self.path.unlink(missing_ok=True)
             os.close(self._handle)
             self._handle = None
+
+
+@contextmanager
+def held(path: Path, named: Path | None = None) -> Iterator[None]:
+    """A lock for as long as a block runs; its file goes afterwards."""
+    lock = Lock(path, named)
+    lock.take()
+    try:
+        yield
+    finally:
+        lock.release(remove=True)
+
+
+def _is_at(path: Path, handle: int) -> bool:
+    try:
+        return os.stat(path).st_ino == os.fstat(handle).st_ino
+    except FileNotFoundError:
+        return False
 
 
 def _lock(handle: int) -> bool:

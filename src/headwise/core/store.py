@@ -19,6 +19,7 @@ from safetensors.numpy import load, save
 from headwise.core.errors import OutputError
 from headwise.core.files import write_atomically
 from headwise.core.lock import Lock
+from headwise.core.stopping import heed
 
 Facts = Mapping[str, Any]
 Say = Callable[[str], None]
@@ -103,11 +104,7 @@ class Store:
         return self.folder / "run.json"
 
     def _stored(self) -> dict[str, Any] | None:
-        try:
-            found = json.loads(self._note.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            return None
-        return found if isinstance(found, dict) and isinstance(found.get("identity"), dict) else None
+        return _read_note(self._note)
 
     def _another(self, other: object) -> str:
         known = other if isinstance(other, dict) else {}
@@ -138,8 +135,7 @@ class Store:
         """Delete this run's files, and nothing else in the folder."""
         self._clear()
         if self._owner:
-            self._lock.release()
-            self._lock.path.unlink(missing_ok=True)
+            self._lock.release(remove=True)
         with suppress(OSError):
             self.folder.rmdir()
 
@@ -182,6 +178,7 @@ class Store:
             "facts": json.dumps(dict(facts or {}), sort_keys=True),
             "adopted": json.dumps(self.adopted, sort_keys=True),
         }
+        heed()
         write_atomically(self._path(name), save(kept, metadata=about | {"digest": _content_digest(kept, about)}))
 
     def load(self, name: str) -> Piece | None:
@@ -241,14 +238,27 @@ def _as_json(facts: Facts) -> dict[str, Any]:
     return found
 
 
+def _read_note(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("identity"), dict) else None
+
+
+def stored_identity(folder: Path) -> dict[str, Any] | None:
+    """The identity of the unfinished run in a folder, as its note says; None where there is none to read."""
+    note = _read_note(folder / "run.json")
+    return None if note is None else note["identity"]
+
+
 def forget(folder: Path) -> None:
     """Delete the pieces of whatever run lies in a folder, and nothing else there. A folder in use is refused."""
     if folder.is_dir():
         lock = Lock(folder / "lock")
         lock.take()
         _remove_pieces(folder)
-        lock.release()
-        lock.path.unlink(missing_ok=True)
+        lock.release(remove=True)
         with suppress(OSError):
             folder.rmdir()
 

@@ -18,6 +18,7 @@ from headwise.core.errors import InputError, ModelError, ParameterError, unknown
 from headwise.models import asked, opening
 from headwise.models.calling import call_part, evaluating, shifted
 from headwise.models.fallbacks import select_tap
+from headwise.models.gradients import stream_gradients
 from headwise.models.inputs import Input, input_rows
 from headwise.models.interventions import Intervention, of_heads, plan_interventions
 from headwise.models.measure import measure
@@ -312,21 +313,11 @@ class HeadModel:
         outside V(i).
         """
         batch = self.batch(inputs)
-        session = self._session(batch, None, interventions, block_rows, BLOCK_BYTES, keep=True)
-        with torch.enable_grad():
-            losses = loss(self._forward(session, batch, logits=True), batch)
-            if losses.shape != (len(batch),):
-                given = f"it gave shape {list(losses.shape)}"
-                raise ParameterError(f"`loss` must give one number for each of the {len(batch)} examples; {given}.")
-            found = torch.autograd.grad(losses.sum(), [rows.weights for rows in session.kept], allow_unused=True)
-        result = []
-        for rows, gradient in zip(session.kept, found, strict=True):
-            weights = rows.weights.detach()
-            gradient = torch.zeros_like(weights) if gradient is None else gradient
-            shown = rows.visible
-            sink = None if rows.sink is None else rows.sink.detach() * shown.any(-1)
-            result.append(Rows(rows.layer, rows.start, rows.stop, weights * shown, shown, sink, gradient * shown))
-        return result
+        found: list[Rows] = []
+        stream_gradients(
+            self, batch, loss, found.append, interventions=interventions, block_rows=block_rows, at_most=None
+        )
+        return found
 
     def _session(
         self,

@@ -14,6 +14,7 @@ from headwise.models.fused import fused_answers, has_kernels, scores_of, uniform
 from headwise.models.interventions import Plan, on_outputs, on_weights
 from headwise.models.masks import RowMask, is_open
 from headwise.models.sites import LayerCount, Sites, hidden_input, hidden_output
+from headwise.models.streamed import Streaming, Watch
 from headwise.models.streams import Streams, stream_hooks
 from headwise.models.tap import SESSION, Call, FormedCall, Running
 from headwise.models.view import Asking, Layer, Rows, Watcher
@@ -43,6 +44,8 @@ class Session:
         Interventions in the residual stream and after feed-forward parts.
     keys
         The same as `real` of the tokens that are looked at, where those are others (cross-attention).
+
+    Set `stream` to have each block shown with its gradient on the way back, instead of being kept.
     """
 
     def __init__(
@@ -59,6 +62,8 @@ class Session:
         keys: Tensor | None = None,
     ) -> None:
         self.streams, self.keys = streams or {}, real if keys is None else keys
+        self.stream: Watch | None = None
+        self.anchor = torch.zeros((), device=real.device, requires_grad=True)  # see `Streamed`
         self.sites, self.real, self.watcher, self.plan = sites, real, watcher, plan or {}
         self.block_rows, self.block_bytes, self.keep = block_rows, block_bytes, keep
         self.needs: frozenset[str] = frozenset() if watcher is None else watcher.needs
@@ -140,6 +145,9 @@ class Session:
         key, value = call.repeated()
         examples, _, queries, keys, _, _ = call.sizes
         at_once = self._rows_at_once(examples, queries, keys)
+        if self.stream is not None and not plan and not isinstance(call, FormedCall):
+            streaming = Streaming(call, layer, at_once, self.visible, self.stream)
+            return streaming.run(self.anchor).transpose(1, 2).contiguous(), None
         shown = "attention" in self.needs and self.watcher is not None
         watched = shown or self.keep or self.asking is not None
         form = watched or not call.can_fuse or on_map

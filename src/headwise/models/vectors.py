@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ import torch
 from torch import Tensor
 
 from headwise.core.checks import one_of
-from headwise.core.errors import InputError, OutputError
+from headwise.core.errors import InputError
+from headwise.core.files import claim
 from headwise.core.store import Store, digest_of
 from headwise.models.view import Layer, Rows
 from headwise.text.encode import Batch, Encoded, batches
@@ -178,11 +180,8 @@ def _piece(model: HeadModel, rows: list[Encoded], rule: str, dtype: str, what: s
 def scratch_array(store: Store, name: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """An empty array in a file of the store's scratch, for what is too large for memory."""
     path = store.scratch(name)
-    try:
-        array = np.memmap(path, np.dtype(dtype), "w+", shape=shape)
-    except OSError as error:
-        size = np.prod(shape) * np.dtype(dtype).itemsize / 2**20
-        raise OutputError(f"{path} cannot hold {size:.0f} MiB ({error.strerror or error}); free some space.") from error
+    claim(path, math.prod(shape) * np.dtype(dtype).itemsize)  # a full disk is an error here, no crash while it is used
+    array = np.memmap(path, np.dtype(dtype), "r+", shape=shape)
     with suppress(OSError):
         path.unlink()  # where the system allows it, the space is given back as soon as the array is no longer needed
     return array

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.figure import Figure
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from headwise.analyses.attribution.contributions import contributions
 from headwise.atlas import Atlas
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from headwise.text import Example
 
 SHOWN = ("attention", "previous_layer", "input")
+SAMPLE = "sample.safetensors"  # beside the atlas: the page can then be drawn again without the model
 LOOKED_AT = 50  # examples among which the sample is chosen
 
 
@@ -42,6 +47,27 @@ class Sample:
                 f"There is no head L{layer}H{head}: this model has {layers} layers of {heads} heads, counted from 0."
             )
         return np.asarray(self.attention[layer, head])
+
+
+def sample_bytes(sample: Sample, atlas: Atlas) -> bytes:
+    """A sample as a file that knows which atlas it belongs to, by that atlas's digest."""
+    about = json.dumps(
+        {"atlas": atlas.digest, "tokens": sample.tokens}
+    )  # one entry: the order of several would be random
+    return save({"attention": np.ascontiguousarray(sample.attention)}, metadata={"about": about})
+
+
+def read_sample(folder: Path, atlas: Atlas) -> Sample | None:
+    """The sample that was drawn beside this atlas; None where there is none or it belongs to another."""
+    try:
+        content = (folder / SAMPLE).read_bytes()
+        length = int.from_bytes(content[:8], "little")
+        about = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["about"])
+        attention = load(content)["attention"]
+        fitting = about["atlas"] == atlas.digest and attention.shape[2:] == (len(about["tokens"]),) * 2
+        return Sample([str(token) for token in about["tokens"]], attention) if fitting else None
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, SafetensorError):
+        return None
 
 
 def sample_of(model: HeadModel, example: Example | str, what: str = "attention") -> Sample:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from headwise.core.errors import OutputError, ParameterError
+from headwise.core.files import write_atomically
 from headwise.core.version import __version__
 
 _MANY_HEADS = 600  # of a grid whose cells have room for a word
@@ -119,19 +119,7 @@ class Content(TypedDict, total=False):
 def write_page(path: Path | str, **content: Unpack[Content]) -> None:
     """Write one self-contained HTML page (see `Content`), usually `index.html`, whole or not at all."""
     path = Path(path)
-    html = render_page(path.parent, **content)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_text(html, encoding="utf-8", newline="\n")
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise OutputError(
-            f"The page {path} cannot be written ({error.strerror}): choose a folder you may write to."
-        ) from None
+    write_atomically(path, render_page(path.parent, **content).encode())
 
 
 def render_page(folder: Path | None = None, **content: Unpack[Content]) -> str:

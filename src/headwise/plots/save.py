@@ -9,7 +9,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from headwise.core.errors import OutputError, ParameterError
+from headwise.core.errors import ParameterError
+from headwise.core.files import write_atomically
 from headwise.plots import style
 
 # Dates and program versions are left out: they are all that would differ between two runs.
@@ -32,18 +33,12 @@ def figure_bytes(figure: Figure, format: str) -> bytes:
 
 
 def save_figure(figure: Figure, folder: Path | str, name: str, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write `folder/name.svg`, `.pdf` and `.png`, the same figure as the same bytes; returns the paths written."""
+    """Write `folder/name.svg`, `.pdf` and `.png`, each whole or not at all, the same figure as the same bytes; returns the
+    paths written."""
     folder = Path(folder)
     written = []
     for format in formats:
-        content = figure_bytes(figure, format)
         path = folder / f"{name}.{format}"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        except OSError as error:
-            raise OutputError(
-                f"The figure {path} cannot be written ({error.strerror}): choose a folder you may write to."
-            ) from None
+        write_atomically(path, figure_bytes(figure, format))
         written.append(path)
     return written

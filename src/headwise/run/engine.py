@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from headwise.analyses.contract import Observer
+from headwise.core.failures import Failure
 from headwise.models import HeadModel
 from headwise.models.ask import Answers, Ask
+from headwise.models.gradients import stream_gradients
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import State
 from headwise.text.encode import Batch
@@ -19,16 +21,36 @@ GRADIENT_TOKENS = 1024  # tokens run at once where gradients are kept
 MAPS_BYTES = 2**30  # all maps of one micro-batch, for analyses that look at whole examples
 
 
+Failures = dict[str, Failure]  # by analysis
+
+
+def is_memory(error: BaseException) -> bool:
+    """Whether an error says that memory was short, which smaller batches may mend."""
+    said = ("not enough memory", "can't allocate memory")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in str(error) for words in said)
+
+
+def take_out(analysis: Observer, error: Exception, failed: Failures | None) -> None:
+    """Note that an analysis failed, so that the others go on without it; with nowhere to note it, it is raised."""
+    if failed is None or is_memory(error):
+        raise error
+    failed[analysis.name] = Failure.of(analysis.name, error)
+
+
 class Observation:
     """Watches one batch for several analyses: adds up what each makes of rows or answers, and hands the sums on to
-    `observe` once a layer is done."""
+    `observe` once a layer is done. One that fails is noted in `failed` and asked no more."""
 
-    def __init__(self, analyses: Sequence[Observer], states: Mapping[str, State], batch: Batch) -> None:
+    def __init__(
+        self, analyses: Sequence[Observer], states: Mapping[str, State], batch: Batch, failed: Failures | None = None
+    ) -> None:
         self.states = states
         self.batch = batch
+        self._failed = failed
         self.by_layer = [a for a in analyses if a.scope == "layer"]
         self.whole = [a for a in analyses if a.scope == "example"]
-        asks = {a.name: a.ask(batch) for a in self.by_layer}
+        asks: dict[str, Ask | None] = {}
+        self._each(self.by_layer, lambda a: asks.update({a.name: a.ask(batch)}))
         self.asking = [a for a in self.by_layer if asks[a.name] is not None]
         self.reducing = [a for a in self.by_layer if asks[a.name] is None]
         self.ask = Ask.together([ask for ask in asks.values() if ask is not None])
@@ -39,21 +61,32 @@ class Observation:
         self._maps: list[Tensor] = []  # of each layer, `[example, head, query, key]`
         self._visible: list[Tensor] = []
 
+    def _each(self, analyses: list[Observer], call: Callable[[Observer], None]) -> None:
+        """Call something for each of them; those that fail leave the list."""
+        for analysis in list(analyses):
+            try:
+                call(analysis)
+            except Exception as error:  # it may fail in any way
+                take_out(analysis, error, self._failed)
+                analyses.remove(analysis)
+
     def rows(self, rows: Rows) -> None:
-        for analysis in self.reducing:
-            _add(self._sums.setdefault(analysis.name, {}), analysis.reduce(rows, self.batch))
+        self._each(self.reducing, lambda a: _add(self._sums.setdefault(a.name, {}), a.reduce(rows, self.batch)))
         if self.whole:
             self._maps.append(rows.weights)
             self._visible.append(rows.visible)
 
     def answers(self, answers: Answers) -> None:
-        for analysis in self.asking:
+        def settle(analysis: Observer) -> None:
             sums = analysis.settle(answers, self.batch)
             self._settled.setdefault(analysis.name, []).append((answers.layer, sums))
 
+        self._each(self.asking, settle)
+
     def layer(self, layer: Layer) -> None:
-        for analysis in self.reducing:
-            analysis.observe(self.states[analysis.name], self._sums.pop(analysis.name, {}), layer, self.batch)
+        self._each(
+            self.reducing, lambda a: a.observe(self.states[a.name], self._sums.pop(a.name, {}), layer, self.batch)
+        )
         if self.whole:
             for kept in (self._maps, self._visible):
                 blocks = kept[layer.layer :]
@@ -62,13 +95,15 @@ class Observation:
     def close(self) -> None:
         """Hand on what is ready only after the pass: sums of answers (so that a GPU is not waited for layer by layer),
         and all maps of the batch, to the analyses that want them together."""
-        for analysis in self.asking:
+
+        def observe(analysis: Observer) -> None:
             for layer, sums in self._settled.pop(analysis.name, []):
                 analysis.observe(self.states[analysis.name], sums, Layer(layer), self.batch)
+
+        self._each(self.asking, observe)
         if self.whole:
             maps, visible = torch.stack(self._maps, dim=1), torch.stack(self._visible, dim=1)
-            for analysis in self.whole:
-                analysis.observe_example(self.states[analysis.name], maps, visible, self.batch)
+            self._each(self.whole, lambda a: a.observe_example(self.states[a.name], maps, visible, self.batch))
 
 
 def observe_batch(
@@ -77,20 +112,86 @@ def observe_batch(
     analyses: Sequence[Observer],
     states: Mapping[str, State],
     block_rows: int | None = None,
+    failed: Failures | None = None,
 ) -> None:
-    """Run one batch once and let every analysis see it; those of gradients get a second, differentiated run."""
-    streaming = [a for a in analyses if "attention_gradient" not in a.taps]
+    """Run one batch once and let every analysis see it; those of gradients get a second, differentiated run.
+
+    One that fails unexpectedly is noted in `failed` and asked no more, its state is not to be used; without `failed`
+    what it raised is raised.
+    """
+    streaming = [a for a in analyses if "attention_gradient" not in a.taps and a.name not in (failed or {})]
     if streaming:
         for part in _parts(model, batch, streaming):
-            for analysis in streaming:
+            left = [a for a in streaming if a.name not in (failed or {})]
+            for analysis in left:
                 states[analysis.name].of(documents_of(part))
-            observation = Observation(streaming, states, part)
-            model.forward(part, observation, block_rows=block_rows)
-            observation.close()
+            apart = [a for a in left if _by_rows(model, part, a)]
+            together = [a for a in left if a not in apart]
+            if together:
+                observation = Observation(together, states, part, failed)
+                model.forward(part, observation, block_rows=block_rows)
+                observation.close()
+            if apart:
+                observe_rows(model, part, apart, states, failed)
             part.forget()
     for analysis in analyses:
-        if "attention_gradient" in analysis.taps:
-            observe_gradients(model, batch, analysis, states[analysis.name], block_rows)
+        if "attention_gradient" in analysis.taps and analysis.name not in (failed or {}):
+            try:
+                observe_gradients(model, batch, analysis, states[analysis.name], block_rows)
+            except Exception as error:
+                take_out(analysis, error, failed)
+
+
+def _by_rows(model: HeadModel, batch: Batch, analysis: Observer) -> bool:
+    """Whether an analysis that looks at whole examples gets the rows of this one apart: it is too long otherwise."""
+    size = len(batch) * model.layers * model.heads * batch.ids.shape[1] * batch.keys.ids.shape[1] * 4
+    can = type(analysis).observe_rows is not Observer.observe_rows
+    return analysis.scope == "example" and can and size > MAPS_BYTES
+
+
+class _Window:
+    """Keeps the maps of some rows of one example: `maps[0, layer, head, row, key]`, and what they see."""
+
+    needs = frozenset({"attention"})
+
+    def __init__(self, start: int, stop: int) -> None:
+        self.start, self.stop = start, stop
+        self.maps: list[Tensor] = []
+        self.visible: list[Tensor] = []
+        self._parts: tuple[list[Tensor], list[Tensor]] = ([], [])
+
+    def rows(self, rows: Rows) -> None:
+        inside = slice(max(self.start - rows.start, 0), max(self.stop - rows.start, 0))
+        for kept, values in zip(self._parts, (rows.weights, rows.visible), strict=True):
+            kept.append(values[:, :, inside].clone())
+
+    def layer(self, layer: Layer) -> None:
+        for kept, parts in zip((self.maps, self.visible), self._parts, strict=True):
+            kept.append(torch.cat(parts, dim=2))
+            parts.clear()
+
+
+def observe_rows(
+    model: HeadModel,
+    batch: Batch,
+    analyses: Sequence[Observer],
+    states: Mapping[str, State],
+    failed: Failures | None = None,
+) -> None:
+    """Show one example that is too long to be held whole a window of rows at a time, of all layers: as many passes as
+    there are windows."""
+    length = batch.ids.shape[1]
+    at_once = max(1, MAPS_BYTES // (2 * model.layers * model.heads * batch.keys.ids.shape[1] * 4))
+    for start in range(0, length, at_once):
+        window = _Window(start, min(start + at_once, length))
+        model.forward(batch, window)
+        maps, visible = torch.stack(window.maps, dim=1), torch.stack(window.visible, dim=1)
+        window.maps.clear()
+        for analysis in [a for a in analyses if a.name not in (failed or {})]:
+            try:
+                analysis.observe_rows(states[analysis.name], maps, visible, batch, start)
+            except Exception as error:
+                take_out(analysis, error, failed)
 
 
 def _parts(model: HeadModel, batch: Batch, analyses: Sequence[Observer]) -> list[Batch]:
@@ -120,13 +221,18 @@ def observe_gradients(
     scores over the vocabulary are held at once."""
     for part in _cut(batch, max(1, GRADIENT_TOKENS // batch.ids.shape[1])):
         inputs, loss = analysis.prepare(part, model)
+        if len(inputs) < len(part):
+            analysis.skip(state, len(part) - len(inputs))
         if not len(inputs):
             continue
         sums: dict[int, dict[str, Tensor]] = {}
-        for rows in model.gradients(inputs, loss, block_rows=block_rows):
+
+        def take(rows: Rows, inputs: Batch = inputs, sums: dict[int, dict[str, Tensor]] = sums) -> None:
             _add(sums.setdefault(rows.layer, {}), analysis.reduce(rows, inputs))
+
+        stream_gradients(model, inputs, loss, take, block_rows=block_rows)
         state.of(documents_of(inputs))
-        for layer, totals in sums.items():
+        for layer, totals in sorted(sums.items()):
             analysis.observe(state, totals, Layer(layer), inputs)
         inputs.forget()
 

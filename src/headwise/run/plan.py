@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from headwise.analyses.contract import Analysis, Experiment, Observer, Shape
 from headwise.analyses.items import lacking_annotation
 from headwise.core.errors import MissingAnnotationError, ParameterError
+from headwise.core.failures import Failure, UnexpectedError
 from headwise.models import HeadModel
 from headwise.models.kinds import layer_kinds
 from headwise.run.encoded import EncodedCorpus, Scan
@@ -39,6 +40,7 @@ class Plan:
     limits: Mapping[str, int | None]  # examples each analysis may see
     shard_size: int
     parts: Mapping[str, Part]  # analysis -> what it sees: the corpus, or the first part of it with all that it needs
+    failures: Mapping[str, Failure] = field(default_factory=dict)  # analyses that failed while they were asked
 
     @property
     def elsewhere(self) -> dict[str, list[str]]:
@@ -117,6 +119,7 @@ def make_plan(
     kept: list[Analysis] = []
     seen: dict[str, Part] = {}
     dropped: dict[str, Mapping[str, str]] = {}
+    failures: dict[str, Failure] = {}
     for analysis in analyses:
         if not isinstance(analysis, Observer | Experiment):
             raise ParameterError(f"'{analysis.name}' is neither an Observer nor an Experiment; make it one of them.")
@@ -127,16 +130,18 @@ def make_plan(
             read = EncodedCorpus(other, model.encoder)
             parts.append(Part(read, model_shape(model, read.scan)))
         part = next((part for part in parts if analysis.requires <= part.shape.annotations), parts[0])
-        shape = part.shape
-        refusal = lacking_annotation(analysis.requires, shape) or analysis.refusal(shape)
-        if model.stack == "cross" and not analysis.cross:
-            refusal = "it looks from a text to itself, and cross-attention from a target to its source"
-        items = {"": refusal} if refusal else analysis.missing(shape)
+        try:
+            items = _unfit(analysis, part.shape, model.stack == "cross")
+        except Exception as error:
+            failures[analysis.name] = Failure.of(analysis.name, error)
+            continue
         if items:
-            dropped[analysis.name] = MappingProxyType(dict(items))
-        if not refusal:
+            dropped[analysis.name] = MappingProxyType(items)
+        if "" not in items:
             kept.append(analysis)
             seen[analysis.name] = part
+    if failures and not kept:
+        raise UnexpectedError(*failures.values())
     if not kept:
         reasons = "; ".join(f"{name}: {items['']}" for name, items in dropped.items())
         raise MissingAnnotationError(f"None of the analyses can run on '{rows.corpus.name}' ({reasons}).")
@@ -149,4 +154,13 @@ def make_plan(
         limits=limits,
         shard_size=shard_size,
         parts=MappingProxyType(seen),
+        failures=MappingProxyType(failures),
     )
+
+
+def _unfit(analysis: Analysis, shape: Shape, cross: bool) -> dict[str, str]:
+    """What of an analysis cannot be computed, with the reason; all of it under the name ""."""
+    refusal = lacking_annotation(analysis.requires, shape) or analysis.refusal(shape)
+    if cross and not analysis.cross:
+        refusal = "it looks from a text to itself, and cross-attention from a target to its source"
+    return {"": refusal} if refusal else dict(analysis.missing(shape))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,11 +16,13 @@ import xarray as xr
 
 from headwise.analyses.contract import Analysis, Experiment, Observer, Shape
 from headwise.atlas import Atlas
-from headwise.core.errors import HeadwiseError, MissingAnnotationError, ModelError, OutputError
+from headwise.core.errors import AtlasError, HeadwiseError, MissingAnnotationError, ModelError, OutputError
+from headwise.core.failures import Failure, UnexpectedError
+from headwise.core.files import check_space
 from headwise.core.store import Store
 from headwise.models import HeadModel
 from headwise.run.encoded import EncodedCorpus
-from headwise.run.engine import observe_batch
+from headwise.run.engine import Failures, is_memory, observe_batch
 from headwise.run.options import RunOptions, Source
 from headwise.run.plan import Part, Plan, make_plan
 from headwise.run.provenance import describe, identity, label, provenance
@@ -77,6 +79,8 @@ class Run:
     ----------
     model, corpus, plan
         What it runs on (the examples are read once) and what will be done.
+    failures : dict of str to Failure
+        The analyses that failed unexpectedly, once `atlas` has been made: it holds the others.
 
     Examples
     --------
@@ -99,6 +103,7 @@ class Run:
         listener: Listener = Listener(),  # noqa: B008  (frozen)
     ) -> None:
         self.options, self.listener = options, listener
+        self.failures: Failures = {}
         self.model = source.open_model()
         self._opened_here = source.opens_model
         try:
@@ -135,6 +140,15 @@ class Run:
         """Remove the finished pieces: the result is safe elsewhere."""
         self._store.remove()
 
+    def same_threads(self) -> AbstractContextManager[None]:
+        """So many threads as the finished pieces were made with: the same number gives the same bytes."""
+        return _guarded(int(self._store.adopted["threads"]), self.model.device)
+
+    @property
+    def store(self) -> Store:
+        """Where its finished pieces are kept."""
+        return self._store
+
     def _close_model(self) -> None:
         if self._opened_here:
             self.model.close()
@@ -147,36 +161,56 @@ class Run:
     def atlas(self) -> Atlas:
         """Do what is not done yet, and label it."""
         plan = self.plan
-        # The same number of threads gives the same bytes.
-        with _guarded(int(self._store.adopted["threads"]), self.model.device):
+        for failure in plan.failures.values():
+            self._fail(failure)
+        with self.same_threads():
             views = {a.name: view for a in plan.streaming if (view := self._view(a)) is not None}
             makers: dict[str, Callable[[], xr.Dataset]] = {}
             facts: list[dict[str, Any]] = []
             for part in dict.fromkeys(plan.parts.values()):
-                together = [a for a in plan.streaming if a.name not in views and plan.parts[a.name] is part]
+                here = [a for a in plan.streaming if a.name not in views and plan.parts[a.name] is part]
+                together = [a for a in here if a.name not in self.failures]
                 own = self._store if part.rows is self._rows else self._store.part(f"corpus-{part.name}")
                 states, told = self._stream(part, together, plan, own)
                 facts += told
-                makers |= {a.name: partial(a.result, states[a.name], part.shape) for a in together}
+                makers |= {a.name: partial(a.result, states[a.name], part.shape) for a in together if a.name in states}
             makers |= {a.name: partial(self._apart, a, views[a.name]) for a in plan.streaming if a.name in views}
             makers |= {e.name: partial(self._perform, e) for e in plan.experiments}
             datasets, left_out = self._make_all(makers)
             for analysis in plan.analyses:
-                unmatched = analysis.unmatched(datasets[analysis.name]) if analysis.name in datasets else {}
-                if unmatched:
-                    left_out[analysis.name] = left_out.get(analysis.name, {}) | unmatched
-                datasets = analysis.extend(datasets)
+                datasets = self._finished(analysis, datasets, left_out)
         asked = {a.name: a for a in plan.analyses}
         labelled = {name: label(dataset, asked[name], left_out.get(name, {})) for name, dataset in datasets.items()}
         for name, dataset in labelled.items():
             dataset.attrs["corpus"] = plan.parts[name].name
-        return Atlas(labelled, provenance(self._store, plan, left_out, [fact["batch_tokens"] for fact in facts]))
+        about = provenance(self._store, plan, left_out, [fact["batch_tokens"] for fact in facts])
+        return Atlas(labelled, about | {"failed": {name: failure.error for name, failure in self.failures.items()}})
+
+    def _fail(self, failure: Failure) -> None:
+        self.failures[failure.what] = failure
+        self.listener.note(f"{failure.what} failed unexpectedly ({failure.error}); the others go on")
+
+    def _finished(
+        self, analysis: Analysis, datasets: dict[str, xr.Dataset], left_out: dict[str, dict[str, str]]
+    ) -> dict[str, xr.Dataset]:
+        """The datasets with what an analysis adds to those of others; what matched nothing goes into `left_out`."""
+        try:
+            if analysis.name in datasets and (unmatched := analysis.unmatched(datasets[analysis.name])):
+                left_out[analysis.name] = left_out.get(analysis.name, {}) | unmatched
+            return analysis.extend(datasets)
+        except Exception as error:
+            self._fail(Failure.of(analysis.name, error))
+            return datasets
 
     def _view(self, analysis: Observer) -> Corpus | None:
         """The form of the corpus that an analysis wants for itself; what it may see is limited before."""
         rows = self.plan.parts[analysis.name].rows
         scan, limited = rows.scan, rows.corpus.limit(self.plan.limits[analysis.name])
-        return analysis.view(limited, self.model.encoder, scan.longest, scan.truncated)
+        try:
+            return analysis.view(limited, self.model.encoder, scan.longest, scan.truncated)
+        except Exception as error:
+            self._fail(Failure.of(analysis.name, error))
+            return None
 
     def _apart(self, analysis: Observer, view: Corpus) -> xr.Dataset:
         """A pass of its own over its form of the corpus."""
@@ -185,6 +219,8 @@ class Run:
             plan = self._planned(EncodedCorpus(view.alone(), self.model.encoder), [analysis], full=True)
             part = plan.parts[analysis.name]
             states, _ = self._stream(part, plan.streaming, plan, self._store.part(analysis.name))
+            if analysis.name in self.failures:
+                raise UnexpectedError(self.failures[analysis.name])
             return analysis.result(states[analysis.name], part.shape)
 
         return self._store.dataset(f"result-{analysis.name}", make)
@@ -206,40 +242,77 @@ class Run:
     def _stream(
         self, part: Part, analyses: Sequence[Observer], plan: Plan, store: Store
     ) -> tuple[dict[str, State], list[dict[str, Any]]]:
-        """The states after the whole corpus: shards are added up in their order, so that the sum is always the same."""
+        """The states after the whole corpus: shards are added up in their order, so that the sum is always the same.
+
+        An analysis that fails in a shard is out from there on, and has no state in the end.
+        """
         rows, shape = part.rows, part.shape
-        states = {a.name: a.start(shape) for a in analyses}
-        facts = []
+        states: dict[str, State] = {}
+        for analysis in analyses:
+            with self._apart_from_others(analysis.name, states):
+                states[analysis.name] = analysis.start(shape)
+        facts: list[dict[str, Any]] = []
         for shard, block in enumerate(rows.blocks(plan.shard_size) if analyses else ()):
             active = [a for a in plan.active(shard) if a.name in states]
             make = partial(_shard_piece, self.model, shape, active, block, self.options.batch_tokens)
             piece = store.piece(f"shard-{shard:06d}", make)
+            if not facts:
+                size = sum(array.nbytes for array in piece.arrays.values())
+                check_space(store.folder, size * (plan.shards - 1), f"The other {plan.shards - 1} shards of this run")
             facts.append(piece.facts)
-            for analysis in active:
-                own, prefix = analysis.start(shape), f"{analysis.name}/"
-                own.load({key.removeprefix(prefix): a for key, a in piece.arrays.items() if key.startswith(prefix)})
-                states[analysis.name].merge(own)
+            for failure in piece.facts["failed"]:
+                self._fail(Failure(**failure))
+                del states[failure["what"]]
+            for analysis in [a for a in active if a.name in states]:
+                prefix = f"{analysis.name}/"
+                found = {key.removeprefix(prefix): a for key, a in piece.arrays.items() if key.startswith(prefix)}
+                with self._apart_from_others(analysis.name, states):
+                    own = analysis.start(shape)
+                    own.load(found)
+                    states[analysis.name].merge(own)
             self.listener.progress("examples", min((shard + 1) * plan.shard_size, len(rows)), len(rows))
         return states, facts
+
+    @contextmanager
+    def _apart_from_others(self, name: str, states: dict[str, State]) -> Iterator[None]:
+        """What an analysis does to its own state; where it fails, it has none any more and the others go on."""
+        try:
+            yield
+        except Exception as error:
+            self._fail(Failure.of(name, error))
+            states.pop(name, None)
 
     def _make_all(
         self, makers: Mapping[str, Callable[[], xr.Dataset]]
     ) -> tuple[dict[str, xr.Dataset], dict[str, dict[str, str]]]:
         """The labelled arrays of every analysis, and what was left out.
 
-        One that finds only now that it cannot be done is left out with its reason, unless it is the only one.
+        One that finds only now that it cannot be done is left out with its reason, unless it is the only one; one that
+        fails unexpectedly is among the failures, and is not tried again when the run goes on.
         """
         datasets = {}
         left_out = {name: dict(items) for name, items in self.plan.dropped.items()}
         for name, make in makers.items():
+            known = self._store.load(f"failed-{name}")
+            if known is not None:
+                self._fail(Failure(**known.facts))
+                continue
             try:
                 datasets[name] = make()
-            except OutputError:
+            except (OutputError, AtlasError):
                 raise
+            except UnexpectedError:
+                pass  # in its own pass, where it is noted
             except HeadwiseError as error:
                 if len(makers) == 1:
                     raise
                 left_out.setdefault(name, {})[""] = str(error).rstrip(".")
+            except Exception as error:
+                failure = Failure.of(name, error)
+                self._store.save(f"failed-{name}", {}, failure.facts())
+                self._fail(failure)
+        if not datasets and self.failures:
+            raise UnexpectedError(*self.failures.values())
         if not datasets:
             reasons = (f"{name}: {items['']}" for name, items in left_out.items() if "" in items)
             raise MissingAnnotationError("; ".join(reasons) + ".")
@@ -278,12 +351,13 @@ def _shard_piece(
     rows = block()
     while True:
         states = {a.name: a.start(shape) for a in active}
+        failed: Failures = {}
         try:
             for batch in batches(rows, batch_tokens, model.pad_id, model.device):
-                observe_batch(model, batch, active, states)
+                observe_batch(model, batch, active, states, failed=failed)
             break
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            if not _is_memory(error):
+            if not is_memory(error):
                 raise
             longest = max(map(len, rows))
             if batch_tokens <= longest:
@@ -291,10 +365,7 @@ def _shard_piece(
                     f"One example of {longest} tokens does not fit into memory; use --max-length to cut inputs."
                 ) from error
             batch_tokens //= 2
-    arrays = {f"{name}/{key}": array for name, state in states.items() for key, array in state.arrays().items()}
-    return arrays, {"examples": len(rows), "tokens": sum(map(len, rows)), "batch_tokens": batch_tokens}
-
-
-def _is_memory(error: BaseException) -> bool:
-    said = ("not enough memory", "can't allocate memory")
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in str(error) for words in said)
+    whole = {name: state for name, state in states.items() if name not in failed}
+    arrays = {f"{name}/{key}": array for name, state in whole.items() for key, array in state.arrays().items()}
+    facts = {"examples": len(rows), "tokens": sum(map(len, rows)), "batch_tokens": batch_tokens}
+    return arrays, {**facts, "failed": [failure.facts() for failure in failed.values()]}

@@ -318,7 +318,7 @@ class Batch:
 
     def select(self, keep: Sequence[int]) -> Batch:
         """Only these examples, with the same padding."""
-        chosen = torch.as_tensor(list(keep), device=self.device)
+        chosen = torch.as_tensor(list(keep), dtype=torch.long, device=self.device)  # none is possible too
         tensors = {name: getattr(self, name)[chosen] for name in _TENSORS}
         source = None if self.source is None else self.source.select(keep)
         return replace(self, rows=tuple(self.rows[i] for i in keep), source=source, **tensors)

@@ -11,9 +11,11 @@ import torch
 import xarray as xr
 
 from headwise.analyses.contract import Shape
+from headwise.analyses.distance import analysis as distance
 from headwise.analyses.distance.analysis import Distance, distance_dataset, layer_means
 from headwise.core.errors import ParameterError
 from headwise.models import HeadModel
+from headwise.run import engine
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
 from headwise.run.plan import model_shape
@@ -164,3 +166,18 @@ def test_fifty_sentences_of_wiki_bert(shared: Path, wiki_bert: Path) -> None:
     # Heads of one layer are nearer to each other (the paper's finding).
     assert float(found["js_within_layer"]) < float(found["js_between_layers"])
     assert float(found["layer_p_value"]) < 0.01
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_an_example_too_long_to_be_held_is_seen_rows_at_a_time(monkeypatch: pytest.MonkeyPatch, causal: bool) -> None:
+    module, tokenizer = random_model(causal=causal)
+    model = HeadModel.open(module, tokenizer=tokenizer)
+    examples = battery_examples()[:3]
+    expected = measured(model, examples, Distance(smoothing=0.01))
+    monkeypatch.setattr(engine, "MAPS_BYTES", 2 * model.layers * model.heads * 12 * 4 * 5)  # five rows of 12 tokens
+    monkeypatch.setattr(distance, "GROUP", 24)
+    monkeypatch.setattr(Distance, "observe_example", lambda *_: pytest.fail("held whole"))
+    found = measured(model, examples, Distance(smoothing=0.01))
+    np.testing.assert_allclose(found["js"], expected["js"], rtol=1e-5, atol=1e-9)
+    assert found.attrs["tokens"] == expected.attrs["tokens"]
+    assert found.attrs["examples"] == expected.attrs["examples"] == 3

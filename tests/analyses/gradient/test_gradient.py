@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers.normalizers import BertNormalizer
 
 from headwise import Corpus, HeadModel, make_atlas
 from headwise.analyses.contract import make_analysis
@@ -219,3 +220,20 @@ def test_equal_to_plain_autograd_on_a_decoder(stories: Path) -> None:
     expected, paper = slow(model, rows, "causal", None, 0.15, 0)
     close(found["importance"], expected)
     close(found["importance_paper_other"], paper)
+
+
+def test_inputs_without_content_are_left_out_and_counted() -> None:
+    module, tokenizer = random_model()
+    tokenizer.backend_tokenizer.normalizer = BertNormalizer()  # takes zero-width characters away, as BERT's does
+    model = HeadModel.open(module, tokenizer=tokenizer)
+    empty = "\u200b\u200b"
+    assert len(model.encode(empty)) == 2  # nothing but [CLS] and [SEP]
+    alone = make_atlas(model, Corpus.from_texts(["the cat saw a dog ."]), ["gradient"])["gradient"]
+    for texts in ([empty, "the cat saw a dog ."], ["the cat saw a dog .", empty, empty]):
+        atlas = make_atlas(model, Corpus.from_texts(texts), ["gradient"], parameters={"gradient": {"loss": "all"}})
+        found = atlas["gradient"]
+        assert found.attrs["inputs_left_out"] == len(texts) - 1
+        assert int(found["importance_n"].max()) == 1
+        told = atlas.provenance["left_out"]["gradient"]
+        assert told[f"{len(texts) - 1} inputs"] == "they have no token to predict"
+    assert alone.attrs["inputs_left_out"] == 0

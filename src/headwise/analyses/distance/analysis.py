@@ -87,17 +87,32 @@ class Distance(Observer):
         state.sums("tokens").add(batch.lengths.sum())
         state.sums("examples").add(torch.tensor(len(batch)))
 
+    def observe_rows(self, state: State, maps: Tensor, visible: Tensor, batch: Batch, start: int) -> None:
+        length, keys = int(batch.lengths[0]), int(batch.keys.lengths[0])
+        rows = max(0, min(length - start, maps.shape[-2]))
+        step = max(1, GROUP // keys)
+        for first in range(0, rows, step):
+            part = slice(first, min(first + step, rows))
+            own, seen = maps[0, :, :, part, :keys].float(), visible[0, :, :, part, :keys]
+            state.sums("js").add(pairwise_js(self._prepared(own, seen)))
+        if start == 0:
+            state.sums("tokens").add(batch.lengths.sum())
+            state.sums("examples").add(torch.tensor(1))
+
+    def _prepared(self, own: Tensor, seen: Tensor) -> Tensor:
+        """The rows of one example as `[head, entries]`, with the mass on a sink as one more key."""
+        lacking = 1 - own.sum(-1, keepdim=True)
+        if bool((lacking > SINK).any()):
+            own = torch.cat([own, lacking.clamp(min=0)], -1)
+            seen = torch.nn.functional.pad(seen, (0, 1), value=True)
+        return smooth(own, seen, self.smoothing).flatten(0, 1).flatten(1)
+
     def _groups(self, maps: Tensor, visible: Tensor, batch: Batch) -> Iterator[Tensor]:
         """The real parts of the maps as `[head, entries]`, several short examples together: divergences add up."""
         waiting: list[Tensor] = []
         for example, (length, keys) in enumerate(zip(*(b.lengths.tolist() for b in (batch, batch.keys)), strict=True)):
             own = maps[example, :, :, :length, :keys].float()
-            seen = visible[example, :, :, :length, :keys]
-            lacking = 1 - own.sum(-1, keepdim=True)
-            if bool((lacking > SINK).any()):
-                own = torch.cat([own, lacking.clamp(min=0)], -1)
-                seen = torch.nn.functional.pad(seen, (0, 1), value=True)
-            waiting.append(smooth(own, seen, self.smoothing).flatten(0, 1).flatten(1))
+            waiting.append(self._prepared(own, visible[example, :, :, :length, :keys]))
             if sum(part.shape[1] for part in waiting) >= GROUP:
                 yield torch.cat(waiting, 1)
                 waiting = []

@@ -27,7 +27,7 @@ from headwise.core.errors import ParameterError
 from headwise.models import HeadModel
 from headwise.models.session import at_least_single
 from headwise.models.view import Layer, Rows
-from headwise.stats.accumulators import State, means
+from headwise.stats.accumulators import State, Sums, means
 from headwise.text.encode import Batch, Encoded
 
 LOSSES = ("auto", "masked", "all", "causal")
@@ -44,6 +44,8 @@ class Gradient(Observer):
     - `importance[layer, head, token_type]`: mean of `|d loss / d A[i, j]|` over all pairs (i, j), j in V(i), with j of
       a type, within an example, then over examples; an example without such a token is left out;
     - `importance_paper_other[layer, head]`: the same with j of type `cls` or `other`, the paper's "other".
+
+    Inputs without a token to predict are left out; the attribute `inputs_left_out` counts them.
 
     Parameters
     ----------
@@ -106,7 +108,11 @@ class Gradient(Observer):
         return State(
             importance=means(self.weighting, *heads, len(TOKEN_TYPES)),
             importance_paper_other=means(self.weighting, *heads),
+            left_out=Sums(1),
         )
+
+    def skip(self, state: State, count: int) -> None:
+        state.sums("left_out").add(torch.tensor([count]))
 
     def prepare(self, batch: Batch, model: HeadModel) -> tuple[Batch, Loss]:
         """The batch as the model gets it, without examples that have nothing to predict, and the loss."""
@@ -167,7 +173,13 @@ class Gradient(Observer):
         variables = mean_variables("importance", (*heads, "token_type"), state.means("importance"), units=units)
         variables |= mean_variables("importance_paper_other", heads, state.means("importance_paper_other"), units=units)
         coords = layer_head_coords(shape) | {"token_type": list(TOKEN_TYPES)}
-        return xr.Dataset(variables, coords, {"loss": self._kind(shape.extras.get("lm_kind"))})
+        left_out = int(state.sums("left_out").total[0])
+        about = {"loss": self._kind(shape.extras.get("lm_kind")), "inputs_left_out": left_out}
+        return xr.Dataset(variables, coords, about)
+
+    def unmatched(self, dataset: xr.Dataset) -> dict[str, str]:
+        count = dataset.attrs["inputs_left_out"]
+        return {f"{count} inputs": "they have no token to predict"} if count else {}
 
 
 def masked_tokens(row: Encoded, share: float, seed: int) -> np.ndarray:

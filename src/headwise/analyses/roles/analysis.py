@@ -21,6 +21,8 @@ from headwise.stats.accumulators import Moments, Records, State, Sums
 from headwise.stats.corrections import CORRECTIONS
 from headwise.text.encode import Batch
 
+SAMPLED = 2048  # inputs whose scores are kept for the bootstrap and the histogram: memory does not grow with the corpus
+
 
 @dataclass(frozen=True)
 class Roles(ItemObserver):
@@ -53,6 +55,9 @@ class Roles(ItemObserver):
     - `spearman[role, role_b]`: rank correlation of mean scores across heads;
     - `per_layer[layer, role]`: heads with the role; `skills`, `coarse_skills[layer, head]`: how many of the paper's
       nine and of its four roles a head has; `multi_skilled[layer]`: heads with two or more of the nine.
+
+    The bootstrap and the histogram are of at most 2,048 inputs, a sample by their places in the corpus
+    (`inputs_sampled`); everything else is of all (`inputs`).
 
     Attributes: `tau`, `tau_mean` (the mean it comes from), `tau_rule`, `unskilled` (share of heads with none of the
     four roles), `roles_not_computed` (the corpus or model lacks what they need), `matched_nothing` (roles whose sieve
@@ -121,7 +126,8 @@ class Roles(ItemObserver):
         return State(
             bias=Moments(shape.layers, shape.heads, roles),
             ceiling=Moments(shape.layers, roles),
-            scores=Records(shape.layers, shape.heads, roles),
+            scores=Records(shape.layers, shape.heads, roles, at_most=SAMPLED),
+            inputs=Sums(1),
             tokens=Sums(shape.layers, roles),
             empty=Sums(shape.layers, roles),
             left_out=Sums(shape.layers, roles),
@@ -138,6 +144,8 @@ class Roles(ItemObserver):
         total, count = sums["total"], sums["count"]  # [example, head, role], [example, 1 or head, role]
         score = torch.where(count > 0, total / count, torch.nan)
         here = (layer.layer,)
+        if layer.layer == 0:
+            state.sums("inputs").add(torch.tensor([len(batch)]))
         state.moments("bias").add(score, here)
         state.records("scores").add(batch.index, score, here)
         counted = count[:, 0]
@@ -158,6 +166,7 @@ class Roles(ItemObserver):
         for name, part in (("tokens", "tokens"), ("tokens_empty", "empty"), ("inputs_left_out", "left_out")):
             variables[name] = xr.Variable(of_layers, state.sums(part).total.numpy().astype(np.int64))
         tests, attrs = tested(moments, state.records("scores").values, roles, self)
+        attrs |= {"inputs": int(state.sums("inputs").total[0]), "inputs_sampled": len(state.records("scores").index)}
         seen = moments.count.numpy().reshape(-1, len(roles)).max(0)
         attrs["roles_not_computed"] = ", ".join(sorted(name.removeprefix("role=") for name in self.missing(shape)))
         attrs["matched_nothing"] = ", ".join(self.matched_nothing(seen, shape))

@@ -4,7 +4,6 @@ file out."""
 from __future__ import annotations
 
 import hashlib
-import shutil
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,10 @@ import torch
 
 from headwise.core.checks import check_types, one_of
 from headwise.core.errors import OutputError, ParameterError
-from headwise.core.files import write_atomically
+from headwise.core.files import sweep, write_atomically
+from headwise.core.folders import new_folder, refuse_sources, refuse_unsafe
 from headwise.core.labels import head_name
+from headwise.core.lock import held
 from headwise.core.store import Store, forget
 from headwise.experiments.finetuning.classifier import ClassifierOptions, TaskModel, make_classifier
 from headwise.experiments.finetuning.data import Rows, encode_rows
@@ -141,8 +142,12 @@ def finetune(
         One for each seed, in order.
     """
     seeds = parse_seeds(options.seeds, options.seed)
-    job = _Job(opening.model_path(model), task, Path(out), options, overwrite, report)
-    return [job.run(seed, first=seed == seeds[0]) for seed in seeds]
+    source, place = opening.model_path(model), Path(out)
+    refuse_sources(place, [Path(source)] if Path(source).exists() else [])
+    with held(place / ".finetuning", place):  # its results file is read, added to and written by one at a time
+        sweep(place)
+        job = _Job(source, task, place, options, overwrite, report)
+        return [job.run(seed, first=seed == seeds[0]) for seed in seeds]
 
 
 def model_key(folder: str) -> str:
@@ -228,8 +233,10 @@ class _Job:
             self._check_same(before, identity)
             forget(work)  # a kill may have come between the record and this
             return before
-        if self.overwrite:
-            shutil.rmtree(folder / "model", ignore_errors=True)
+        saved = self.options.save_models == "all" or (self.options.save_models == "first" and first)
+        if saved:
+            refuse_unsafe(folder / "model", overwrite=True)  # what headwise did not write, it does not replace
+        sweep(folder)
         began = time.perf_counter()
         with kept_work(work, identity, overwrite=self.overwrite) as store, random_state_kept(self.device) as seed_torch:
             seed_torch(seed)
@@ -237,8 +244,9 @@ class _Job:
             seed_torch(seed + DROPOUT_SEED)
             trained = self._train(model, seed, Checkpoint(store))
             self._write_predictions(folder, trained)
-            if self.options.save_models == "all" or (self.options.save_models == "first" and first):
-                model.save(folder / "model", self.tokenizer)
+            if saved:
+                with new_folder(folder / "model", overwrite=True) as beside:
+                    model.save(beside, self.tokenizer)
         where, seconds = str(folder.relative_to(self.out)), round(time.perf_counter() - began, 2)
         about = {**software(), **identity}
         record = Record(*self.group, seed, trained.metrics, trained.history, about, self.detail, where, seconds)

@@ -1,0 +1,81 @@
+"""Peak memory: flat in the number of examples, linear in the length of one.
+
+    python benchmarks/memory.py [--examples 20000] [--length 3900]
+
+First a run over N short examples and over ten times as many: the peak may differ by 5 %. Then `distance` and `gradient`
+on one long input and on one of half its length: all maps of all layers together would take the bytes in the last
+column, four times as many for twice the length. The models are tiny and random, each run has a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+
+MANY = """
+import resource, sys, tempfile
+from headwise import Corpus, HeadModel, make_analysis
+from headwise.run import RunOptions, run_analyses
+from headwise.testing import random_model
+from headwise.testing.corpora import battery_examples
+count = int(sys.argv[1])
+base = [e for e in battery_examples(8) if e.pair is None and e.words_pair is None]
+def stream(notes):  # examples are made as they are read: the corpus itself holds nothing
+    for i in range(count):
+        yield base[i % len(base)]
+module, tokenizer = random_model(layers=4, heads=4, d_head=8)
+model = HeadModel.open(module, tokenizer=tokenizer)
+analyses = [make_analysis(name) for name in sys.argv[2].split(",")]
+with tempfile.TemporaryDirectory() as folder:
+    run_analyses(model, Corpus("stream", stream), analyses, folder, RunOptions(shard_size=512, batch_tokens=16384))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+LONG = """
+import resource, sys, tempfile
+from headwise import Corpus, HeadModel, make_analysis
+from headwise.run import run_analyses
+from headwise.testing import random_model
+length = int(sys.argv[1])
+module, tokenizer = random_model(layers=12, heads=12, d_head=4, max_length=length + 2)
+model = HeadModel.open(module, tokenizer=tokenizer)
+text = " ".join(["the cat saw a dog"] * (length // 5))
+with tempfile.TemporaryDirectory() as folder:
+    run_analyses(model, Corpus.from_texts([text]), [make_analysis(sys.argv[2])], folder)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def peak(code: str, *arguments: object) -> float:
+    """Peak resident memory in MiB of some code in a process of its own."""
+    done = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.split()[-1]) / 1024
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--examples", type=int, default=20_000)
+    parser.add_argument("--length", type=int, default=3900)
+    parser.add_argument("--analyses", default="surface,offsets,roles")
+    parser.add_argument("--what", default="examples,length")
+    options = parser.parse_args()
+    if "examples" in options.what:
+        many = 10 * options.examples
+        small, large = peak(MANY, options.examples, options.analyses), peak(MANY, many, options.analyses)
+        growth = large / small - 1
+        print(
+            f"{options.analyses}: {options.examples:,} examples: {small:.0f} MiB; {many:,}: {large:.0f} MiB; growth "
+            f"{growth:+.1%} (at most +5 % wanted)"
+        )
+        print(json.dumps({"what": "peak memory by examples", "small": small, "large": large, "growth": growth}))
+    if "length" in options.what:
+        for name in ("distance", "gradient"):
+            half, whole = peak(LONG, options.length // 2, name), peak(LONG, options.length, name)
+            maps = 144 * options.length**2 * 4 / 2**20
+            print(
+                f"{name}: one input of {options.length // 2:,} tokens: {half:.0f} MiB; of {options.length:,}: "
+                f"{whole:.0f} MiB; all its maps: {maps:.0f} MiB"
+            )
+            print(json.dumps({"what": f"peak memory of {name}", "half": half, "whole": whole, "maps": maps}))

@@ -1,0 +1,200 @@
+"""What one analysis has to show on the page: figures and tables as files, and the words around them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from headwise.atlas import Atlas, measures
+from headwise.atlas.describe import KINDS, SHORT
+from headwise.core.behaviours import OTHER
+from headwise.core.failures import Failure
+from headwise.core.spreadsheet import csv_text
+from headwise.page.sample import Sample, draw_all_maps, draw_heads, telling_heads
+from headwise.page.write import HeadGrid, PageFigure, PageHead, PageTable, Section
+from headwise.plots import figure_bytes, figures_for
+from headwise.plots.registry import tables_for
+from headwise.plots.save import FORMATS
+
+Made = TypeVar("Made")
+# The columns of `describe_heads` that the page shows, and how it names them.
+TOLD = {"attention": "attention goes to", "finds": "finds (baseline)", "roles": "roles", "maps": "its maps are"}
+TABLE_ROWS = 400  # longer tables are on the page as a link to their CSV
+
+
+@dataclass(slots=True)
+class Drawing:
+    """A section, the bytes of its files by their path from the page, and what of it failed unexpectedly."""
+
+    section: Section = field(default_factory=lambda: Section("", ""))
+    files: dict[str, bytes] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+
+    def attempt(self, what: str, make: Callable[[], list[Made]]) -> list[Made]:
+        """What is made; nothing where that fails, which is noted."""
+        try:
+            return make()
+        except Exception as error:  # a figure, of whoever wrote it, may fail in any way
+            self.failures.append(Failure.of(what, error))
+            return []
+
+    def figure(self, figure: Figure, name: str, title: str, caption: str, paper: str) -> PageFigure:
+        """A figure in every format, and how the page shows it."""
+        names = {format: f"figures/{name}.{format}" for format in FORMATS}
+        self.files |= {path: figure_bytes(figure, format) for format, path in names.items()}
+        return PageFigure(title, caption, Path(names["svg"]), list(names.values()), paper)
+
+    def table(self, table: pd.DataFrame, name: str) -> str:
+        """A table as CSV; returns its path as the page links it."""
+        path = f"tables/{name}.csv"
+        self.files[path] = csv_text(table).encode()
+        return path
+
+
+def draw_section(atlas: Atlas, name: str) -> Drawing:
+    """The figures and tables of one analysis."""
+    model, corpus = atlas.provenance.get("model", {}), atlas.provenance.get("corpus", {})
+    dataset = atlas[name].assign_attrs(
+        {"corpus": corpus.get("name", ""), **atlas[name].attrs, "model": model.get("name", "")}
+    )
+    drawing = Drawing()
+    figures: list[PageFigure] = []
+    for spec in figures_for(name):
+        figures += drawing.attempt(
+            f"figure {name}-{spec.name}",
+            lambda spec=spec: [  # type: ignore[misc]
+                drawing.figure(drawn.figure, f"{name}-{drawn.name}", drawn.title, drawn.caption, drawn.paper)
+                for drawn in spec.draw(dataset)
+            ],
+        )
+    everything = drawing.table(atlas.to_dataframe(name), name)
+    tables: list[PageTable] = []
+    for table in tables_for(name):
+        for frame in drawing.attempt(f"table {name}-{table.name}", lambda t=table: [_present(t.function(dataset))]):  # type: ignore[misc]
+            if len(frame):
+                csv = drawing.table(frame, f"{name}-{table.name}")
+                tables.append(PageTable(table.title, list(frame.columns), _shown(frame), csv, table.note))
+    best = atlas.summary(name)
+    if 0 < len(best) <= TABLE_ROWS:
+        best = best.drop(columns="analysis").dropna(subset="mean")
+        tables.append(PageTable("Extremes over heads", list(best.columns), _shown(best), everything))
+    attrs = dataset.attrs
+    drawing.section = Section(
+        name,
+        str(attrs.get("title", name)),
+        ", ".join(str(attrs[key]) for key in ("paper", "section") if attrs.get(key)),
+        figures=figures,
+        tables=tables,
+        definition=_what(attrs, measures(dataset)),
+        notes=_section_notes(atlas, name) + [failure.sentence for failure in drawing.failures],
+    )
+    return drawing
+
+
+def draw_sample(atlas: Atlas, sample: Sample) -> Drawing:
+    """One input, drawn whole."""
+    drawing = Drawing()
+    heads = drawing.attempt(
+        "figure sample-heads",
+        lambda: [
+            drawing.figure(
+                draw_heads(sample, telling_heads(atlas)),
+                "sample-heads",
+                "Telling heads on one input",
+                "Tokens look (left) at tokens (right); a line is as dark as its weight.",
+                "Clark et al. 2019, Fig 1",
+            )
+        ],
+    )
+    maps = drawing.attempt(
+        "figure sample-maps",
+        lambda: [
+            drawing.figure(
+                draw_all_maps(sample),
+                "sample-maps",
+                "All maps of one input",
+                "Row: the token that looks; column: the token looked at; darker is more.",
+                "Kovaleva et al. 2019, App. A",
+            )
+        ],
+    )
+    drawing.section = Section(
+        "sample",
+        "One input, drawn whole",
+        text=f"Tokens: {' '.join(sample.tokens)}",
+        figures=heads + maps,
+        notes=[failure.sentence for failure in drawing.failures],
+    )
+    return drawing
+
+
+def head_grid(atlas: Atlas) -> tuple[HeadGrid | None, dict[str, bytes]]:
+    """A word for each head with the findings behind it, and its table as a file; None where the atlas has nothing to
+    take words from."""
+    heads = atlas.describe()
+    if set(heads["kind"]) <= {"other"}:
+        return None, {}
+    told = {name: words for name, words in TOLD.items() if (heads[name] != "").any()}
+    cells = [
+        PageHead(
+            row["name"],
+            row["layer"],
+            SHORT.get(row["does"], row["does"]),
+            row["kind"],
+            SHORT[row["looks"]] if row["looks"] not in (row["does"], OTHER) else "",
+            row["best"],
+            [row[name] for name in told],
+        )
+        for row in heads.to_dict("records")
+    ]
+    drawing = Drawing()
+    groups, layers = _places(atlas)
+    grid = HeadGrid(cells, list(told.values()), KINDS, drawing.table(heads, "heads"), groups, layers)
+    return grid, drawing.files
+
+
+def _places(atlas: Atlas) -> tuple[list[tuple[str, int]], dict[int, str]]:
+    """The key/value groups of heads with their sizes, and what layers may see where some see less than all."""
+    found = {name: data[name].values for data in atlas.values() for name in ("kv_group", "layer_kind") if name in data}
+    groups = [(f"kv {group}", len(list(own))) for group, own in groupby(found.get("kv_group", ()))]
+    return groups, {layer: str(kind) for layer, kind in enumerate(found.get("layer_kind", ()))}
+
+
+def _section_notes(atlas: Atlas, analysis: str) -> list[str]:
+    """What one analysis did not see or could not compute."""
+    sampled = atlas.provenance.get("sampled", {}).get(analysis)
+    corpus = atlas.provenance.get("corpus", {})
+    seen = {name: part for name, part in corpus.get("parts", {}).items() if analysis in part["analyses"]}
+    notes = [f"Saw {name}, {part['licence']}: {part['examples']:,} examples." for name, part in seen.items()]
+    if not seen and corpus.get("parts"):
+        notes = [f"Saw {corpus['name']}, {corpus['licence']}: {corpus['examples']:,} examples."]
+    notes += [f"Saw the first {sampled:,} examples only: its budget, which --full lifts."] if sampled else []
+    return notes
+
+
+def _what(attrs: Mapping[str, object], names: list[str]) -> str:
+    text = f"Measures: {', '.join(names)}. Means are over examples, with their 95 % interval in the table."
+    parameters = json.loads(str(attrs.get("parameters", "{}")))
+    if parameters:
+        text += " Parameters: " + ", ".join(f"{key} = {value}" for key, value in parameters.items()) + "."
+    return text
+
+
+def _present(frame: pd.DataFrame) -> pd.DataFrame:
+    """What this model has not is no column."""
+    return frame.dropna(axis="columns", how="all")
+
+
+def _shown(frame: pd.DataFrame) -> list[list[Any]]:
+    """The cells of a table as people read them: three figures behind the point."""
+    return [
+        [f"{cell:.3f}" if isinstance(cell, float) and not pd.isna(cell) else cell for cell in row]
+        for row in frame.values.tolist()
+    ]

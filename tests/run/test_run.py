@@ -451,7 +451,7 @@ def test_python_has_the_options_of_the_command_line(model: HeadModel, corpus: Co
         make_atlas(None, corpus, ["surface"], overlong="cut")
 
 
-@pytest.mark.parametrize("where", ["reduce", "observe", "result", "start", "missing", "view", "unmatched", "extend"])
+@pytest.mark.parametrize("where", ["ask", "settle", "observe", "result", "start", "missing", "view", "unmatched", "extend"])
 def test_an_analysis_that_fails_is_taken_out_without_touching_the_others(
     model: HeadModel, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -468,7 +468,7 @@ def test_an_analysis_that_fails_is_taken_out_without_touching_the_others(
     assert ("offsets" in atlas) == (where in ("unmatched", "extend"))
     assert atlas.provenance["failed"] == {"offsets": "ValueError: no rows"}
     monkeypatch.undo()
-    if where in ("reduce", "observe", "result"):  # kept: the run that goes on does not try again
+    if where in ("ask", "settle", "observe", "result"):  # kept: the run that goes on does not try again
         with Run(Source(model, corpus), analyses(), tmp_path / "run", options()) as run:
             assert run.atlas().to_bytes() == atlas.to_bytes()
             assert run.failures["offsets"].sentence.startswith("offsets failed unexpectedly (ValueError: no rows);")

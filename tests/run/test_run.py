@@ -451,7 +451,9 @@ def test_python_has_the_options_of_the_command_line(model: HeadModel, corpus: Co
         make_atlas(None, corpus, ["surface"], overlong="cut")
 
 
-@pytest.mark.parametrize("where", ["ask", "settle", "observe", "result", "start", "missing", "view", "unmatched", "extend"])
+@pytest.mark.parametrize(
+    "where", ["ask", "settle", "observe", "result", "start", "missing", "view", "unmatched", "extend"]
+)
 def test_an_analysis_that_fails_is_taken_out_without_touching_the_others(
     model: HeadModel, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:

@@ -51,9 +51,8 @@ class Sample:
 
 def sample_bytes(sample: Sample, atlas: Atlas) -> bytes:
     """A sample as a file that knows which atlas it belongs to, by that atlas's digest."""
-    about = json.dumps(
-        {"atlas": atlas.digest, "tokens": sample.tokens}
-    )  # one entry: the order of several would be random
+    # One entry: the order of several would be random.
+    about = json.dumps({"atlas": atlas.digest, "tokens": sample.tokens, "keys": sample.keys})
     return save({"attention": np.ascontiguousarray(sample.attention)}, metadata={"about": about})
 
 
@@ -64,8 +63,13 @@ def read_sample(folder: Path, atlas: Atlas) -> Sample | None:
         length = int.from_bytes(content[:8], "little")
         about = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["about"])
         attention = load(content)["attention"]
-        fitting = about["atlas"] == atlas.digest and attention.shape[2:] == (len(about["tokens"]),) * 2
-        return Sample([str(token) for token in about["tokens"]], attention) if fitting else None
+        tokens, keys = (
+            None if given is None else [str(t) for t in given] for given in (about["tokens"], about["keys"])
+        )
+        if tokens is None or about["atlas"] != atlas.digest:
+            return None
+        fitting = attention.shape[2:] == (len(tokens), len(tokens if keys is None else keys))
+        return Sample(tokens, attention, keys) if fitting else None
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, SafetensorError):
         return None
 

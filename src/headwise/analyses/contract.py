@@ -115,6 +115,14 @@ class Analysis:
         """What a result comes to, a line each: shown on screen after `headwise run`, before the table of heads."""
         return []
 
+    def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
+        """Which heads a result calls anything, after correction: bool `[layer, head, ...]`; None where it tests none.
+
+        `headwise.testing` holds this to random weights, of which nothing may be said.
+        """
+        p = dataset.get("p_adjusted")
+        return None if p is None or not {"layer", "head"} <= set(p.dims) else p < 0.05
+
     def extend(self, datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
         """All groups of an atlas once every analysis is done, with what this one has to add to the groups of others."""
         return dict(datasets)

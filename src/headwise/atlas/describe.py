@@ -48,7 +48,7 @@ NEEDS = {
     "surface": ("position", "mass", "max_weight"),
     "dependency": ("accuracy", "p_adjusted", "baseline_possible", *BEST),
     "coreference": ("accuracy", "p_adjusted", "baseline_accuracy"),
-    "frames": ("score", "expected", "p_adjusted"),
+    "frames": ("score", "expected", "stands_out"),
     "roles": ("has_role_adjusted",),
     "patterns": ("proportion",),
     "induction": ("prefix_matching", "prefix_matching_p_adjusted"),
@@ -127,9 +127,9 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
         its mean share (a token counts for its type and for its position, so shares of both sorts overlap), and of a
         head that rests on the first token the same without that; `finds`: up to three
         dependency relations on which the head beats every baseline by 10 points or more, antecedents where it
-        beats every baseline by as much, frame elements where it beats words at the same distance, all after correction,
-        with score and baseline; `roles`: the roles it has after correction; `maps`: the kind that more than half of its
-        maps are of.
+        beats every baseline by as much, frame elements where it stands out from the same words unlinked and from random
+        heads, all after correction, with score and baseline; `roles`: the roles it has after correction; `maps`: the
+        kind that more than half of its maps are of.
     """
     known = {
         name: datasets[name]
@@ -251,8 +251,8 @@ def _scored(words: str, score: np.ndarray) -> Callable[[tuple[int, ...]], str]:
 
 
 def _frames(frames: xr.Dataset) -> Cells:
-    score, expected, p = (frames[name].transpose("layer", "head").values for name in NEEDS["frames"])
-    return _said(p < LEVEL, lambda at: f"frame elements {score[at]:.2f} (expected {expected[at]:.2f})")
+    score, expected, found = (frames[name].transpose("layer", "head").values for name in NEEDS["frames"])
+    return _said(found.astype(bool), lambda at: f"frame elements {score[at]:.2f} (expected {expected[at]:.2f})")
 
 
 def _roles(roles: xr.Dataset) -> Cells:

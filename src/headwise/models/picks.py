@@ -45,6 +45,17 @@ def pick(rows: Rows, pairs: TokenPairs) -> tuple[Tensor, Tensor]:
     return weights, visible.to(weights.dtype)
 
 
+def pick_uniform(rows: Rows, pairs: TokenPairs) -> Tensor:
+    """What uniform attention would give the pairs whose query is in this block of rows, `[pair, 1 or head]`.
+
+    0 for the others, so that blocks add up.
+    """
+    inside = (pairs.query >= rows.start) & (pairs.query < rows.stop)
+    query = (pairs.query - rows.start).clamp(0, rows.stop - rows.start - 1)
+    seen = rows.visible.sum(-1).clamp(min=1)[pairs.example, :, query]
+    return (1 / seen.to(rows.weights.dtype)) * inside[:, None]
+
+
 def group_max(values: Tensor, present: Tensor, pairs: TokenPairs) -> Tensor:
     """The largest present value of each group, `[group, head]`; NaN where there is none."""
     shown = torch.where(present, values, -torch.inf)

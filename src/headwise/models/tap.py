@@ -42,6 +42,7 @@ class Running(Protocol):
     def by_rows(self, batch_size: int, queries: int, keys: int) -> bool: ...
 
 
+SHARPER = "headwise_sharper"  # an attention module with this attribute has its scores multiplied by it
 SESSION: ContextVar[Running | None] = ContextVar("headwise_session", default=None)
 
 
@@ -67,6 +68,7 @@ class Call:
     ) -> None:
         self.module, self.query, self.key, self.value, self.mask = module, query, key, value, mask
         self.scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+        self.scaling *= getattr(module, SHARPER, 1.0)
         self.bias, self.softcap, self.sinks, self.causal = bias, softcap, sinks, causal
         self.own = own  # the model's own eager computation of the same call, where it can be had
 

@@ -15,6 +15,7 @@ import torch
 import xarray as xr
 
 from headwise.analyses.contract import Analysis, Experiment, Observer, Shape
+from headwise.analyses.nulls import RandomNull
 from headwise.atlas import Atlas
 from headwise.core.errors import AtlasError, HeadwiseError, MissingAnnotationError, ModelError, OutputError
 from headwise.core.failures import Failure, UnexpectedError
@@ -23,6 +24,7 @@ from headwise.core.store import Store
 from headwise.models import HeadModel
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import Failures, is_memory, observe_batch
+from headwise.run.nulls import RandomModels
 from headwise.run.options import RunOptions, Source
 from headwise.run.plan import Part, Plan, make_plan
 from headwise.run.provenance import describe, identity, label, provenance
@@ -167,16 +169,20 @@ class Run:
             views = {a.name: view for a in plan.streaming if (view := self._view(a)) is not None}
             makers: dict[str, Callable[[], xr.Dataset]] = {}
             facts: list[dict[str, Any]] = []
+            watched: list[tuple[Part, list[Observer], Store]] = []
             for part in dict.fromkeys(plan.parts.values()):
                 here = [a for a in plan.streaming if a.name not in views and plan.parts[a.name] is part]
                 together = [a for a in here if a.name not in self.failures]
                 own = self._store if part.rows is self._rows else self._store.part(f"corpus-{part.name}")
                 states, told = self._stream(part, together, plan, own)
                 facts += told
+                watched.append((part, together, own))
                 makers |= {a.name: partial(a.result, states[a.name], part.shape) for a in together if a.name in states}
             makers |= {a.name: partial(self._apart, a, views[a.name]) for a in plan.streaming if a.name in views}
             makers |= {e.name: partial(self._perform, e) for e in plan.experiments}
             datasets, left_out = self._make_all(makers)
+            for part, together, own in watched:
+                datasets |= self._against_random(part, [a for a in together if a.name in datasets], datasets, own)
             for analysis in plan.analyses:
                 datasets = self._finished(analysis, datasets, left_out)
         asked = {a.name: a for a in plan.analyses}
@@ -201,6 +207,19 @@ class Run:
         except Exception as error:
             self._fail(Failure.of(analysis.name, error))
             return datasets
+
+    def _against_random(
+        self, part: Part, analyses: Sequence[Observer], datasets: Mapping[str, xr.Dataset], store: Store
+    ) -> dict[str, xr.Dataset]:
+        """The results of those that want random-weights models beside the model, with these beside them."""
+        asked = [a for a in analyses if isinstance(a, RandomNull)]
+        try:
+            models = RandomModels(self.model, part, self.plan.limits, self.options.seed)
+            found = models.results(asked, store, self.listener.note)
+            return {a.name: a.against(datasets[a.name], found[a.name]) for a in asked if found[a.name]}
+        except Exception as error:
+            self._fail(Failure.of("random-weights models", error))
+            return {}
 
     def _view(self, analysis: Observer) -> Corpus | None:
         """The form of the corpus that an analysis wants for itself; what it may see is limited before."""

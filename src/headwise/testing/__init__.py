@@ -3,6 +3,7 @@
 from headwise.testing.behaviours import RULES
 from headwise.testing.contributions import contributions
 from headwise.testing.decoder import PlantedDecoder, planted_decoder
+from headwise.testing.levels import RandomRuns, check_random_models, random_calls
 from headwise.testing.lookup import planted_annotations
 from headwise.testing.models import permute_heads, random_model
 from headwise.testing.planted import Planted, planted_model
@@ -12,6 +13,8 @@ __all__ = [
     "RULES",
     "Planted",
     "PlantedDecoder",
+    "RandomRuns",
+    "check_random_models",
     "contributions",
     "eager",
     "eager_hidden",
@@ -20,5 +23,6 @@ __all__ = [
     "planted_annotations",
     "planted_decoder",
     "planted_model",
+    "random_calls",
     "random_model",
 ]

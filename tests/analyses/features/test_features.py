@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,33 +16,48 @@ from headwise import Corpus, HeadModel, make_atlas
 from headwise.analyses.contract import make_analysis
 from headwise.analyses.features.predicates import known_features
 from headwise.core.errors import MissingAnnotationError, ParameterError
-from headwise.testing import eager_maps, planted_model
+from headwise.testing import eager_maps, planted_annotations, planted_model
 from headwise.testing.corpora import battery_examples
 from headwise.text import open_corpus
 from headwise.text.demo import demo_examples
 from headwise.text.encode import Encoded
+from headwise.text.example import Example
 
 COUNT = 50 if os.environ.get("HEADWISE_FULL") else 8
 
 
 def compare(dataset: xr.Dataset, maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool) -> None:
     for name in known_features():
-        from_all, from_first, even = [], [], []
+        from_all, from_first, uniform, excess, opens = [], [], [], [], []
         for full, row in zip(maps, rows, strict=True):
             tokens = [t for t in range(len(row)) if slow_sieves.has_feature(name, row, t)]
             if tokens:
                 n = len(row)
                 from_all.append(np.max([sum(full[:, :, i, t] for i in range(n)) / n for t in tokens], axis=0))
                 from_first.append(np.max([full[-1, :, 0, t] for t in tokens], axis=0))
-                even.append(max(sum(1 / (i + 1) for i in range(t, n)) / n if causal else 1 / n for t in tokens))
+                uniform.append(max(sum(1 / (i + 1) for i in range(t, n)) / n if causal else 1 / n for t in tokens))
+                opens.append(float(0 in tokens))
+                differences = []
+                for t in tokens:
+                    near = [u for u in (t - 2, t - 1, t + 1, t + 2) if 0 < u < n and u not in tokens]
+                    even = [u for u in near if 2 * t - u in near]
+                    if t and near:
+                        got = {u: sum(full[:, :, i, u] for i in range(n)) for u in (t, *near)}
+                        differences.append(got[t] - np.mean([got[u] for u in even or near], axis=0))
+                if differences:
+                    excess.append(np.mean(differences, axis=0))
         one = dataset.sel(feature=name)
+        assert (one["excess_n"] == len(excess)).all(), name
+        if excess:
+            np.testing.assert_allclose(one["excess"], np.mean(excess, axis=0), atol=1e-5, err_msg=name)
         assert (one["attention_n"] == len(from_all)).all(), name
         assert int(one["inputs_left_out"]) == len(rows) - len(from_all)
         if not from_all:
             assert one["attention"].isnull().all()
             continue
         np.testing.assert_allclose(one["attention"], np.mean(from_all, axis=0), atol=2e-6, err_msg=name)
-        np.testing.assert_allclose(one["uniform"], np.mean(even), atol=2e-6, err_msg=name)
+        assert float(one["first"]) == pytest.approx(np.mean(opens))
+        np.testing.assert_allclose(one["uniform"], np.mean(uniform), atol=2e-6, err_msg=name)
         if causal:
             assert one["from_cls"].isnull().all()
         else:
@@ -108,3 +124,45 @@ def test_own_features_and_those_that_match_nothing() -> None:
         make_atlas(model, Corpus.from_texts(["old cat"]), ["features"], parameters={"features": {"features": "noun"}})
     with pytest.raises(ParameterError, match="Did you mean 'noun'"):
         make_analysis("features", {"features": "nuon"})
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_sink_is_no_head_for_a_feature_and_a_head_for_one_is(causal: bool) -> None:
+    """Without a token that opens the input the sink is a word: where that is a noun, it is not for being one."""
+    examples = [e for e in demo_examples(60) if not e.has_pair]
+    words = [w for e in examples for w in e.all_words]
+    # every text begins with its first noun
+    moved = []
+    for example in examples:
+        noun = list(example.upos).index("NOUN") if "NOUN" in example.upos else None
+        if noun is not None:
+            order = [noun, *[i for i in range(len(example.words)) if i != noun]]
+            moved.append(
+                Example(words=tuple(example.words[i] for i in order), upos=tuple(example.upos[i] for i in order))
+            )
+    moved = [*moved, *[replace(e, words=(*e.words, ".")[:], upos=(*e.upos, "PUNCT")) for e in moved]]
+    planted = planted_model([["first", "uniform", "previous"]], causal=causal, words=words, max_length=96)
+    planted.tokenizer._tokenizer.post_processor = None  # no cls, no sep
+    model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
+    given = {"features": {"features": "noun,verb", "random_models": 0}}
+    found = make_atlas(model, Corpus.from_examples(moved), ["features"], parameters=given)["features"].sel(layer=0)
+    assert len(moved) >= 30
+    assert float(found["first"].sel(feature="noun")) == 1
+    assert float(found["attention"].sel(head=0, feature="noun")) > 0.9  # what passed for linguistics
+    assert abs(float(found["excess"].sel(head=0, feature="noun"))) < 0.02
+    assert (abs(found["excess"].sel(head=[1, 2])) < 0.2).all()
+    if not causal:
+        assert (abs(found["excess"].sel(head=1)) < 1e-4).all()
+        assert (found["p_value"].sel(head=1) == 1).all()
+    assert not found["stands_out"].any()
+
+
+def test_a_head_for_a_feature_stands_out_beside_random_models() -> None:
+    planted, examples = planted_annotations(demo_examples(48), [["tree", "uniform", "previous"]], max_length=128)
+    model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
+    given = {"features": {"features": "noun,verb,pronoun"}}
+    found = make_atlas(model, Corpus.from_examples(examples), ["features"], parameters=given)["features"].sel(layer=0)
+    assert found.attrs["random_models"] == 4
+    assert bool(found["stands_out"].sel(head=0, feature="verb"))  # most words hang on a verb
+    assert not found["stands_out"].sel(head=[1, 2]).any()
+    assert (found["random_bound"] > found["random_excess"]).all()

@@ -9,17 +9,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 
 from headwise import Corpus, HeadModel, make_atlas
 from headwise.analyses.contract import make_analysis
 from headwise.core.errors import InputError, MissingAnnotationError, ParameterError
+from headwise.models.view import Layer, Rows
+from headwise.run.encoded import EncodedCorpus
+from headwise.run.plan import model_shape
 from headwise.testing import eager_maps, planted_annotations, planted_model
 from headwise.text import open_corpus
-from headwise.text.encode import Encoded
+from headwise.text.encode import Encoded, batches
 from headwise.text.example import Example, FrameLink
 
 LOOSE = {"min_distance": 1, "max_words": 40}
+
+
+def passes(link: FrameLink, filters: dict) -> bool:
+    target, element = range(*link.target), range(*link.span)
+    near = min(abs(a - b) for a in target for b in element)
+    return len(element) <= 3 and near >= filters.get("min_distance", 2)
 
 
 def slow(
@@ -33,13 +43,14 @@ def slow(
         example = row.example
         if len(example.all_words) > filters.get("max_words", 12):
             continue
+        core = [link for link in example.frames or () if link.core]
+        passing = [link for link in core if passes(link, filters)]
+        if filters.get("exclude", "sentences") == "sentences" and len(passing) < len(core):
+            continue
         here: dict[str, list[np.ndarray]] = {"score": [], "score_reverse": []}
         frames: dict[str, list[np.ndarray]] = {}
-        for link in example.frames or ():
+        for link in passing:
             target, element = range(*link.target), range(*link.span)
-            near = min(abs(a - b) for a in target for b in element)
-            if len(element) > 3 or near < filters.get("min_distance", 2) or not link.core:
-                continue
             for i in range(len(row)):
                 for j in range(len(row)):
                     if row.word[i] in target and row.word[j] in element:
@@ -107,29 +118,33 @@ def test_equal_to_loops(causal: bool) -> None:
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     rows = [model.encode(example, i) for i, example in enumerate(examples)]
     maps = [planted.expected_map(row) for row in rows]
-    for filters in ({}, LOOSE, {"max_words": 10, "min_distance": 3}):
+    for filters in ({}, {"exclude": "links"}, LOOSE, {"max_words": 10, "min_distance": 3, "exclude": "links"}):
         dataset = make_atlas(
-            model, Corpus.from_examples(examples), ["frames"], parameters={"frames": {**filters, "permutations": 20}}
+            model,
+            Corpus.from_examples(examples),
+            ["frames"],
+            parameters={"frames": {**filters, "permutations": 20, "random_models": 0}},
         )["frames"]
         compare(dataset, maps, rows, causal, filters)
-        assert dataset.attrs["sentences"] + dataset.attrs["sentences_too_long"] + dataset.attrs[
-            "sentences_without_link"
-        ] == len(examples)
+        counted = ("sentences", "sentences_too_long", "sentences_without_link", "sentences_with_other_links")
+        assert sum(dataset.attrs[name] for name in counted) == len(examples)
 
 
-def test_the_permutation_test_tells_frames_from_distances() -> None:
+def test_nulls_tell_frames_from_distances_words_and_places() -> None:
     plain = []
-    for number, example in enumerate(sentences(40, seed=1)):
-        # every element stands three words before its target: a head for that distance is no head for frames
+    for number, example in enumerate(sentences(48, seed=1)):
+        # every element stands three words before its target: a head for that distance is no head for frames; and every
+        # element is the same word, which occurs nowhere else: a head for that word is none either
         at = 4 + number % (len(example.words) - 5)
-        plain.append(replace(example, frames=(FrameLink("F", "E", (at, at + 1), (at - 3, at - 2)),)))
-    planted, examples = planted_annotations(
-        plain, [["to:frame", "offset:-3", "uniform", "previous"]], several_pieces_every=0
-    )
+        words = [*example.words[: at - 3], "topic", *example.words[at - 2 :]]
+        plain.append(
+            replace(example, words=tuple(words), frames=(FrameLink("F", "E", (at, at + 1), (at - 3, at - 2)),))
+        )
+    heads = ["to:frame", "offset:-3", "uniform", "previous"]
+    planted, examples = planted_annotations(plain, [heads], several_pieces_every=0)
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
-    dataset = make_atlas(
-        model, Corpus.from_examples(examples), ["frames"], parameters={"frames": {"permutations": 299}}
-    )["frames"].sel(layer=0)
+    given = {"frames": {"permutations": 299}}
+    dataset = make_atlas(model, Corpus.from_examples(examples), ["frames"], parameters=given)["frames"].sel(layer=0)
     assert dataset["score"].values[:2] == pytest.approx([1, 1], abs=1e-5)
     assert float(dataset["p_value"].sel(head=0)) == pytest.approx(1 / 300)
     assert float(dataset["p_adjusted"].sel(head=0)) < 0.05
@@ -137,6 +152,45 @@ def test_the_permutation_test_tells_frames_from_distances() -> None:
     assert float(dataset["expected"].sel(head=1)) == pytest.approx(1, abs=1e-5)
     assert float(dataset["p_adjusted"].sel(head=2)) > 0.9
     assert not dataset["above"].sel(head=[2, 3]).any()
+    assert dataset["stands_out"].values.tolist() == [True, False, False, False]
+    assert dataset.attrs["random_models"] == 4
+    assert 0 < dataset.attrs["random_bound"] < float(dataset["excess"].sel(head=0))
+
+
+def test_a_head_for_the_element_s_word_is_no_frame_head() -> None:
+    """All words look at the element: the target does so as well, but no more than others."""
+    rng = np.random.default_rng(5)
+    rows, links, maps = 40, [], []
+    examples = []
+    for number in range(rows):
+        length = 9
+        element, target = (int(x) for x in rng.permutation(np.arange(1, length - 1, 2))[:2])
+        links.append((target, element))
+        words = tuple("magnet" if i == element else f"w{number}x{i}" for i in range(length))
+        link = FrameLink("F", "E", (target, target + 1), (element, element + 1))
+        examples.append(Example(words=words, frames=(link,), origin=f"made:{number}"))
+        maps.append((target, element))
+    analysis = make_analysis("frames", {"permutations": 99, "seed": 1})
+    planted = planted_model([["uniform", "uniform"]], words=[w for e in examples for w in e.words])
+    model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
+    shape = model_shape(model, EncodedCorpus(Corpus.from_examples(examples), model.encoder).scan)
+    state = analysis.start(shape)
+    encoded = [model.encode(example, i) for i, example in enumerate(examples)]
+    for batch in batches(encoded, 4000, model.pad_id):
+        n = batch.ids.shape[1]
+        weights = torch.full((len(batch), 2, n, n), 0.01)
+        for place, row in enumerate(batch.rows):
+            target, element = links[row.index]
+            weights[place, 0, :, element + 1] = 0.9  # a head for the word
+            weights[place, 1, target + 1, element + 1] = 0.9  # a head for the link
+        visible = torch.ones(len(batch), 1, n, n, dtype=torch.bool)
+        analysis.observe(state, analysis.reduce(Rows(0, 0, n, weights, visible), batch), Layer(0), batch)
+    found = analysis.result(state, shape).sel(layer=0)
+    assert found["score"].values == pytest.approx([0.9, 0.9], abs=1e-6)
+    assert found["expected"].values[0] > 0.85
+    assert found["p_value"].values[0] > 0.5
+    assert found["p_adjusted"].values[1] < 0.05
+    assert found["stands_out"].values.tolist() == [False, True]
 
 
 def test_the_permutation_test_holds_its_level() -> None:
@@ -161,7 +215,7 @@ def test_the_permutation_test_holds_its_level() -> None:
             HeadModel.open(module, tokenizer=tokenizer),
             Corpus.from_examples(examples),
             ["frames"],
-            parameters={"frames": {"permutations": 99}},
+            parameters={"frames": {"permutations": 99, "random_models": 0}},
         )["frames"]
         small += int((found["p_value"] <= 0.05).sum())
         heads += found["p_value"].size
@@ -181,7 +235,8 @@ def _moved(link: FrameLink, length: int, rng: np.random.Generator) -> FrameLink:
 def test_framenet_on_a_real_model(shared: Path, wiki_bert: Path) -> None:
     model = HeadModel.open(wiki_bert)
     corpus = open_corpus(f"framenet:{shared / 'data' / 'frames' / 'exemplars.jsonl.gz'}", limit=160)
-    dataset = make_atlas(model, corpus, ["frames"], parameters={"frames": {"permutations": 50}})["frames"]
+    given = {"exclude": "links", "permutations": 50, "random_models": 1}
+    dataset = make_atlas(model, corpus, ["frames"], parameters={"frames": given})["frames"]
     examples = list(corpus)
     rows = [model.encode(example, i) for i, example in enumerate(examples) if len(example.all_words) <= 12][:60]
     kept = Corpus.from_examples([row.example for row in rows])
@@ -206,6 +261,8 @@ def test_bad_input() -> None:
     for parameters, said in (
         ({"max_words": 0}, "max_words"),
         ({"percentile": 100}, "percentile"),
+        ({"exclude": "words"}, "exclude"),
+        ({"margin": 2}, "margin"),
         ({"permutations": -1}, "permutations"),
     ):
         with pytest.raises(ParameterError, match=said):

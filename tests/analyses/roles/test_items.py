@@ -20,7 +20,7 @@ from headwise.text.encode import batches
 CASES: list[tuple[str, dict[str, Any], str]] = [
     ("roles", {"sieves": "local,relation:det,nsubj"}, "sieve_matrices"),
     ("features", {"extra": "old: form=old & upos=ADJ"}, "feature_masks"),
-    ("token_pairs", {"extra": "det: upos=DET -> noun up det"}, "pairs_of_kinds"),
+    ("token_pairs", {"extra": "det: upos=DET -> noun up det"}, "matched_pairs"),
     ("frames", {"min_distance": 1, "max_words": 40, "permutations": 5}, "gather_links"),
 ]
 

@@ -25,6 +25,17 @@ from headwise.text.encode import Encoded
 COUNT = 50 if os.environ.get("HEADWISE_FULL") else 8
 
 
+def matched(row: Encoded, i: int, j: int, kind: set[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The pairs that one is matched with, from loops: same offset; same parts of speech where there are such."""
+    tags = row.example.upos
+    ordinary = [t for t in range(len(row)) if not row.special[t]]
+    there = [(a, a + j - i) for a in ordinary if a + j - i in ordinary]
+    others = [pair for pair in there if pair not in kind]
+    last = [(a, b) for a, b in others if tags[row.word[b]] == tags[row.word[j]]]
+    both = [(a, b) for a, b in last if tags[row.word[a]] == tags[row.word[i]]]
+    return both or last or others or there
+
+
 def compare(dataset: xr.Dataset, maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool) -> None:
     for name in known_pairs():
         found: dict[str, list[np.ndarray]] = {"attention": [], "pair_mean": [], "expected": [], "excess": []}
@@ -39,12 +50,11 @@ def compare(dataset: xr.Dataset, maps: Sequence[np.ndarray], rows: Sequence[Enco
             weights, usual = [], []
             for i, j in seen:
                 weights.append(full[:, :, i, j])
-                same = [
-                    full[:, :, a, a + j - i]
-                    for a in range(n)
-                    if 0 <= a + j - i < n and not row.special[a] and not row.special[a + j - i]
-                ]
-                usual.append(np.mean(same, axis=0))
+                same = matched(row, i, j, set(pairs))
+                mean = np.mean([full[:, :, a, b] for a, b in same], axis=0)
+                row_of = {a: 1 / (a + 1 if causal else n) for a in range(n)}
+                above = np.mean([full[:, :, a, b] - row_of[a] for a, b in same], axis=0)
+                usual.append(np.maximum(mean, above + row_of[i]))
             found["attention"].append(np.max(weights, axis=0))
             found["pair_mean"].append(np.mean(weights, axis=0))
             found["expected"].append(np.mean(usual, axis=0))
@@ -89,6 +99,11 @@ def test_distance_alone_gives_no_excess_and_the_tree_does() -> None:
     )
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     dataset = make_atlas(model, Corpus.from_examples(examples), ["token_pairs"])["token_pairs"].sel(layer=0)
+    assert dataset.attrs["random_models"] == 4
+    assert bool(dataset["stands_out"].sel(head=0, pair="subject->verb"))
+    assert bool(dataset["stands_out"].sel(head=1, pair="verb->subject"))
+    assert not dataset["stands_out"].sel(head=[2, 3]).any()
+    assert (dataset["matched"] >= 0).all() & (dataset["matched"] <= 1).all()
     up, down = dataset.sel(pair="subject->verb"), dataset.sel(pair="verb->subject")
     assert up["p_adjusted"].sel(head=0) < 1e-6
     assert down["p_adjusted"].sel(head=1) < 1e-6
@@ -97,6 +112,20 @@ def test_distance_alone_gives_no_excess_and_the_tree_does() -> None:
     assert abs(float(down["excess"].sel(head=2))) < 0.02
     assert float(dataset["p_value"].sel(head=[2, 3]).min()) > 0.001
     assert (dataset["p_value"].sel(head=3) == 1).all()
+
+
+def test_a_decoder_s_uniform_and_previous_heads_have_no_excess() -> None:
+    """Early rows have few keys: a uniform head gives verbs near the beginning more to their subjects than others."""
+    examples = demo_examples(40)
+    planted = planted_model(
+        [["uniform", "previous"]], causal=True, words=[w for e in examples for w in e.all_words], max_length=96
+    )
+    model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
+    given = {"token_pairs": {"random_models": 0}}
+    dataset = make_atlas(model, Corpus.from_examples(examples), ["token_pairs"], parameters=given)["token_pairs"]
+    assert (dataset["excess_n"].max(("layer", "head")) > 15).sum() >= 2
+    assert float(dataset["excess"].max()) < 1e-6
+    assert not dataset["stands_out"].any()
 
 
 def test_own_pairs_and_bad_ones() -> None:

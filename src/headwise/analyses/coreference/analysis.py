@@ -167,6 +167,9 @@ class Coreference(Observer):
 
     # --- what comes of it -------------------------------------------------------------------------------------------
 
+    def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
+        return (dataset["p_adjusted"] < 0.05).all("baseline")  # better than one rule is not better than the best
+
     def result(self, state: State, shape: Shape) -> xr.Dataset:
         by_unit = {name: own for name, own in state.items() if isinstance(own, UnitSums)}
         counts = {name: own.totals for name, own in by_unit.items()}

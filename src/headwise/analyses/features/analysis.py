@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,14 +15,23 @@ from headwise.analyses.contract import Paper, Shape, layer_head_coords, mean_var
 from headwise.analyses.features.predicates import Feature, known_features, parse_features
 from headwise.analyses.headlines import aligned, top_heads
 from headwise.analyses.items import ItemObserver, choose
+from headwise.analyses.nulls import RandomNull, above_random, random_attrs, random_bound
 from headwise.core.errors import ParameterError
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import Moments, State, Sums
+from headwise.stats.bootstrap import FEW
+from headwise.stats.corrections import holm
+from headwise.stats.tests import z_test
 from headwise.text.encode import Batch
+
+DIMS = ("layer", "head", "feature")
+LEVEL = 0.05
+ROUNDING = 1e-5
+REACH = 2  # neighbours that a token is compared with, on either side
 
 
 @dataclass(frozen=True)
-class Features(ItemObserver):
+class Features(RandomNull, ItemObserver):
     """Attention that tokens of a feature receive.
 
     For a token t of the feature (every piece is a token), `a(t) = Σ_i A[i, t] / n`; of an input with several such
@@ -32,7 +41,19 @@ class Features(ItemObserver):
       `uniform[layer, feature]`: what uniform attention would give on the same inputs;
     - `from_cls[head, feature]`: in the last layer, from the first token alone, `max_t A[0, t]` (Fig 7); NaN without a
       cls token and for causal models;
-    - `inputs_left_out[feature]`: inputs without the feature.
+    - `inputs_left_out[feature]`: inputs without the feature;
+    - `first[feature]`: what a head with all its attention on token 0 would give (the sink of many models): the share of
+      inputs, of those with the feature, whose token 0 has it;
+    - `excess[layer, head, feature]`: `Σ_i A[i, t]` of the feature's tokens minus that of the tokens around them (up to
+      two on either side, as many before as behind where that can be, none of the feature), the mean over tokens, then
+      over inputs: by how many times what uniform attention gives a token it gets more than its neighbours. Token 0 has
+      no part in it, so that a head which looks at token 0 alone has 0, as has a uniform one. `p_value`: one-tailed
+      z-test of `excess > 0`; `p_adjusted`: by Holm over heads × features;
+    - `random_excess`, `random_bound[feature]`: the mean excess of heads of random-weights models of the same shape, as
+      sharp as this one, on the same inputs, and what, at 0.05, none of their heads passes; `above_random`:
+      `excess − random_bound`;
+    - `stands_out`: `p_adjusted < 0.05`, 30 inputs or more, an excess of `margin` or more and above `random_bound`: what
+      a head must have to be called one that looks at the feature.
 
     Attribute `matched_nothing`: features that no token of the corpus has.
 
@@ -44,10 +65,17 @@ class Features(ItemObserver):
     extra : str, optional
         Features of your own, `name: key=value|value & key!=value`, with `;` between them; keys are upos, relation,
         lemma, form and token. For instance `modal: upos=AUX & lemma=can|may|must; proper: upos=PROPN`.
+    margin : float, default 0.5
+        The least excess of a head that stands out, in multiples of what uniform attention gives a token.
+    random_models : int, optional
+        Random-weights models beside the model. By default one to four, so many that they have 144 heads, and none for
+        models of more than 500 million parameters; 0 for none.
     """
 
     features: tuple[str, ...] | str = ()
     extra: str = ""
+    margin: float = 0.5
+    random_models: int | None = None
 
     name: ClassVar[str] = "features"
     title: ClassVar[str] = "Attention to linguistic features and special tokens"
@@ -58,6 +86,9 @@ class Features(ItemObserver):
     unmatched_reason: ClassVar[str] = "no token of the corpus is one"
 
     def __post_init__(self) -> None:
+        if not 0 <= self.margin < float("inf"):
+            raise ParameterError(f"`margin` must be a number of at least 0; it is {self.margin!r}.")
+        self.check_random_models()
         self.chosen()
 
     def chosen(self) -> tuple[Feature, ...]:
@@ -77,6 +108,8 @@ class Features(ItemObserver):
             attention=Moments(shape.layers, shape.heads, count),
             uniform=Moments(shape.layers, count),
             from_cls=Moments(shape.layers, shape.heads, count),  # only the last layer is filled and shown
+            excess=Moments(shape.layers, shape.heads, count),
+            first=Moments(count),
             left_out=Sums(count),
         )
 
@@ -94,8 +127,13 @@ class Features(ItemObserver):
         here = (layer.layer,)
         state.moments("attention").add(largest(sums["received"].double() / length, masks), here)
         state.moments("uniform").add(largest(sums["even"].double()[:, None] / length, masks)[:, 0], here)
+        contrast = batch.remember(("features around", features), lambda: neighbour_contrasts(batch, masks))
+        excess = sums["received"].double() @ contrast.transpose(1, 2)
+        state.moments("excess").add(excess.masked_fill(~contrast.any(-1)[:, None], torch.nan), here)
         if layer.layer == 0:
             state.sums("left_out").add((~masks.any(-1)).sum(0))
+            opens_with = masks[:, :, 0].double().masked_fill(~masks.any(-1), torch.nan)
+            state.moments("first").add(opens_with)
         if layer.layer == state.moments("from_cls").count.shape[0] - 1:
             opens = batch.cls[:, 0, None, None]
             state.moments("from_cls").add(largest(sums["first"].double(), masks).masked_fill(~opens, torch.nan), here)
@@ -111,7 +149,7 @@ class Features(ItemObserver):
 
     def result(self, state: State, shape: Shape) -> xr.Dataset:
         chosen = self.chosen()
-        dims, units = ("layer", "head", "feature"), "share of attention"
+        dims, units = DIMS, "share of attention"
         variables = mean_variables("attention", dims, state.moments("attention"), units=units)
         variables |= mean_variables("uniform", ("layer", "feature"), state.moments("uniform"), units=units)
         for name, variable in mean_variables("from_cls", dims, state.moments("from_cls"), units=units).items():
@@ -119,6 +157,12 @@ class Features(ItemObserver):
             if shape.causal:
                 values = np.zeros_like(values) if name.endswith("_n") else np.full_like(values, np.nan)
             variables[name] = xr.Variable(("head", "feature"), values, variable.attrs)
+        about = "times uniform attention"
+        variables |= mean_variables("excess", dims, state.moments("excess"), units=about)
+        told = "attention of a head that looks at token 0 alone"
+        variables |= mean_variables("first", ("feature",), state.moments("first"), units=units, long_name=told)
+        variables |= self._tested(state.moments("excess"))
+        variables["stands_out"] = self._standing_out(variables)
         left_out = state.sums("left_out").total.numpy().astype(np.int64)
         variables["inputs_left_out"] = xr.Variable(("feature",), left_out)
         coords = layer_head_coords(shape) | {
@@ -132,13 +176,75 @@ class Features(ItemObserver):
                 f"No token of the corpus is of any of the features {', '.join(nothing)}; "
                 "check `features` and `extra`, or give another corpus."
             )
-        return xr.Dataset(variables, coords=coords, attrs={"matched_nothing": ", ".join(nothing)})
+        return xr.Dataset(variables, coords=coords, attrs={"matched_nothing": ", ".join(nothing), "random_models": 0})
+
+    def _tested(self, excess: Moments) -> dict[str, xr.Variable]:
+        seen = excess.count.numpy()
+        mean, variance = np.where(seen > 0, excess.mean.numpy(), np.nan), excess.variance()
+        noise = (np.abs(mean) <= ROUNDING) & (np.sqrt(variance) <= ROUNDING)
+        p = z_test(np.where(noise, 0.0, mean), np.where(noise, 0.0, variance), seen, 0.0).p_value
+        return {
+            "p_value": xr.Variable(DIMS, p, {"long_name": "one-tailed z-test of excess > 0"}),
+            "p_adjusted": xr.Variable(DIMS, holm(p), {"long_name": "p_value corrected over heads and features (holm)"}),
+        }
+
+    # --- beside random-weights models -------------------------------------------------------------------------------
+
+    def _standing_out(self, found: Mapping[Any, Any], bound: np.ndarray | float = float("nan")) -> xr.Variable:
+        excess = found["excess"].values
+        strong = (excess >= self.margin) & ~(excess <= bound) & (found["excess_n"].values >= FEW)
+        about = f"p_adjusted < 0.05, excess of {self.margin:g} or more and above random heads, {FEW} inputs or more"
+        return xr.Variable(DIMS, strong & (found["p_adjusted"].values < LEVEL), {"long_name": about})
+
+    def against(self, dataset: xr.Dataset, found: Sequence[xr.Dataset]) -> xr.Dataset:
+        mean, bound = random_bound("excess", found, int((dataset["excess_n"] > 0).sum()))
+        made = {
+            "stands_out": self._standing_out(dataset, bound),
+            "random_excess": xr.Variable("feature", mean, {"long_name": "mean excess of random heads"}),
+            "random_bound": xr.Variable("feature", bound, {"long_name": "excess that no random head passes"}),
+        }
+        made |= above_random(dataset["excess"], bound)
+        return dataset.assign(made).assign_attrs(random_attrs(found))
+
+    def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
+        return dataset["stands_out"]
+
+    def headline(self, dataset: xr.Dataset) -> list[str]:
+        counts = {str(name): int(dataset["stands_out"].sel(feature=name).sum()) for name in dataset["feature"].values}
+        found = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
+        least = f"{self.margin:g} times uniform attention or more over the words around, p < 0.05 corrected"
+        beside = ", above random heads of the same shape" if dataset.attrs["random_models"] else ""
+        return [f"Heads that stand out ({least}{beside}; token 0 left out): {found or 'none'}"]
 
 
 def largest(values: Tensor, masks: Tensor) -> Tensor:
     """The largest of `values[example, head, token]` of each feature, `[example, head, feature]`; NaN without any."""
     inside = torch.where(masks[:, None], values[:, :, None], -torch.inf).amax(-1)
     return torch.where(inside.isinf(), torch.nan, inside)
+
+
+def neighbour_contrasts(batch: Batch, masks: Tensor) -> Tensor:
+    """`[example, feature, token]`: the sum of an input's values by these weights is that of the feature's tokens minus
+    that of the tokens around them, mean over tokens; 0 throughout where no token has such neighbours."""
+    found = masks.cpu().numpy()
+    out = np.zeros(found.shape)
+    for number, place in zip(*np.nonzero(found.any(-1)), strict=True):
+        own, length = found[number, place], len(batch.rows[number])
+        tokens = [(int(t), around) for t in np.flatnonzero(own) if t and (around := _around(int(t), own, length))]
+        for t, around in tokens:
+            out[number, place, t] += 1 / len(tokens)
+            out[number, place, around] -= 1 / len(tokens) / len(around)
+    return torch.from_numpy(out).to(masks.device)
+
+
+def _around(t: int, own: np.ndarray, length: int) -> list[int]:
+    """The tokens around one that are none of the feature and not token 0, as many before as behind where that can be:
+    what a token receives changes along an input, most of all in a decoder."""
+    free = [0 < u < length and not own[u] for u in range(t - REACH, t + REACH + 1)]
+    both = [d for d in range(1, REACH + 1) if free[REACH - d] and free[REACH + d]]
+    return [t + sign * d for d in both for sign in (-1, 1)] or [
+        t - REACH + k for k, is_free in enumerate(free) if is_free
+    ]
 
 
 def feature_masks(batch: Batch, features: tuple[Feature, ...]) -> Tensor:

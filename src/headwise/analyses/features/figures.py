@@ -120,13 +120,25 @@ def feature_maps(dataset: xr.Dataset) -> Figure:
     )
 
 
+def random_text(dataset: xr.Dataset, chosen: Sequence[str], dim: str) -> str:
+    """How many heads stand out in each of these, and what random heads reach."""
+    if "stands_out" not in dataset.variables:
+        return ""
+    found = dict(
+        zip(data.labels(dataset, dim), data.values(dataset, "stands_out", (dim, "layer", "head")), strict=True)
+    )
+    said = "; ".join(f"{name} {int((found[name] > 0).sum())}" for name in chosen if name in found)
+    beside = " and above random heads of the same shape" if "random_bound" in dataset.variables else ""
+    return f"Heads that stand out, after correction{beside}: {said}"
+
+
 def _notes(dataset: xr.Dataset, chosen: Sequence[str]) -> list[str]:
     part = _part(dataset, chosen)
     reference = ""
     if data.has(part, "uniform"):
         even = np.nanmean(data.values(part, "uniform", ("layer", "feature")))
         reference = f"Uniform attention would give about {even:.3f}"
-    return [_behind(dataset, "attention", chosen), CELLS, reference]
+    return [_behind(dataset, "attention", chosen), CELLS, reference, random_text(dataset, chosen, "feature")]
 
 
 @figure(

@@ -1,31 +1,36 @@
-"""Heads that link a frame's target to its elements, against links moved elsewhere (Kovaleva et al. 2019, §4.2)."""
+"""Heads that link a frame's target to its elements, against the same words unlinked (Kovaleva et al. 2019, §4.2)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.contract import Observer, Paper, Shape, at_least, layer_head_coords, mean_variables
-from headwise.analyses.frames.links import LinkRecords, Links, gather_links
-from headwise.analyses.headlines import LEVEL, top_heads
+from headwise.analyses.contract import Paper, Shape, at_least, layer_head_coords, mean_variables, one_of
+from headwise.analyses.frames.links import NULLS, LinkRecords, Links, chosen_links, gather_links
+from headwise.analyses.nulls import RandomNull, above_random, random_attrs, random_bound
 from headwise.core.errors import ParameterError
+from headwise.core.labels import head_name
 from headwise.models.picks import group_max, pick
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import Moments, State, Sums
-from headwise.text.encode import Batch
+from headwise.stats.bootstrap import FEW
+from headwise.text.encode import Batch, Encoded
 
+LEVEL = 0.05
+FEWER = 99  # permutations on random weights, where only their mean is of interest
 HEADS = ("layer", "head")
 SCORES = ("score", "score_reverse", "score_both")
 COUNTS = (
     "sentences",
     "sentences_too_long",
     "sentences_without_link",
+    "sentences_with_other_links",
     "sentences_unaligned",
     "sentences_without_frames",
     "links",
@@ -33,7 +38,7 @@ COUNTS = (
 
 
 @dataclass(frozen=True)
-class Frames(Observer):
+class Frames(RandomNull):
     """Weights between a frame's target and its elements.
 
     Of each sentence the links (target, core element) that pass the filters; every pair of their pieces (i of the
@@ -44,11 +49,19 @@ class Frames(Observer):
       decoder's pairs count where they are visible;
     - `above[layer, head]`: the score lies above the `percentile`-th percentile of all heads' (the paper's rule; the
       attribute `cut` is that value);
-    - `p_value`, `reverse_p_value`, `both_p_value[layer, head]`: a permutation test. Every link is moved along its
-      sentence, target and element together, by a random number of tokens, so that all distances stay what they are; p
-      is the share of `permutations` whose mean score is at least as large. `p_adjusted` and so on: corrected over heads
-      by the largest standardised score of each permutation (Westfall and Young). `expected`, `expected_reverse`,
-      `expected_both`: the mean over permutations;
+    - `p_value`, `reverse_p_value`, `both_p_value[layer, head]`: permutation tests against three nulls, the largest p of
+      the three. `moved`: every link is moved along its sentence, target and element together, by a random number of
+      tokens, so that all distances stay; `other_target`: the same element, at its place, seen from another word of the
+      sentence; `other_element`: the same target, at its place, looking at other words. A head that likes a distance, a
+      word or a place scores as high under one of them. p is the share of `permutations` whose mean score is at least as
+      large; `p_adjusted` and so on: corrected over heads by the largest standardised score of each permutation
+      (Westfall and Young). `expected`, `expected_reverse`, `expected_both`: the mean over permutations, of the null
+      where it is largest; `excess`: `score − expected`;
+    - `random_excess`, an attribute: the mean `excess` of heads of random-weights models of the same shape, as sharp as
+      this one, on the same sentences (they keep words, places, distances and links; only the training is missing);
+      `random_bound`: what, at 0.05, none of their heads passes; `above_random[layer, head]`: `excess − random_bound`;
+    - `stands_out[layer, head]`: `p_adjusted < 0.05`, 30 sentences or more, an excess of `margin` or more and above
+      `random_bound`: what a head must have to be called one that follows frames;
     - `by_frame[layer, head, frame]`, `by_element[layer, head, element]`: `score` for the sentences and links of each,
       with `_n`, `_low`, `_high`.
 
@@ -62,10 +75,18 @@ class Frames(Observer):
         Links whose words lie nearer than this are left out: `min |i − j|` over their words.
     core : bool, default True
         Only core elements.
+    exclude : str, default "sentences"
+        What links that fail the filters on elements and distance take with them: their `sentences` (the paper's
+        reading), or nothing but themselves (`links`).
+    margin : float, default 0.05
+        The least excess of a head that stands out.
     percentile : float, default 99
         For `above`.
     permutations : int, default 999
         How many; 0 leaves the test out.
+    random_models : int, optional
+        Random-weights models beside the model. By default one to four, so many that they have 144 heads, and none for
+        models of more than 500 million parameters; 0 for none.
     seed : int, optional
         For the permutations; the run's by default.
     """
@@ -74,8 +95,11 @@ class Frames(Observer):
     max_element: int = 3
     min_distance: int = 2
     core: bool = True
+    exclude: str = "sentences"
+    margin: float = 0.05
     percentile: float = 99.0
     permutations: int = 999
+    random_models: int | None = None
     seed: int | None = None
 
     name: ClassVar[str] = "frames"
@@ -88,6 +112,10 @@ class Frames(Observer):
             at_least(name, getattr(self, name), 1)
         for name in ("min_distance", "permutations"):
             at_least(name, getattr(self, name), 0)
+        one_of("exclude", self.exclude, ("sentences", "links"))
+        self.check_random_models()
+        if not 0 <= self.margin < 1:
+            raise ParameterError(f"`margin` must be at least 0 and below 1; it is {self.margin!r}.")
         if not 0 < self.percentile < 100:
             raise ParameterError(f"`percentile` must lie between 0 and 100; it is {self.percentile!r}.")
 
@@ -98,7 +126,7 @@ class Frames(Observer):
         heads = (shape.layers, shape.heads)
         state = State({name: Moments(*heads) for name in SCORES})
         state["links"] = LinkRecords(*heads)
-        state["permuted"] = Sums(len(SCORES), shape.layers, self.permutations, shape.heads)
+        state["permuted"] = Sums(len(NULLS), len(SCORES), shape.layers, self.permutations, shape.heads)
         state["counts"] = Sums(len(COUNTS))
         return state
 
@@ -120,9 +148,9 @@ class Frames(Observer):
         either = torch.fmax(there, back)
         for direction, places in enumerate((there, back, either)):
             state.moments(SCORES[direction]).add(links.over_sentences(places[links.own]), (layer.layer,))
-            if self.permutations:
-                moved = links.permuted(places)  # [sentence, permutation, head]
-                state.sums("permuted").add(moved.nan_to_num(0.0).sum(0), (direction, layer.layer))
+            for null in range(len(NULLS) if self.permutations else 0):
+                moved = links.permuted(null, places)  # [sentence, permutation, head]
+                state.sums("permuted").add(moved.nan_to_num(0.0).sum(0), (null, direction, layer.layer))
         records = state["links"]
         assert isinstance(records, LinkRecords)
         records.add_named(links.keys, links.names, there[links.own], (layer.layer,))
@@ -146,7 +174,11 @@ class Frames(Observer):
         permuted = state.sums("permuted").total.numpy()
         for place, name in enumerate(SCORES) if self.permutations else ():
             direction = name.removeprefix("score").strip("_")
-            variables |= _permutation_variables(direction, state.moments(name), permuted[place])
+            variables |= _permutation_variables(direction, state.moments(name), permuted[:, place])
+        if self.permutations:
+            excess = variables["score"].values - variables["expected"].values
+            variables["excess"] = xr.Variable(HEADS, excess, {"long_name": "score − expected"})
+            variables["stands_out"] = self._standing_out(variables)
         records = state["links"]
         assert isinstance(records, LinkRecords)
         coords = layer_head_coords(shape)
@@ -162,11 +194,74 @@ class Frames(Observer):
                 f"{counts['sentences_without_frames']:,} no frame, {counts['sentences_unaligned']:,} words that do not "
                 "align); loosen `max_words`, `max_element`, `min_distance` or `core`."
             )
-        return xr.Dataset(variables, coords=coords, attrs={**counts, "cut": cut})
+        return xr.Dataset(variables, coords=coords, attrs={**counts, "cut": cut, "random_models": 0})
+
+    def _standing_out(self, found: Mapping[Any, Any], bound: float = float("nan")) -> xr.Variable:
+        excess = found["excess"].values
+        strong = (excess >= self.margin) & ~(excess <= bound) & (found["score_n"].values >= FEW)
+        about = f"p_adjusted < 0.05, excess of {self.margin:g} or more and above random heads, {FEW} sentences or more"
+        return xr.Variable(HEADS, strong & (found["p_adjusted"].values < LEVEL), {"long_name": about})
+
+    # --- beside random-weights models -------------------------------------------------------------------------------
+
+    def wants(self, row: Encoded) -> bool:
+        return bool(chosen_links(row, self)[1])
+
+    def random_count(self, heads: int, parameters: int) -> int:
+        return super().random_count(heads, parameters) if self.permutations else 0
+
+    def lighter(self) -> Self:
+        return replace(self, permutations=min(self.permutations, FEWER))
+
+    def against(self, dataset: xr.Dataset, found: Sequence[xr.Dataset]) -> xr.Dataset:
+        mean, bound = random_bound("excess", found, dataset["excess"].size)
+        attrs = {"random_excess": float(mean), "random_bound": float(bound), **random_attrs(found)}
+        made = {"stands_out": self._standing_out(dataset, float(bound)), **above_random(dataset["excess"], bound)}
+        return dataset.assign(made).assign_attrs(attrs)
+
+    def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
+        return dataset.get("stands_out")
+
+    def headline(self, dataset: xr.Dataset) -> list[str]:
+        attrs, score = dataset.attrs, dataset["score"]
+        best = [tuple(at) for at in np.argwhere(dataset["above"].values)]
+        best.sort(key=lambda at: -float(score.values[at]))
+        tested = "expected" in dataset
+
+        def one(at: tuple[int, ...]) -> str:
+            beside = f" (the same words unlinked {float(dataset['expected'].values[at]):.2f})" if tested else ""
+            return f"{head_name(*at)} {float(score.values[at]):.2f}{beside}"
+
+        lines = [
+            f"{attrs['sentences']:,} sentences with {attrs['links']:,} links; highest: {', '.join(map(one, best))}"
+        ]
+        if tested:
+            out = [head_name(*at) for at in np.argwhere(dataset["stands_out"].values)]
+            beside = f", random heads below +{attrs['random_bound']:.2f}" if attrs["random_models"] else ""
+            least = f"p < 0.05 corrected, +{self.margin:g} or more{beside}"
+            lines.append(f"Heads that stand out ({least}): {', '.join(out) or 'none'}")
+        return lines
 
 
 def _permutation_variables(prefix: str, moments: Moments, permuted: np.ndarray) -> dict[str, xr.Variable]:
-    """p-values of a mean score `[layer, head]` against the sums `[layer, permutation, head]` that moved links gave."""
+    """p-values of a mean score `[layer, head]` against the sums `[null, layer, permutation, head]` that links put
+    elsewhere gave: the null that is hardest to beat counts."""
+    tests = [_permutation_test(moments, drawn) for drawn in permuted]
+    p, adjusted, expected = (np.stack(parts) for parts in zip(*tests, strict=True))
+    start, end = (f"{prefix}_", f"_{prefix}") if prefix else ("", "")
+    made = {
+        f"{start}p_value": (p.max(0), "links put elsewhere give as much, by the hardest null"),
+        f"{start}p_adjusted": (adjusted.max(0), "corrected over heads (largest standardised score)"),
+        f"expected{end}": (
+            expected.max(0).astype(np.float32),
+            "mean score of links put elsewhere, by the hardest null",
+        ),
+    }
+    return {name: xr.Variable(HEADS, values, {"long_name": about}) for name, (values, about) in made.items()}
+
+
+def _permutation_test(moments: Moments, permuted: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """p, p corrected over heads, and the expected score `[layer, head]`, from sums `[layer, permutation, head]`."""
     count = moments.count.numpy()
     with np.errstate(divide="ignore", invalid="ignore"):
         drawn = permuted.transpose(1, 0, 2) / count
@@ -179,14 +274,5 @@ def _permutation_variables(prefix: str, moments: Moments, permuted: np.ndarray) 
     p = (1 + (drawn_z >= z - slack).sum(0)) / (1 + len(drawn_z))
     largest = drawn_z.max((1, 2))
     adjusted = (1 + (largest[:, None, None] >= z - slack).sum(0)) / (1 + len(drawn_z))
-    start, end = (f"{prefix}_", f"_{prefix}") if prefix else ("", "")
-    made = {
-        f"{start}p_value": (p, "links moved along the sentence give as much"),
-        f"{start}p_adjusted": (np.maximum(adjusted, p), "corrected over heads (largest standardised score)"),
-        f"expected{end}": (expected.astype(np.float32), "mean score of moved links"),
-    }
     known = ~np.isnan(z)
-    return {
-        name: xr.Variable(HEADS, np.where(known, values, values.dtype.type(np.nan)), {"long_name": about})
-        for name, (values, about) in made.items()
-    }
+    return tuple(np.where(known, values, np.nan) for values in (p, np.maximum(adjusted, p), expected))  # type: ignore[return-value]

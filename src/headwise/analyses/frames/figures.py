@@ -25,8 +25,8 @@ _LH = ("layer", "head")
     name="heads",
     title="Heads that link a frame's target to its elements",
     caption="Each cell is one head: the largest weight from a target to one of its core elements, mean over "
-    "sentences, and how far that is above what the same links give elsewhere in their sentences at the same "
-    "distances. Heads above the 99th percentile are named.",
+    "sentences, and how far that is above what the same words give unlinked: links moved along the sentence, the same "
+    "element seen from other words, the same target looking at others. Heads above the 99th percentile are named.",
     paper="Kovaleva et al. 2019, Fig 3",
     needs=("score",),
 )
@@ -41,7 +41,7 @@ def frame_scores(dataset: xr.Dataset) -> Figure:
     tested = "expected" in dataset.variables
     if tested:
         beyond = score - data.values(dataset, "expected", _LH)
-        panels["beyond moved links"] = xr.DataArray(beyond, dims=_LH, coords=coords)
+        panels["beyond the same words unlinked"] = xr.DataArray(beyond, dims=_LH, coords=coords)
     named = []
     for layer, head in zip(*np.nonzero(data.values(dataset, "above", _LH) > 0), strict=True):
         p = f", p = {data.values(dataset, 'p_adjusted', _LH)[layer, head]:.3f} corrected" if tested else ""
@@ -52,11 +52,24 @@ def frame_scores(dataset: xr.Dataset) -> Figure:
         data.source_text(dataset),
         data.count_text(dataset, "score", each="sentences"),
         f"Above the percentile ({dataset.attrs.get('cut', float('nan')):.3f}): {best}" if best else "",
+        _standing_out(dataset),
         "Each cell: mean over sentences of one head; intervals are in the tables",
     ]
     return heatmap_panels(
         panels, title="Heads that follow frames", label="attention weight", annotate="none", notes=notes
     )
+
+
+def _standing_out(dataset: xr.Dataset) -> str:
+    """Which heads stand out, and what random heads reach."""
+    if "stands_out" not in dataset.variables:
+        return ""
+    places = zip(*np.nonzero(data.values(dataset, "stands_out", _LH) > 0), strict=True)
+    layers, heads = data.numbers(dataset, "layer"), data.numbers(dataset, "head")
+    names = ", ".join(head_name(layers[layer], heads[head]) for layer, head in places)
+    bound = dataset.attrs.get("random_bound")
+    beside = f"; random heads stay below +{bound:.2f}" if bound is not None else ""
+    return f"Standing out, after correction: {names or 'none'}{beside}"
 
 
 def frame_annotation(example: Example) -> Figure:

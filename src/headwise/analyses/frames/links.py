@@ -19,6 +19,7 @@ from headwise.text.example import FrameLink
 if TYPE_CHECKING:
     from headwise.analyses.frames.analysis import Frames
 
+NULLS = ("moved", "other_target", "other_element")
 LINKS_AT_MOST = 10_000  # of one example: a link's key is its example's number times this, plus its own
 
 
@@ -27,7 +28,8 @@ class Links:
     """The links of a batch.
 
     A *place* is a link at one position: group `g` of `forward` (target to element) and of `backward` holds its pairs of
-    pieces. `own[link]` is the link's true place, `sentence[link]` the number of its sentence among those used.
+    pieces. `own[link]` is the link's true place, `sentence[link]` the number of its sentence among those used. `draws`
+    says where each of the nulls puts it.
     """
 
     forward: TokenPairs
@@ -35,7 +37,7 @@ class Links:
     own: Tensor
     sentence: Tensor
     sentences: int
-    draws: Tensor  # int64 [link, permutation]: the place it is moved to
+    draws: Tensor  # int64 [null, link, permutation]: the place it is moved to
     keys: list[int]
     names: list[tuple[str, str]]
     counts: Mapping[str, int]
@@ -48,9 +50,9 @@ class Links:
         out.scatter_reduce_(0, place, shown, "amax")
         return torch.where(out.isinf(), torch.nan, out)
 
-    def permuted(self, places: Tensor) -> Tensor:
-        """Scores `[sentence, permutation, head]` with every link at the place drawn for it."""
-        return self.over_sentences(places[self.draws])
+    def permuted(self, null: int, places: Tensor) -> Tensor:
+        """Scores `[sentence, permutation, head]` with every link at the place that a null drew for it."""
+        return self.over_sentences(places[self.draws[null]])
 
 
 def gather_links(batch: Batch, asked: Frames) -> Links:
@@ -62,19 +64,21 @@ def gather_links(batch: Batch, asked: Frames) -> Links:
     names, draws = list[tuple[str, str]](), list[np.ndarray]()
     sentences = 0
     for number, row in enumerate(batch.rows):
-        reason, links = _chosen(row, asked)
+        reason, links = chosen_links(row, asked)
         counts[reason] += 1
         if not links:
             continue
         generator = np.random.default_rng([asked.seed or 0, row.index])
         for place, (link, target, element) in enumerate(links):
-            low, high = _room(row, target, element)
-            first = len(owner)
-            own.append(first - low)
-            for shift in range(low, high + 1):
-                forward.extend((number, int(i) + shift, int(j) + shift, len(owner)) for i in target for j in element)
-                owner.append(number)
-            draws.append(first + generator.integers(0, high - low + 1, size=asked.permutations))
+            own.append(len(owner))
+            drawn = []
+            for places in _places(row, target, element, asked.min_distance):
+                first = len(owner)
+                for looking, seen in [(target, element), *places]:
+                    forward.extend((number, int(i), int(j), len(owner)) for i in looking for j in seen)
+                    owner.append(number)
+                drawn.append(first + generator.integers(0, len(places) + 1, size=asked.permutations))
+            draws.append(np.stack(drawn))
             sentence.append(sentences)
             keys.append(row.index * LINKS_AT_MOST + place)
             names.append((link.frame, link.element))
@@ -87,14 +91,16 @@ def gather_links(batch: Batch, asked: Frames) -> Links:
         own=torch.tensor(own, dtype=torch.int64, device=device),
         sentence=torch.tensor(sentence, dtype=torch.int64, device=device),
         sentences=sentences,
-        draws=torch.from_numpy(np.array(draws, dtype=np.int64).reshape(len(own), asked.permutations)).to(device),
+        draws=torch.from_numpy(np.array(draws, dtype=np.int64).reshape(len(own), len(NULLS), asked.permutations))
+        .transpose(0, 1)
+        .to(device),
         keys=keys,
         names=names,
         counts=counts,
     )
 
 
-def _chosen(row: Encoded, asked: Frames) -> tuple[str, list[tuple[FrameLink, np.ndarray, np.ndarray]]]:
+def chosen_links(row: Encoded, asked: Frames) -> tuple[str, list[tuple[FrameLink, np.ndarray, np.ndarray]]]:
     """What a sentence is counted as, and its links that count with the tokens of target and element."""
     example = row.example
     if example.frames is None:
@@ -103,8 +109,12 @@ def _chosen(row: Encoded, asked: Frames) -> tuple[str, list[tuple[FrameLink, np.
         return "sentences_unaligned", []
     if len(example.all_words) > asked.max_words:
         return "sentences_too_long", []
+    wanted = [link for link in example.frames if link.core or not asked.core]
+    passing = [link for link in wanted if _passes(link, asked)]
+    if passing and asked.exclude == "sentences" and len(passing) < len(wanted):
+        return "sentences_with_other_links", []
     found = []
-    for link in filter(lambda link: _passes(link, asked), example.frames):
+    for link in passing:
         target, element = (np.flatnonzero((row.word >= a) & (row.word < b)) for a, b in (link.target, link.span))
         if all(len(np.unique(row.word[t])) == b - a for t, (a, b) in ((target, link.target), (element, link.span))):
             found.append((link, target, element))  # none of their words was cut off
@@ -115,17 +125,41 @@ def _passes(link: FrameLink, asked: Frames) -> bool:
     """Whether a link passes the filters on elements and distance."""
     (a, b), (c, d) = link.target, link.span
     distance = c - (b - 1) if c >= b else a - (d - 1) if a >= d else 0
-    return d - c <= asked.max_element and distance >= asked.min_distance and (link.core or not asked.core)
+    return d - c <= asked.max_element and distance >= asked.min_distance
 
 
-def _room(row: Encoded, target: np.ndarray, element: np.ndarray) -> tuple[int, int]:
-    """By how many tokens a link can be moved back and forth so that all of it stays within its segment."""
+Place = tuple[np.ndarray, np.ndarray]  # tokens that look, tokens that are looked at
+
+
+def _places(row: Encoded, target: np.ndarray, element: np.ndarray, apart: int) -> list[list[Place]]:
+    """Where each of the nulls can put a link besides its own place, all within its segment and off special tokens.
+
+    `moved`: target and element together, so that distances stay; `other_target`: the same element seen from other
+    words; `other_element`: the same target looking at other words. A target or element that is put elsewhere keeps its
+    number of tokens, lies on the same side of the other end (a decoder sees one side only), as far from it as links
+    must, and on none of its words.
+    """
     both = np.concatenate([target, element])
-    segments = np.unique(row.segment[both])
-    if len(segments) > 1:
-        return 0, 0
-    inside = np.flatnonzero(row.segment == segments[0])
-    return int(inside[0] - both.min()), int(inside[-1] - both.max())
+    inside = ~row.special & (row.segment == row.segment[both[0]])
+    return [
+        [(target + shift, element + shift) for shift in _shifts(both, inside) if shift] if inside[both].all() else [],
+        [(target + shift, element) for shift in _free_shifts(row, target, element, inside, apart)],
+        [(target, element + shift) for shift in _free_shifts(row, element, target, inside, apart)],
+    ]
+
+
+def _shifts(tokens: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    """By how many tokens these can be moved so that all of them are inside."""
+    shifts = np.arange(-int(tokens.min()), len(inside) - int(tokens.max()))
+    return np.asarray(shifts[inside[shifts[:, None] + tokens].all(1)])
+
+
+def _free_shifts(row: Encoded, moving: np.ndarray, other: np.ndarray, inside: np.ndarray, apart: int) -> np.ndarray:
+    """Those that put no token on a word it comes from, and all far enough from the other end, on its own side."""
+    shifts = _shifts(moving, inside)
+    words, fixed = row.word[shifts[:, None] + moving], row.word[other]
+    gap = (words - fixed.max()).min(1) if moving[0] > other[0] else (fixed.min() - words).min(1)
+    return np.asarray(shifts[(gap >= max(apart, 1)) & ~np.isin(words, row.word[moving]).any(1)])
 
 
 class LinkRecords(Records):

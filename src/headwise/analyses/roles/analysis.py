@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -13,11 +13,13 @@ from torch import Tensor
 
 from headwise.analyses.contract import Paper, Shape, at_least, layer_head_coords, mean_variables, one_of
 from headwise.analyses.items import ItemObserver, listed
+from headwise.analyses.nulls import RandomNull, above_random, random_attrs, random_bound
 from headwise.analyses.roles.sieves import Sieve, find_sieve, known_sieves, load_sieves, sieve_matrices
-from headwise.analyses.roles.significance import COARSE, DIMS, FINE, coordinates, tested
+from headwise.analyses.roles.significance import COARSE, DIMS, FINE, PAPER, POOLED, REACH, coordinates, decided, tested
 from headwise.core.errors import ParameterError
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import Moments, Records, State, Sums
+from headwise.stats.bootstrap import FEW
 from headwise.stats.corrections import CORRECTIONS
 from headwise.text.encode import Batch
 
@@ -25,7 +27,7 @@ SAMPLED = 2048  # inputs whose scores are kept for the bootstrap and the histogr
 
 
 @dataclass(frozen=True)
-class Roles(ItemObserver):
+class Roles(RandomNull, ItemObserver):
     """Sieve bias of every head for every role, tested.
 
     For a token t whose sieve S(t) ∩ V(t) is not empty, `β(t) = (mean of A[t, j] over the sieve) / (mean of A[t, j] over
@@ -38,8 +40,13 @@ class Roles(ItemObserver):
       and `p_fdr` by Holm and by Benjamini-Hochberg; `bootstrap_p_value`, `bootstrap_p_adjusted`: the studentized
       bootstrap, for skewed scores; under `holm` the latter is corrected by the largest t of each resample (family-wise
       error as well, but not bounded by the number of resamples), and 1 for roles of fewer than 30 inputs;
-    - `has_role`: `p_value < alpha`, as in the paper; `has_role_adjusted`: `p_adjusted < alpha`; `few[role]`: fewer than
-      30 inputs;
+    - `has_role`: `p_value < alpha`, 30 inputs or more, an effect of at least `min_effect` and a bias above
+      `random_bound`; `has_role_adjusted`: the same with `p_adjusted`; `few[role]`: fewer than 30 inputs, so that no
+      head has the role. With `tau="paper"` the paper's bare rule: `p_value < alpha` (and 30 inputs);
+    - `random_bias[role]`: the mean bias of heads of random-weights models of the same shape, as sharp as this one, on
+      the same inputs; `random_bound[role]`: what at `alpha` none of them passes in any role (see
+      `headwise.stats.nulls.chance_bound`), at most three fifths of the way from 1 to the ceiling;
+      `above_random[layer, head, role]`: `bias − random_bound`;
     - `ceiling[layer, role]`: the bias of a head that attends to its sieve alone, the mean of `|V(t)| / |S(t) ∩ V(t)|`.
       Where τ lies above it no head can have the role: that of `block` is `2n/(n − 3)` for `[CLS] a [SEP] b [SEP]`,
       whatever the lengths of a and b;
@@ -68,15 +75,24 @@ class Roles(ItemObserver):
     sieves : sequence of str or str, optional
         Only these (a string: names with commas between); all that are registered by default. `relation:NAME` is a sieve
         for any relation.
-    tau : float, optional
-        The threshold; by default the paper's rule, `⌊mean of all scores of local, syntactic, block and delimiter over
-        inputs and heads⌋ + 1`.
+    tau : float or str, optional
+        The threshold. By default `⌊mean of all scores of local, syntactic and block over inputs and heads⌋ + 1`, at
+        least `tau_floor`: delimiters, which not every tokenizer has, do not move it. `paper`: the bare rule of the
+        paper, whose mean has `delimiter` in it (kept as the attribute `tau_paper`), without floor, least effect and
+        random-weights models. Random heads have a mean of about 1, so that this τ is 1 or 2 by chance.
+    tau_floor : float, default 2
+        The least τ that the rule gives.
+    min_effect : float, default 0.1
+        The least `effect` of a head that has a role.
     alpha : float, default 0.05
         The level of the tests.
     correction : str, default "holm"
         What `p_adjusted` is: `holm`, `benjamini_hochberg` or `none`.
     bootstrap : int, default 1000
         Resamples of the bootstrap; 0 leaves it out.
+    random_models : int, optional
+        Random-weights models beside the model. By default one to four, so many that they have 144 heads, and none for
+        models of more than 500 million parameters; 0 for none.
     plugin : str, optional
         A Python file or module with sieves of your own.
     seed : int, optional
@@ -84,10 +100,13 @@ class Roles(ItemObserver):
     """
 
     sieves: tuple[str, ...] | str = ()
-    tau: float | None = None
+    tau: float | str | None = None
+    tau_floor: float = 2.0
+    min_effect: float = 0.1
     alpha: float = 0.05
     correction: str = "holm"
     bootstrap: int = 1000
+    random_models: int | None = None
     plugin: str = ""
     seed: int | None = None
 
@@ -99,20 +118,27 @@ class Roles(ItemObserver):
     unmatched_reason: ClassVar[str] = "its sieve is empty on every input"
 
     def __post_init__(self) -> None:
-        if self.tau is not None and (isinstance(self.tau, bool | str) or not 0 < self.tau < float("inf")):
+        rule = self.tau is None or self.tau == PAPER
+        number = self.tau if isinstance(self.tau, int | float) and not isinstance(self.tau, bool) else 0.0
+        if not rule and not 0 < number < float("inf"):
             raise ParameterError(
-                f"`tau` must be a number above 0, or nothing for the rule from the data; it is {self.tau!r}."
+                f"`tau` must be a number above 0, `{PAPER}`, or nothing for the rule from the data; it is {self.tau!r}."
             )
+        for name in ("tau_floor", "min_effect"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ParameterError(f"`{name}` must be a number of at least 0; it is {getattr(self, name)!r}.")
+        self.check_random_models()
         if not 0 < self.alpha < 1:
             raise ParameterError(f"`alpha` must lie between 0 and 1; it is {self.alpha!r}.")
         one_of("correction", self.correction, CORRECTIONS)
         at_least("bootstrap", self.bootstrap, 0)
         load_sieves(self.plugin)
         names = {sieve.name for sieve in self.chosen()}
-        if self.tau is None and not names & set(COARSE):
-            coarse = ", ".join(COARSE)
+        pooled = COARSE if self.tau == PAPER else POOLED
+        if rule and not names & set(pooled):
             raise ParameterError(
-                f"`tau` must be given where none of {coarse}, whose scores it comes from, is among the sieves."
+                f"`tau` must be given where none of {', '.join(pooled)}, whose scores it comes from, is among the "
+                "sieves."
             )
 
     def chosen(self) -> tuple[Sieve, ...]:
@@ -174,6 +200,25 @@ class Roles(ItemObserver):
         coords["about"] = ("role", np.array([sieve.about for sieve in self.chosen()]))
         return xr.Dataset(variables | tests, coords=coords, attrs=attrs)
 
+    def lighter(self) -> Self:
+        return replace(self, bootstrap=0)
+
+    def random_count(self, heads: int, parameters: int) -> int:
+        return 0 if self.tau == PAPER and self.random_models is None else super().random_count(heads, parameters)
+
+    def against(self, dataset: xr.Dataset, found: Sequence[xr.Dataset]) -> xr.Dataset:
+        tests = dataset.sizes["layer"] * dataset.sizes["head"] * int((~dataset["few"]).sum())
+        mean, bound = random_bound("bias", found, tests, self.alpha, ratio=True)
+        bound = np.fmin(bound, 1 + REACH * (dataset["ceiling"].mean("layer").values - 1))
+        variables, attrs = decided(dataset, self, bound)
+        variables["random_bias"] = xr.Variable("role", mean, {"long_name": "mean bias of random heads"})
+        variables["random_bound"] = xr.Variable("role", bound, {"long_name": "bias that no random head passes"})
+        variables |= above_random(dataset["bias"], bound)
+        return dataset.assign(variables).assign_attrs(attrs | random_attrs(found))
+
+    def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
+        return dataset["has_role_adjusted"]
+
     def headline(self, dataset: xr.Dataset) -> list[str]:
         has, attrs = dataset["has_role"], dataset.attrs
         heads = dataset.sizes["layer"] * dataset.sizes["head"]
@@ -181,12 +226,19 @@ class Roles(ItemObserver):
         ordered = sorted(counts.items(), key=lambda item: -item[1])
         found = ", ".join(f"{role} {count}" for role, count in ordered if count)
         corrected = int(dataset["has_role_adjusted"].sum())
-        origin = "given" if self.tau is not None else f"the mean score is {attrs['tau_mean']:.2f}"
+        origin = f"{attrs['tau_rule']}; the paper's rule gives {attrs['tau_paper']:g}"
         lines = [
             f"τ = {attrs['tau']:g} ({origin}); {attrs['inputs']:,} inputs, {heads} heads",
             f"Heads with the role, p < {self.alpha:g}: {found or 'none'}; {sum(counts.values())} in all, "
             f"{corrected} after correction ({self.correction})",
         ]
+        few = [r for r in counts if dataset["few"].sel(role=r) and dataset["bias_n"].sel(role=r).any()]
+        if few:
+            lines.append(f"Fewer than {FEW} inputs, so never assigned: {', '.join(few)}")
+        if attrs["random_models"]:
+            bounds = zip(counts, dataset["random_bound"].values, strict=True)
+            over = ", ".join(f"{role} {bound:.1f}" for role, bound in bounds if bound > attrs["tau"])
+            lines.append(f"Random heads of the same shape reach τ in no role{f' but {over}' if over else ''}")
         known = [role for role in COARSE if role in counts and dataset["bias_n"].sel(role=role).any()]
         if known:
             lines.append(f"With none of {', '.join(known)}: {round(attrs['unskilled'] * heads)} heads")

@@ -63,9 +63,19 @@ def notes_on(dataset: xr.Dataset, roles: Sequence[str], how: str, wanted: Sequen
         data.source_text(dataset),
         data.count_text(dataset.isel(role=kept), "bias", each="inputs"),
         "" if tau is None else f"τ = {tau:g}",
+        random_text(dataset, roles),
         how,
         ". ".join(filter(None, unseen)),
     ]
+
+
+def random_text(dataset: xr.Dataset, roles: Sequence[str]) -> str:
+    """What heads of random-weights models reach in these roles, where that is more than τ."""
+    if "random_bound" not in dataset.variables:
+        return ""
+    bounds = dict(zip(data.labels(dataset, "role"), dataset["random_bound"].values, strict=True))
+    over = [f"{role} {bounds[role]:.1f}" for role in roles if role in bounds and bounds[role] > dataset.attrs["tau"]]
+    return f"Above random heads too, which reach {', '.join(over)}" if over else "Random heads stay below τ"
 
 
 @figure(

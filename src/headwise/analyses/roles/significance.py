@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from headwise.analyses.roles.analysis import Roles
 
 COARSE = ("local", "syntactic", "block", "delimiter")
+POOLED = ("local", "syntactic", "block")  # what τ comes from: any tokenizer has these
+PAPER = "paper"
+REACH = 0.6  # of the way from uniform to the ceiling: a head that goes so far has the role, whatever random heads do
 FINE = ("nsubj", "dobj", "amod", "advmod", "cls", "sep", "block", "local:prev", "local:next")  # the nine of Fig 5
 THRESHOLDS = np.arange(1.0, 10.01, 0.5)
 EDGES = np.concatenate([[0.0], 2.0 ** (np.arange(-16, 33) / 4), [np.inf]])
@@ -47,12 +50,10 @@ def tested(
     alpha, correction = asked.alpha, asked.correction
     count = moments.count.numpy()
     mean = np.where(count > 0, moments.mean.numpy(), np.nan)
-    tau_mean = pooled_mean(mean, count, roles)
-    tau = float(np.floor(tau_mean) + 1 if asked.tau is None else asked.tau)
-    rule = f"floor(mean of all scores of {', '.join(r for r in COARSE if r in roles)}) + 1"
+    tau, about_tau = threshold(mean, count, roles, asked)
     mean, variance = without_rounding(mean, moments.variance(), tau)
     p_value = z_test(mean, variance, count, tau).p_value
-    p_adjusted, has_role = correct(p_value, correction), p_value < alpha
+    p_adjusted = correct(p_value, correction)
     with np.errstate(divide="ignore", invalid="ignore"):
         effect = np.where(variance > 0, (mean - tau) / np.sqrt(variance), np.nan)
     spread = "standard deviation of the scores over inputs (ddof 1)"
@@ -63,8 +64,6 @@ def tested(
         "p_adjusted": (p_adjusted, f"p_value corrected over heads and roles ({correction})"),
         "p_holm": (holm(p_value), "p_value corrected by Holm (family-wise error)"),
         "p_fdr": (benjamini_hochberg(p_value), "p_value corrected by Benjamini and Hochberg (false discoveries)"),
-        "has_role": (has_role, f"p_value < {alpha}"),
-        "has_role_adjusted": (p_adjusted < alpha, f"p_adjusted < {alpha}"),
     }
     if asked.bootstrap:
         # Scores whose spread is rounding only count as equal.
@@ -82,23 +81,72 @@ def tested(
         _labelled(DIMS, made)
         | _labelled(("role",), {"few": (few, f"fewer than {FEW} inputs")})
         | _labelled((*DIMS, "bin"), {"histogram": (histogram(scores), "inputs by score")})
-        | sweep(mean, variance, count, roles, alpha)
-        | overlaps(has_role, mean)
-        | by_layer(has_role, roles)
     )
-    attrs: dict[str, Any] = {
+    known = {"bias": xr.Variable(DIMS, mean), "bias_n": xr.Variable(DIMS, count)}
+    dataset = xr.Dataset(variables | known, coords={"role": np.array(roles)}, attrs={"tau": tau})
+    found, attrs = decided(dataset, asked, np.full(len(roles), np.nan))
+    attrs = {
         "tau": tau,
-        "tau_mean": float(tau_mean),
-        "tau_rule": rule if asked.tau is None else "given",
+        **about_tau,
         "alpha": alpha,
         "undecided": undecided(p_value),
-        "unskilled": float((variables["coarse_skills"].values == 0).mean()),
         "inputs": len(scores),
-    }
+        "random_models": 0,
+    } | attrs
+    variables |= found
     if {"local", "syntactic"} <= set(roles):
         ranks = variables["spearman"].values
         attrs["spearman_local_syntactic"] = float(ranks[roles.index("local"), roles.index("syntactic")])
     return variables, attrs
+
+
+def threshold(mean: np.ndarray, count: np.ndarray, roles: Sequence[str], asked: Roles) -> tuple[float, dict[str, Any]]:
+    """τ, and what a result says of it."""
+    of_paper, pooled = pooled_mean(mean, count, roles, COARSE), pooled_mean(mean, count, roles, POOLED)
+    rule = "floor(mean of all scores of {}) + 1"
+    about: dict[str, Any] = {"tau_mean": pooled, "tau_mean_paper": of_paper, "tau_paper": float(np.floor(of_paper) + 1)}
+    if asked.tau == PAPER:
+        said = rule.format(", ".join(r for r in COARSE if r in roles))
+        return about["tau_paper"], about | {"tau_rule": said}
+    if asked.tau is not None:
+        return float(asked.tau), about | {"tau_rule": "given"}
+    said = rule.format(", ".join(r for r in POOLED if r in roles))
+    return float(np.fmax(np.floor(pooled) + 1, asked.tau_floor)), about | {
+        "tau_rule": f"{said}, at least {asked.tau_floor:g}"
+    }
+
+
+def decided(dataset: xr.Dataset, asked: Roles, bound: np.ndarray) -> tuple[Variables, dict[str, Any]]:
+    """Who has which role, and what comes of that, from tests, effects, counts, and what random heads reach.
+
+    `bound[role]` is NaN where that is not known."""
+    alpha, tau, roles = asked.alpha, float(dataset.attrs["tau"]), [str(role) for role in dataset["role"].values]
+    mean, count = (dataset[name].transpose(*DIMS).values for name in ("bias", "bias_n"))
+    variance = np.square(dataset["spread"].transpose(*DIMS).values.astype(float))
+    may = count >= FEW
+    if asked.tau != PAPER:
+        may &= ~(mean <= bound)
+
+    def strong(at: float) -> np.ndarray:
+        if asked.tau == PAPER:
+            return may
+        return np.asarray(may & (mean - at >= asked.min_effect * np.sqrt(variance)))
+
+    has_role = strong(tau) & (dataset["p_value"].values < alpha)
+    more = "" if asked.tau == PAPER else f", an effect of {asked.min_effect:g} or more, above random heads"
+    adjusted = strong(tau) & (dataset["p_adjusted"].values < alpha)
+    made = {
+        "has_role": (has_role, f"p_value < {alpha}, {FEW} inputs or more{more}"),
+        "has_role_adjusted": (adjusted, f"p_adjusted < {alpha}, {FEW} inputs or more{more}"),
+    }
+    found = _labelled(DIMS, made) | overlaps(has_role, mean) | by_layer(has_role, roles)
+
+    def at(tau: float) -> tuple[np.ndarray, np.ndarray]:
+        p = z_test(*without_rounding(mean, variance, tau), count, tau).p_value
+        return p, strong(tau) & (p < alpha)
+
+    found |= sweep(at, roles)
+    return found, {"unskilled": float((found["coarse_skills"].values == 0).mean())}
 
 
 def _labelled(dims: tuple[str, ...], made: Mapping[str, tuple[np.ndarray, str]]) -> Variables:
@@ -110,9 +158,9 @@ def _places(roles: Sequence[str], among: Sequence[str]) -> list[int]:
     return [place for place, role in enumerate(roles) if role in among]
 
 
-def pooled_mean(mean: np.ndarray, count: np.ndarray, roles: Sequence[str]) -> float:
-    """The mean of all scores of the four coarse roles, over inputs and heads; NaN where there is none."""
-    chosen = _places(roles, COARSE)
+def pooled_mean(mean: np.ndarray, count: np.ndarray, roles: Sequence[str], among: Sequence[str]) -> float:
+    """The mean of all scores of these roles, over inputs and heads; NaN where there is none."""
+    chosen = _places(roles, among)
     weight = count[..., chosen]
     total = np.where(weight > 0, mean[..., chosen] * weight, 0.0).sum()
     return float(total / weight.sum()) if weight.sum() else float("nan")
@@ -143,14 +191,14 @@ def undecided(p_value: np.ndarray) -> float:
     return float(((known > 0.05) & (known < 0.95)).mean()) if known.size else float("nan")
 
 
-def sweep(mean: np.ndarray, variance: np.ndarray, count: np.ndarray, roles: Sequence[str], alpha: float) -> Variables:
-    """What other values of τ would have given."""
+def sweep(at: Callable[[float], tuple[np.ndarray, np.ndarray]], roles: Sequence[str]) -> Variables:
+    """What other values of τ would have given: `at(τ)` is p-values and who has which role."""
     coarse = _places(roles, COARSE)
     heads, unskilled, unclear = [], [], []
     for tau in THRESHOLDS:
-        p = z_test(*without_rounding(mean, variance, tau), count, tau).p_value
-        heads.append((p < alpha).sum((0, 1)))
-        unskilled.append((~(p[..., coarse] < alpha).any(-1)).mean())
+        p, has = at(float(tau))
+        heads.append(has.sum((0, 1)))
+        unskilled.append((~has[..., coarse].any(-1)).mean())
         unclear.append(undecided(p))
     shares = {
         "sweep_unskilled": (np.array(unskilled), "share of heads with none of the four roles at this τ"),

@@ -1,10 +1,10 @@
-"""Attention between two kinds of words, against what the distance gives anyway (Kovaleva et al. 2019, §4.5)."""
+"""Attention between two kinds of words, against matched pairs of other words (Kovaleva et al. 2019, §4.5)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,34 +15,48 @@ from headwise.analyses.contract import Paper, Shape, layer_head_coords, mean_var
 from headwise.analyses.features.predicates import known_features
 from headwise.analyses.headlines import LEVEL, aligned, top_heads
 from headwise.analyses.items import ItemObserver, choose
+from headwise.analyses.nulls import RandomNull, above_random, random_attrs, random_bound
+from headwise.analyses.token_pairs.matching import Matched, matched_pairs
 from headwise.analyses.token_pairs.pairs import Pair, known_pairs, parse_pairs
 from headwise.core.errors import ParameterError
-from headwise.models.ask import sum_by_offset
-from headwise.models.picks import TokenPairs, group_max, group_mean, pick, token_pairs
+from headwise.core.labels import head_name
+from headwise.models.picks import group_max, group_mean, pick, pick_uniform
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import Moments, State, Sums
+from headwise.stats.bootstrap import FEW
 from headwise.stats.corrections import CORRECTIONS, correct
 from headwise.stats.tests import z_test
 from headwise.text.encode import Batch
 
 DIMS = ("layer", "head", "pair")
 SCORES = ("attention", "pair_mean", "expected", "excess")
+LEVEL = 0.05
 ROUNDING = 1e-6  # a difference of weights below this is rounding
 
 
 @dataclass(frozen=True)
-class TokenPairAttention(ItemObserver):
+class TokenPairAttention(RandomNull, ItemObserver):
     """Weights between two kinds of words of a sentence.
 
     Over all pairs of pieces (i, j) of an input that are of the kind and that the head may see:
 
     - `attention[layer, head, pair]`: the largest `A[i, j]`, then the mean over inputs; `pair_mean`: the mean of
       `A[i, j]`, then the mean over inputs;
-    - `expected`: the mean, over the same pairs, of the head's mean weight between ordinary tokens of this input at the
-      same offset `j − i`; `excess`: `pair_mean − expected`, input by input: what the kind of word adds to the distance.
-      Such words are often neighbours, so a head that looks at the next token has a high `attention`, but no excess;
+    - `expected`: the mean, over the same pairs, of the mean weight of matched pairs: pairs of ordinary tokens of this
+      input at the same offset `j − i` that are not of the kind, with words of the same parts of speech at both ends;
+      where there are none, with the same part of speech at j; else (or without parts of speech) any; where all pairs at
+      this offset are of the kind, these. Where it is more, uniform attention in its row plus what they have above
+      uniform attention in theirs (a decoder's early rows have few keys). `excess`: `pair_mean − expected`, input by
+      input: what the kind adds to distance and part of speech. Such words are often neighbours, so a head that looks at
+      the next token has a high `attention`, but no excess;
+    - `matched[pair]`: the share of pairs with such partners of the same parts of speech at both ends;
     - `p_value`: one-tailed z-test of `excess > 0`; `p_adjusted` corrected over heads × pairs; `count[pair]`: pairs of
-      tokens; `inputs_left_out[pair]`: inputs without one.
+      tokens; `inputs_left_out[pair]`: inputs without one;
+    - `random_excess`, `random_bound[pair]`: the mean excess of heads of random-weights models of the same shape, as
+      sharp as this one, on the same inputs (they keep words, places and distances; only the training is missing), and
+      what, at 0.05, none of their heads passes; `above_random`: `excess − random_bound`;
+    - `stands_out`: `p_adjusted < 0.05`, 30 inputs or more, an excess of `margin` or more and above `random_bound`: what
+      a head must have to be called one for this kind.
 
     All means have `_n`, `_low`, `_high`. Attribute `matched_nothing`: kinds of which the corpus has no pair.
 
@@ -57,11 +71,18 @@ class TokenPairAttention(ItemObserver):
         upos=AUX -> verb by aux; det: upos=DET -> noun up det`.
     correction : str, default "holm"
         `holm`, `benjamini_hochberg` or `none`.
+    margin : float, default 0.05
+        The least excess of a head that stands out.
+    random_models : int, optional
+        Random-weights models beside the model. By default one to four, so many that they have 144 heads, and none for
+        models of more than 500 million parameters; 0 for none.
     """
 
     pairs: tuple[str, ...] | str = ()
     extra: str = ""
     correction: str = "holm"
+    margin: float = 0.05
+    random_models: int | None = None
 
     name: ClassVar[str] = "token_pairs"
     title: ClassVar[str] = "Attention between kinds of words"
@@ -72,39 +93,41 @@ class TokenPairAttention(ItemObserver):
 
     def __post_init__(self) -> None:
         one_of("correction", self.correction, CORRECTIONS)
+        if not 0 <= self.margin < 1:
+            raise ParameterError(f"`margin` must be at least 0 and below 1; it is {self.margin!r}.")
+        self.check_random_models()
         self.chosen()
 
     def chosen(self) -> tuple[Pair, ...]:
         return choose("pair", self.pairs, known_pairs() | parse_pairs(self.extra, known_features()))
 
-    def _pairs(self, batch: Batch) -> TokenPairs:
+    def _pairs(self, batch: Batch) -> Matched:
         kinds = self.chosen()
-        return batch.remember(("token_pairs", kinds), lambda: pairs_of_kinds(batch, kinds))
+        return batch.remember(("token_pairs", kinds), lambda: matched_pairs(batch, kinds))
 
     def start(self, shape: Shape) -> State:
         kinds = len(self.chosen())
         state = State({name: Moments(shape.layers, shape.heads, kinds) for name in SCORES})
-        state["count"], state["left_out"] = Sums(kinds), Sums(kinds)
+        state["count"], state["left_out"], state["matched"] = Sums(kinds), Sums(kinds), Sums(kinds)
         return state
 
     def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
-        weights, visible = pick(rows, self._pairs(batch))
-        ordinary = batch.real & ~batch.special
-        both = (ordinary[:, rows.start : rows.stop, None] & ordinary[:, None])[:, None] & rows.visible
-        width = batch.ids.shape[1]
-        return {
-            "weights": weights,
-            "visible": visible,
-            "mass": sum_by_offset(rows.weights * both, rows.start, width),
-            "pairs": sum_by_offset(both.to(rows.weights.dtype), rows.start, width),
-        }
+        found = self._pairs(batch)
+        weights, visible = pick(rows, found.pairs)
+        others, seen = pick(rows, found.partners)
+        even, even_others = pick_uniform(rows, found.pairs), pick_uniform(rows, found.partners)
+        named = {"weights": weights, "visible": visible, "others": others, "seen": seen}
+        return named | {"even": even, "even_others": even_others}
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
-        pairs = self._pairs(batch)
+        found = self._pairs(batch)
+        pairs = found.pairs
         weights, present = sums["weights"].double(), sums["visible"] > 0
-        offset = pairs.key - pairs.query + batch.ids.shape[1] - 1
-        mass, count = sums["mass"].double()[pairs.example, :, offset], sums["pairs"].double()[pairs.example, :, offset]
-        usual = mass / count.clamp(min=1)
+        others, seen = sums["others"].double(), sums["seen"] > 0
+        usual = group_mean(others, seen, found.partners)[found.partner]
+        # A decoder's early rows have few keys to share among: as much above uniform as partners are counts as well.
+        above = group_mean(others - sums["even_others"].double(), seen, found.partners)[found.partner]
+        usual = torch.fmax(usual, above + sums["even"].double())
         scores = {
             "attention": group_max(weights, present, pairs),
             "pair_mean": group_mean(weights, present, pairs),
@@ -118,6 +141,8 @@ class TokenPairAttention(ItemObserver):
             held = torch.bincount(pairs.group, minlength=pairs.groups).view(len(batch), kinds)
             state.sums("count").add(held.sum(0))
             state.sums("left_out").add((held == 0).sum(0))
+            same = torch.bincount(pairs.group, weights=found.same.double(), minlength=pairs.groups)
+            state.sums("matched").add(same.view(len(batch), kinds).sum(0))
 
     def headline(self, dataset: xr.Dataset) -> list[str]:
         rows = []
@@ -144,6 +169,11 @@ class TokenPairAttention(ItemObserver):
         count, left_out = (state.sums(name).total.numpy().astype(np.int64) for name in ("count", "left_out"))
         variables["count"] = xr.Variable(("pair",), count, {"long_name": "pairs of tokens"})
         variables["inputs_left_out"] = xr.Variable(("pair",), left_out)
+        with np.errstate(invalid="ignore"):
+            share = state.sums("matched").total.numpy() / np.where(count > 0, count, np.nan)
+        about = "share of pairs with matched pairs of the same parts of speech"
+        variables["matched"] = xr.Variable(("pair",), share, {"long_name": about})
+        variables["stands_out"] = self._standing_out(variables)
         nothing = self.matched_nothing(count, shape)
         if nothing and not count.any() and left_out.any():  # inputs there were
             raise ParameterError(
@@ -151,14 +181,36 @@ class TokenPairAttention(ItemObserver):
                 "check `pairs` and `extra`, or give another corpus."
             )
         coords = layer_head_coords(shape) | {"pair": np.array([pair.name for pair in self.chosen()])}
-        return xr.Dataset(variables, coords=coords, attrs={"matched_nothing": ", ".join(nothing)})
+        return xr.Dataset(variables, coords=coords, attrs={"matched_nothing": ", ".join(nothing), "random_models": 0})
 
+    def _standing_out(self, found: Mapping[Any, Any], bound: np.ndarray | float = float("nan")) -> xr.Variable:
+        excess = found["excess"].values
+        strong = (excess >= self.margin) & ~(excess <= bound) & (found["excess_n"].values >= FEW)
+        about = f"p_adjusted < 0.05, excess of {self.margin:g} or more and above random heads, {FEW} inputs or more"
+        return xr.Variable(DIMS, strong & (found["p_adjusted"].values < LEVEL), {"long_name": about})
 
-def pairs_of_kinds(batch: Batch, kinds: tuple[Pair, ...]) -> TokenPairs:
-    """All pairs of a batch, one group for each example and kind."""
-    rows: list[tuple[int, int, int, int]] = []
-    for number, row in enumerate(batch.rows):
-        for place, kind in enumerate(kinds):
-            group = number * len(kinds) + place
-            rows.extend((number, int(i), int(j), group) for i, j in zip(*np.nonzero(kind.matrix(row)), strict=True))
-    return token_pairs(rows, np.repeat(np.arange(len(batch)), len(kinds)).tolist(), batch.device)
+    def against(self, dataset: xr.Dataset, found: Sequence[xr.Dataset]) -> xr.Dataset:
+        mean, bound = random_bound("excess", found, int((dataset["excess_n"] > 0).sum()))
+        made = {
+            "stands_out": self._standing_out(dataset, bound),
+            "random_excess": xr.Variable("pair", mean, {"long_name": "mean excess of random heads"}),
+            "random_bound": xr.Variable("pair", bound, {"long_name": "excess that no random head passes"}),
+        }
+        made |= above_random(dataset["excess"], bound)
+        return dataset.assign(made).assign_attrs(random_attrs(found))
+
+    def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
+        return dataset["stands_out"]
+
+    def headline(self, dataset: xr.Dataset) -> list[str]:
+        lines = []
+        for name in map(str, dataset["pair"].values):
+            one = dataset.sel(pair=name)
+            excess = one["excess"].transpose("layer", "head").values
+            if np.isfinite(excess).any():
+                layer, head = np.unravel_index(np.nanargmax(excess), excess.shape)
+                out = int(one["stands_out"].sum())
+                beside = f", random heads below +{float(one['random_bound']):.2f}" if "random_bound" in one else ""
+                best = f"{head_name(int(layer), int(head))} +{excess[layer, head]:.2f} over matched pairs{beside}"
+                lines.append(f"{name}: {best}; {out} heads stand out")
+        return lines

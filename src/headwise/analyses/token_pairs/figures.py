@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from headwise.analyses.features.figures import CELLS, panels_by_label
+from headwise.analyses.features.figures import CELLS, panels_by_label, random_text
 from headwise.core.labels import head_name
 from headwise.plots import data
 from headwise.plots.heatmap import heatmap_panels
@@ -39,27 +39,28 @@ def pair_maps(dataset: xr.Dataset) -> Figure:
     "token_pairs",
     name="excess",
     title="Attention between kinds of words, beyond their distance",
-    caption="Mean weight of such pairs minus the head's mean weight at the same distances in the same input: what "
-    "remains is not due to the words being neighbours.",
+    caption="Mean weight of such pairs minus that of other pairs at the same distances in the same input, of the same "
+    "parts of speech where there are such: what remains is not due to the words being neighbours.",
     paper="Beyond Kovaleva et al. 2019, §4.5",
     needs=("excess",),
 )
 def pair_excess(dataset: xr.Dataset) -> Figure:
     """Heat maps `excess[layer, head]`, one for each kind of pair; the best tested head is named."""
     panels = panels_by_label(dataset, "excess", "pair")
-    p = data.values(dataset, "p_adjusted", ("pair", "layer", "head"))
+    out = data.values(dataset, "stands_out", ("pair", "layer", "head")) > 0
     layers, heads = data.numbers(dataset, "layer"), data.numbers(dataset, "head")
     best = []
     for place, name in enumerate(data.labels(dataset, "pair")):
         if name in panels:
             excess = panels[name].transpose("layer", "head").values
             layer, head = np.unravel_index(np.nanargmax(excess), excess.shape)
-            sure = " (p < 0.05 corrected)" if p[place, layer, head] < 0.05 else ""
+            sure = " (stands out)" if out[place, layer, head] else ""
             best.append(f"{name}: {head_name(layers[layer], heads[head])} +{excess[layer, head]:.2f}{sure}")
     notes = [
         data.source_text(dataset),
         data.count_text(dataset, "excess"),
         "Best: " + "; ".join(best),
+        random_text(dataset, list(panels), "pair"),
         "Mean over inputs; intervals are in the tables",
     ]
     return heatmap_panels(

@@ -1,0 +1,78 @@
+"""Observers whose claims must vanish on random weights: beside the model they are shown random-weights models of the
+same shape on the same inputs. These keep words, places, distances and annotations; only the training is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import xarray as xr
+
+from headwise.analyses.contract import Observer
+from headwise.core.checks import at_least
+from headwise.stats.nulls import chance_bound
+from headwise.text.encode import Encoded
+
+RANDOM_HEADS = 144  # so many random heads at least stand beside the model's ...
+MOST_MODELS = 4  # ... from at most so many models ...
+MOST_PARAMETERS = 500_000_000  # ... where a second model of its size is no burden
+
+
+class RandomNull(Observer):
+    """An observer with a null from random-weights models. Have a field `random_models: int | None = None`; write
+    `against`."""
+
+    random_models: int | None
+
+    def check_random_models(self) -> None:
+        if self.random_models is not None:
+            at_least("random_models", self.random_models, 0)
+
+    def random_count(self, heads: int, parameters: int) -> int:
+        """How many random-weights models it wants for a model of so many heads and parameters."""
+        if self.random_models is not None:
+            return self.random_models
+        return 0 if parameters > MOST_PARAMETERS else min(MOST_MODELS, -(-RANDOM_HEADS // heads))
+
+    def wants(self, row: Encoded) -> bool:
+        """Whether a row has anything that it looks at."""
+        return True
+
+    def lighter(self) -> Self:
+        """Itself without what is of no use on random weights."""
+        return self
+
+    def against(self, dataset: xr.Dataset, found: Sequence[xr.Dataset]) -> xr.Dataset:
+        """The result with what random-weights models gave beside it, and what is claimed held to that."""
+        raise NotImplementedError
+
+
+def random_bound(
+    name: str, found: Sequence[xr.Dataset], tests: int, level: float = 0.05, *, ratio: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of a variable `[layer, head, ...]` of random-weights models: its mean over their heads, and the value that no
+    head of another such model passes at this level (`tests`: heads times items).
+
+    The bound of a ratio, which is skewed, is drawn on the scale of square roots.
+    """
+    values = np.concatenate(
+        [data[name].transpose("layer", "head", ...).values.reshape(-1, *data[name].shape[2:]) for data in found]
+    ).astype(float)
+    known = ~np.isnan(values)
+    with np.errstate(invalid="ignore"):
+        mean = np.where(known, values, 0.0).sum(0) / np.where(known.any(0), known.sum(0), np.nan)
+    bound = chance_bound(np.sqrt(values), tests, level) ** 2 if ratio else chance_bound(values, tests, level)
+    return mean, bound
+
+
+def above_random(values: xr.DataArray, bound: np.ndarray | float) -> dict[str, xr.Variable]:
+    """By how much every head passes what random heads reach, as a variable: it stands on the head's card too."""
+    above = (values - bound).astype(np.float32).variable
+    return {"above_random": xr.Variable(above.dims, above.values, {"long_name": f"{values.name} − random_bound"})}
+
+
+def random_attrs(found: Sequence[xr.Dataset]) -> dict[str, Any]:
+    """What a result says of the random-weights models beside it."""
+    sharp = [data.attrs["sharpness"] for data in found if "sharpness" in data.attrs]
+    return {"random_models": len(found), **({"random_sharpness": float(sharp[0])} if sharp else {})}

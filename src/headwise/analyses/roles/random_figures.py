@@ -1,0 +1,55 @@
+"""The figure of roles beside random-weights models."""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure
+
+from headwise.analyses.roles.figures import notes_on, shown_roles
+from headwise.plots import data, style
+from headwise.plots.registry import figure
+
+
+@figure(
+    "roles",
+    name="random",
+    title="Roles beside random weights",
+    caption="Each point is one head: its mean sieve bias for a role. The bar reaches from the mean of random-weights "
+    "models of the same shape, as sharp as this one, on the same inputs, to what none of their heads passes (at the "
+    "level of the tests, over all heads and roles): below it a head is called nothing. The dashed line is τ.",
+    paper="Beyond Pande et al. 2021",
+    needs=("random_bound",),
+)
+def beside_random(dataset: xr.Dataset) -> Figure:
+    """`bias[layer, head, role]` over `random_bias[role]` and `random_bound[role]`."""
+    labels = data.labels(dataset, "role")
+    shown = shown_roles(dataset, labels)
+    bias = data.values(dataset, "bias", ("role", "layer", "head")).reshape(len(labels), -1)
+    has = data.values(dataset, "has_role_adjusted", ("role", "layer", "head")).reshape(len(labels), -1) > 0
+    low, high = (data.values(dataset, name, ("role",)) for name in ("random_bias", "random_bound"))
+    fig = style.new_figure(style.PAGE, 0.9 + 0.26 * len(shown))
+    ax = fig.subplots()
+    generator = np.random.default_rng(0)  # points lie beside each other, no more
+    least = 2.0**-5
+    for row, role in enumerate(shown):
+        place = labels.index(role)
+        values, beside = np.maximum(bias[place], least), row + generator.uniform(-0.22, 0.22, bias.shape[1])
+        ax.barh(row, high[place] - low[place], left=low[place], height=0.74, color=style.PALE, linewidth=0)
+        for kind, colour in ((~has[place], style.GREY), (has[place], style.VERMILION)):
+            ax.scatter(values[kind], beside[kind], s=5, color=colour, linewidths=0)
+    ax.set_xscale("log", base=2)
+    ax.axvline(dataset.attrs["tau"], color=style.INK, linewidth=0.9, linestyle=(0, (4, 2)))
+    ticks = 2.0 ** np.arange(-4, 8, 2)
+    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.minorticks_off()
+    ax.set_xlim(least * 0.9, 2**7)
+    ax.set_yticks(range(len(shown)), [f"{role} ({int(has[labels.index(role)].sum())})" for role in shown])
+    ax.set_ylim(len(shown) - 0.4, -0.6)
+    ax.set_xlabel("mean sieve bias (1 = uniform)")
+    how = (
+        f"Coloured, and in brackets: heads with the role after correction. {dataset.attrs['random_models']} random "
+        "model(s). Points cut at 1/32; intervals are in the tables"
+    )
+    style.annotate_figure(fig, "Roles of heads beside random weights", notes_on(dataset, shown, how, shown))
+    return style.finish(fig)

@@ -1,0 +1,152 @@
+"""Random-weights models beside the model: of the same shape, as sharp as it is, on the same inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+
+import xarray as xr
+
+from headwise.analyses.nulls import RandomNull
+from headwise.core.errors import HeadwiseError
+from headwise.core.store import Store
+from headwise.models import HeadModel
+from headwise.models.tap import SHARPER
+from headwise.models.twins import with_random_weights
+from headwise.models.view import Layer, Rows
+from headwise.run.engine import observe_batches
+from headwise.run.plan import Part
+from headwise.text.encode import Batch, Encoded, batches
+
+INPUTS = 64  # rows that random-weights models see, spread over those the analysis sees
+SHARPNESS_INPUTS = 6
+HALVINGS = 7
+RANGE = (-6.0, 10.0)  # powers of two that scores are multiplied by
+SEED = 7_919_000  # far from the seeds that people give to models of their own
+BATCH_TOKENS = 4096
+
+
+class Sharpness:
+    """Watches a pass: the mean largest weight of a row, over all rows and heads."""
+
+    needs = frozenset({"attention"})
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch, self.total, self.count = batch, 0.0, 0.0
+
+    def rows(self, rows: Rows) -> None:
+        real = self.batch.real[:, None, rows.start : rows.stop]
+        self.total += float((rows.weights.amax(-1) * real).sum())
+        self.count += float(real.sum()) * rows.weights.shape[1]
+
+    def layer(self, layer: Layer) -> None:
+        pass
+
+
+def sharpness(model: HeadModel, rows: Sequence[Encoded]) -> float:
+    """The mean largest weight of a row of the model's maps on these inputs."""
+    total = count = 0.0
+    for batch in batches(list(rows), BATCH_TOKENS, model.pad_id, model.device):
+        watcher = Sharpness(batch)
+        model.forward(batch, watcher)
+        total, count = total + watcher.total, count + watcher.count
+    return total / max(count, 1.0)
+
+
+def sharpen(model: HeadModel, factor: float) -> None:
+    """Multiply all attention scores of a model by a factor."""
+    for module in model.sites.by_module:
+        setattr(module, SHARPER, factor)
+
+
+def as_sharp(random: HeadModel, target: float, rows: Sequence[Encoded]) -> float:
+    """The factor by which a random model's scores are multiplied to be as sharp as this, found by halving."""
+    low, high = RANGE
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        sharpen(random, 2.0**middle)
+        low, high = (middle, high) if sharpness(random, rows) < target else (low, middle)
+    return float(2.0 ** ((low + high) / 2))
+
+
+def spread_rows(rows: Iterable[Encoded], analysis: RandomNull, limit: int | None, most: int = INPUTS) -> list[Encoded]:
+    """At most so many of the rows that an analysis looks at, spread evenly over those it sees."""
+    wanted = [row for row in islice(iter(rows), limit) if analysis.wants(row)]
+    return [wanted[place * len(wanted) // most] for place in range(most)] if len(wanted) > most else wanted
+
+
+class RandomModels:
+    """Random-weights models of the shape of a model, and what analyses find on them.
+
+    Parameters
+    ----------
+    model : HeadModel
+        The model whose shape and sharpness they have.
+    part : Part
+        What it reads, and its shape there.
+    limits : mapping of str to int or None
+        How many examples each analysis sees.
+    seed : int, default 0
+        Of the run.
+    """
+
+    def __init__(self, model: HeadModel, part: Part, limits: Mapping[str, int | None], seed: int = 0) -> None:
+        self.model, self.rows, self.shape, self.limits, self.seed = model, part.rows, part.shape, limits, seed
+        self._factor: float | None = None
+
+    def results(
+        self, analyses: Sequence[RandomNull], store: Store, note: Callable[[str], None]
+    ) -> dict[str, list[xr.Dataset]]:
+        """The results of each analysis on as many models as it wants, an empty list where there are none.
+
+        A model that cannot be made anew from its config has none, which is said.
+        """
+        heads = self.shape.layers * self.shape.heads
+        parameters = sum(p.numel() for p in self.model.module.parameters())
+        wanted = {a.name: a.random_count(heads, parameters) for a in analyses}
+        found: dict[str, list[xr.Dataset]] = {a.name: [] for a in analyses}
+        together: dict[tuple[int, ...], tuple[list[Encoded], list[RandomNull]]] = {}
+        for analysis in analyses:
+            if wanted[analysis.name]:
+                chosen = spread_rows(self.rows, analysis, self.limits.get(analysis.name))
+                together.setdefault(tuple(row.index for row in chosen), (chosen, []))[1].append(analysis)
+        together.pop((), None)
+        try:
+            for number in range(max(wanted.values(), default=0)):
+                for chosen, some in together.values():
+                    asked = [a for a in some if number < wanted[a.name]]
+                    once = Once(partial(self._run, number, chosen, asked))
+                    for a in asked:
+                        made = store.dataset(f"random-{a.name}-{number}", partial(once.of, a.name))
+                        found[a.name].append(made)
+        except HeadwiseError as error:
+            note(f"No random-weights model stands beside {', '.join(found)}: {error}")
+            return {name: [] for name in found}
+        return found
+
+    def _run(self, number: int, rows: list[Encoded], asked: Sequence[RandomNull]) -> dict[str, xr.Dataset]:
+        model, shape = self.model, self.shape
+        random = with_random_weights(model, SEED + 100 * self.seed + number)
+        if self._factor is None:
+            sample = rows[:SHARPNESS_INPUTS]
+            self._factor = as_sharp(random, sharpness(model, sample), sample)
+        sharpen(random, self._factor)
+        light = [analysis.lighter() for analysis in asked]
+        states = {a.name: a.start(shape) for a in light}
+        observe_batches(random, batches(rows, BATCH_TOKENS, model.pad_id, model.device), light, states)
+        random.close()
+        return {a.name: a.result(states[a.name], shape).assign_attrs(sharpness=self._factor) for a in light}
+
+
+class Once:
+    """Results by name, made together when the first of them is asked for."""
+
+    def __init__(self, make: Callable[[], dict[str, xr.Dataset]]) -> None:
+        self._make = make
+        self._made: dict[str, xr.Dataset] | None = None
+
+    def of(self, name: str) -> xr.Dataset:
+        if self._made is None:
+            self._made = self._make()
+        return self._made[name]

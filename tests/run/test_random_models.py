@@ -1,0 +1,102 @@
+"""Random-weights models beside a model: as sharp as it, on its own inputs, made once and kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headwise import Corpus, HeadModel
+from headwise.analyses.contract import make_analysis
+from headwise.analyses.nulls import RandomNull
+from headwise.core.errors import ModelError
+from headwise.models.twins import with_random_weights
+from headwise.run import nulls
+from headwise.run.runner import Listener, run_analyses
+from headwise.testing import eager_maps, random_model
+from headwise.testing.corpora import battery_examples
+
+CORPUS = Corpus.from_examples(battery_examples(6))
+ASKED = {"roles": {"bootstrap": 0, "random_models": 2}, "token_pairs": {"random_models": 1}}
+
+
+@pytest.fixture
+def model() -> HeadModel:
+    module, tokenizer = random_model()
+    return HeadModel.open(module, tokenizer=tokenizer)
+
+
+def analyses() -> list:
+    return [make_analysis(name, given) for name, given in ASKED.items()]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_random_model_is_made_as_sharp_as_the_model(causal: bool) -> None:
+    module, tokenizer = random_model(causal=causal, seed=3)
+    model = HeadModel.open(module, tokenizer=tokenizer)
+    rows = [model.encode(example, i) for i, example in enumerate(battery_examples())]
+    slow = np.mean(np.concatenate([m.max(-1).reshape(-1) for m in eager_maps(model, rows)]))
+    target = nulls.sharpness(model, rows)
+    assert target == pytest.approx(slow, rel=1e-5)
+    random = with_random_weights(model, 5)
+    nulls.sharpen(random, nulls.as_sharp(random, 0.6, rows))
+    assert nulls.sharpness(random, rows) == pytest.approx(0.6, abs=0.05)
+    nulls.sharpen(random, nulls.as_sharp(random, 0.0, rows))  # no flatter than uniform
+    uniform = [1 / (i + 1) if causal else 1 / len(row) for row in rows for i in range(len(row))]
+    assert nulls.sharpness(random, rows) == pytest.approx(np.mean(uniform), abs=0.03)
+
+
+def test_results_have_random_models_beside_them_and_are_kept(
+    model: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def counted(model: HeadModel, seed: int = 0) -> HeadModel:
+        made.append(seed)
+        return with_random_weights(model, seed)
+
+    monkeypatch.setattr(nulls, "with_random_weights", counted)
+    first = run_analyses(model, CORPUS, analyses(), tmp_path / "run")
+    assert len(made) == len(set(made)) == 2  # both analyses watch the same pass of the first
+    assert first["roles"].attrs["random_models"] == 2
+    assert first["token_pairs"].attrs["random_models"] == 1
+    assert first["roles"]["random_bound"].notnull().sum() > 5
+    again = run_analyses(model, CORPUS, analyses(), tmp_path / "run")
+    assert len(made) == 2
+    assert again["roles"].identical(first["roles"])
+
+
+def test_rows_are_spread_over_what_the_analysis_looks_at(model: HeadModel) -> None:
+    rows = [model.encode(example, i) for i, example in enumerate(CORPUS)]
+    frames = make_analysis("frames", {"exclude": "links", "min_distance": 1, "max_words": 40})
+    assert isinstance(frames, RandomNull)
+    wanted = [row.index for row in rows if frames.wants(row)]
+    assert 0 < len(wanted) < len(rows)
+    assert [row.index for row in nulls.spread_rows(rows, frames, None)] == wanted
+    few = [row.index for row in nulls.spread_rows(rows, frames, None, most=4)]
+    assert few == [wanted[k * len(wanted) // 4] for k in range(4)]
+    assert all(row.index < 11 for row in nulls.spread_rows(rows, frames, 11))
+
+
+def test_how_many_models() -> None:
+    roles = make_analysis("roles")
+    assert [roles.random_count(heads, 10**6) for heads in (144, 72, 12, 1000)] == [1, 2, 4, 1]
+    assert roles.random_count(144, 10**9) == 0
+    assert make_analysis("roles", {"random_models": 3}).random_count(144, 10**9) == 3
+    assert make_analysis("roles", {"tau": "paper"}).random_count(144, 10**6) == 0
+    assert make_analysis("frames", {"permutations": 0}).random_count(144, 10**6) == 0
+
+
+def test_a_model_that_cannot_be_made_anew_stands_alone_and_that_is_said(
+    model: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(model: HeadModel, seed: int = 0) -> HeadModel:
+        raise ModelError("It cannot be made anew.")
+
+    monkeypatch.setattr(nulls, "with_random_weights", refuse)
+    said: list[str] = []
+    atlas = run_analyses(model, CORPUS, analyses(), tmp_path / "run", listener=Listener(note=said.append))
+    assert said == ["No random-weights model stands beside roles, token_pairs: It cannot be made anew."]
+    assert atlas["roles"].attrs["random_models"] == 0
+    assert "random_bound" not in atlas["roles"]

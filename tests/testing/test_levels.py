@@ -1,0 +1,48 @@
+"""The standing check: nothing is said of random weights, and an analysis that says something is refused."""
+
+from __future__ import annotations
+
+import pytest
+import xarray as xr
+
+from headwise.analyses.contract import make_analysis
+from headwise.testing import RandomRuns, check_random_models, random_calls
+from headwise.testing.levels import TESTED, level_examples
+from headwise.text.demo import demo_examples
+
+
+@pytest.fixture(scope="module")
+def calls():
+    runs = RandomRuns(seeds=(3,), gains=(1.0, 6.0), layers=2, heads=4)
+    found = [random_calls(examples=level_examples()[:70], runs=runs)]
+    runs = RandomRuns(seeds=(2,), gains=(1.0,), causal=True, layers=2, heads=4)
+    return [*found, random_calls(examples=level_examples()[:70], runs=runs)]
+
+
+def test_nothing_is_said_of_random_weights(calls) -> None:
+    """The quick form of `benchmarks/random_models.py`."""
+    assert set(calls[0]["analysis"]) == set(TESTED)
+    assert (calls[0]["heads"] == 8).all()
+    for found in calls:
+        check_random_models(found)
+        assert found["called"].sum() == 0, found[found["called"] > 0].to_string()
+
+
+def test_the_paper_s_bare_rule_gives_random_heads_roles_and_is_refused() -> None:
+    """Its τ is 1 or 2 by chance, and one head in a few random models is above it: what the check is for."""
+    bare = make_analysis("roles", {"tau": "paper", "bootstrap": 0, "sieves": "local,cls,delimiter,first,sep"})
+    found = random_calls([bare], demo_examples(40), RandomRuns(seeds=(0, 1, 2), gains=(6.0,), layers=2, heads=4))
+    assert (found["called"] > 0).sum() >= 2
+    assert found["what"].str.contains(r"^L\dH\d ").sum() >= 2
+    with pytest.raises(AssertionError, match=r"roles calls heads of \d of 3 random-weights models something: L\dH\d"):
+        check_random_models(found)
+
+
+def test_an_analysis_says_what_it_calls() -> None:
+    p = xr.DataArray([[0.01, 0.5]], dims=("layer", "head"))
+    analysis = make_analysis("dependency")
+    assert analysis.called(xr.Dataset({"p_adjusted": p})).values.tolist() == [[True, False]]
+    assert analysis.called(xr.Dataset({"accuracy": p})) is None
+    assert make_analysis("surface").called(xr.Dataset({"entropy": p})) is None
+    both = xr.DataArray([[[0.01, 0.01]], [[0.01, 0.5]]], dims=("baseline", "layer", "head"))
+    assert make_analysis("coreference").called(xr.Dataset({"p_adjusted": both})).values.tolist() == [[True, False]]

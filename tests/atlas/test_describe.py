@@ -189,7 +189,8 @@ def test_antecedents_frames_roles_and_maps(surface: xr.Dataset) -> None:
     )
     p = np.ones((1, 6))
     p[0, 5] = 0.01
-    frames = xr.Dataset({"score": (HEADS, p * 0 + 0.3), "expected": (HEADS, p * 0 + 0.1), "p_adjusted": (HEADS, p)})
+    found = {"score": p * 0 + 0.3, "expected": p * 0 + 0.1, "stands_out": p < 0.05}
+    frames = xr.Dataset({name: (HEADS, values) for name, values in found.items()})
     roles = xr.Dataset(
         {"has_role_adjusted": ((*HEADS, "role"), np.eye(6, 2, dtype=bool)[None])}, coords={"role": ["local", "block"]}
     )

@@ -134,7 +134,9 @@ def test_roles_with_a_sieve_of_ones_own(headwise, model_folder: Path, corpus_fil
     try:
         done = headwise(*arguments)
         assert done.code == 0, done.err
-        assert "τ = 2 (given); 3 inputs, 6 heads" in done.out
+        assert "τ = 2 (given; the paper's rule gives " in done.out
+        assert "); 3 inputs, 6 heads" in done.out
+        assert re.search("Fewer than 30 inputs, so never assigned: .*dogs", done.out)
         assert "dogs" in done.out
         assert "left out: roles (role=question_mark): its sieve is empty on every input" in done.err
         dataset = Atlas.load(target)["roles"]

@@ -98,7 +98,7 @@ def test_frames(planted: tuple[HeadModel, Corpus]) -> None:
         tuple(t for t in range(len(row)) if row.word[t] == word) for word in targets
     }
     assert rights(found) > rights(find_sentences(model, corpus, "frames", (0, 0), 100))
-    atlas = make_atlas(model, corpus, ["frames"])
+    atlas = make_atlas(model, corpus, ["frames"], parameters={"frames": {"exclude": "links"}})
     assert best_head(atlas, "frames") == ((2, 0), "dependent_to_head")
 
 

@@ -54,7 +54,8 @@ def random_bound(
     """Of a variable `[layer, head, ...]` of random-weights models: its mean over their heads, and the value that no
     head of another such model passes at this level (`tests`: heads times items).
 
-    The bound of a ratio, which is skewed, is drawn on the scale of square roots.
+    That of a ratio (1 where nothing is preferred) is drawn on the scale of square roots, where random heads are
+    distributed normally above their median; that of a difference of weights has a heavier tail.
     """
     values = np.concatenate(
         [data[name].transpose("layer", "head", ...).values.reshape(-1, *data[name].shape[2:]) for data in found]
@@ -62,8 +63,9 @@ def random_bound(
     known = ~np.isnan(values)
     with np.errstate(invalid="ignore"):
         mean = np.where(known, values, 0.0).sum(0) / np.where(known.any(0), known.sum(0), np.nan)
-    bound = chance_bound(np.sqrt(values), tests, level) ** 2 if ratio else chance_bound(values, tests, level)
-    return mean, bound
+    if ratio:
+        return mean, chance_bound(np.sqrt(values), tests, level, "normal") ** 2
+    return mean, chance_bound(values, tests, level, "exponential")
 
 
 def above_random(values: xr.DataArray, bound: np.ndarray | float) -> dict[str, xr.Variable]:

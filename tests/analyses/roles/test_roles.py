@@ -24,7 +24,7 @@ from headwise.core.errors import MissingAnnotationError, ParameterError
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
 from headwise.run.plan import model_shape
-from headwise.stats.accumulators import Moments
+from headwise.stats.accumulators import Moments, Records
 from headwise.stats.bootstrap import bootstrap_family_test
 from headwise.stats.corrections import benjamini_hochberg, holm
 from headwise.stats.overlap import overlap_test, stratified_overlap_test
@@ -296,9 +296,11 @@ def simulate(rng: np.random.Generator, inputs: int, true: np.ndarray, skew: floa
 def decide(scores: np.ndarray, tau: float, bootstrap: int = 0, **more: float) -> dict[str, np.ndarray]:
     moments = Moments(*scores.shape[1:])
     moments.add(torch.from_numpy(scores))
+    records = Records(*scores.shape[1:])
+    records.add(range(len(scores)), torch.from_numpy(scores))
     roles = list(significance.COARSE)[: scores.shape[-1]]
     asked = Roles(tau=tau, bootstrap=bootstrap, seed=1, **more)
-    return {name: variable.values for name, variable in significance.tested(moments, scores, roles, asked)[0].items()}
+    return {name: variable.values for name, variable in significance.tested(moments, records, roles, asked)[0].items()}
 
 
 @pytest.mark.parametrize("skew", [0.1, 0.6])

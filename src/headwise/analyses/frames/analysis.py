@@ -191,8 +191,9 @@ class Frames(RandomNull):
             raise ParameterError(
                 f"No sentence has a link that passes the filters ({counts['sentences_too_long']:,} are longer than "
                 f"{self.max_words} words, {counts['sentences_without_link']:,} have no such link, "
+                f"{counts['sentences_with_other_links']:,} others beside it, "
                 f"{counts['sentences_without_frames']:,} no frame, {counts['sentences_unaligned']:,} words that do not "
-                "align); loosen `max_words`, `max_element`, `min_distance` or `core`."
+                "align); loosen `max_words`, `max_element`, `min_distance` or `core`, or give `exclude=links`."
             )
         return xr.Dataset(variables, coords=coords, attrs={**counts, "cut": cut, "random_models": 0})
 

@@ -191,7 +191,7 @@ class Roles(RandomNull, ItemObserver):
         variables |= mean_variables("ceiling", of_layers, state.moments("ceiling"), units=units, long_name=most)
         for name, part in (("tokens", "tokens"), ("tokens_empty", "empty"), ("inputs_left_out", "left_out")):
             variables[name] = xr.Variable(of_layers, state.sums(part).total.numpy().astype(np.int64))
-        tests, attrs = tested(moments, state.records("scores").values, roles, self)
+        tests, attrs = tested(moments, state.records("scores"), roles, self)
         attrs |= {"inputs": int(state.sums("inputs").total[0]), "inputs_sampled": len(state.records("scores").index)}
         seen = moments.count.numpy().reshape(-1, len(roles)).max(0)
         attrs["roles_not_computed"] = ", ".join(sorted(name.removeprefix("role=") for name in self.missing(shape)))
@@ -226,7 +226,8 @@ class Roles(RandomNull, ItemObserver):
         ordered = sorted(counts.items(), key=lambda item: -item[1])
         found = ", ".join(f"{role} {count}" for role, count in ordered if count)
         corrected = int(dataset["has_role_adjusted"].sum())
-        origin = f"{attrs['tau_rule']}; the paper's rule gives {attrs['tau_paper']:g}"
+        paper = f"; the paper's rule gives {attrs['tau_paper']:g}" if np.isfinite(attrs["tau_paper"]) else ""
+        origin = attrs["tau_rule"] + paper
         lines = [
             f"τ = {attrs['tau']:g} ({origin}); {attrs['inputs']:,} inputs, {heads} heads",
             f"Heads with the role, p < {self.alpha:g}: {found or 'none'}; {sum(counts.values())} in all, "

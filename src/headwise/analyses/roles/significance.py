@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from headwise.stats.accumulators import Moments
+from headwise.stats.accumulators import Moments, Records
 from headwise.stats.bootstrap import FEW, bootstrap_family_test
 from headwise.stats.corrections import benjamini_hochberg, correct, holm
 from headwise.stats.correlation import correlation
@@ -43,11 +43,9 @@ def coordinates(roles: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def tested(
-    moments: Moments, scores: np.ndarray, roles: Sequence[str], asked: Roles
-) -> tuple[Variables, dict[str, Any]]:
+def tested(moments: Moments, records: Records, roles: Sequence[str], asked: Roles) -> tuple[Variables, dict[str, Any]]:
     """All variables and attributes that come of the scores `[example, layer, head, role]` and their moments."""
-    alpha, correction = asked.alpha, asked.correction
+    alpha, correction, scores = asked.alpha, asked.correction, records.values
     count = moments.count.numpy()
     mean = np.where(count > 0, moments.mean.numpy(), np.nan)
     tau, about_tau = threshold(mean, count, roles, asked)
@@ -68,7 +66,7 @@ def tested(
     if asked.bootstrap:
         # Scores whose spread is rounding only count as equal.
         flat = np.where((variance == 0) & ~np.isnan(scores), mean, scores) if (variance == 0).any() else scores
-        p, family = bootstrap_family_test(flat, tau, asked.bootstrap, asked.seed or 0)
+        p, family = bootstrap_family_test(flat, tau, asked.bootstrap, asked.seed or 0, records.units)
         by_family = correction == "holm"
         how = "largest t of each resample over heads and roles" if by_family else correction
         made["bootstrap_p_value"] = (p, "studentized bootstrap of mean ≤ τ")

@@ -81,8 +81,8 @@ def test_plain_xarray_selects_by_label_in_the_groups_of_experiments(tmp_path: Pa
 
 
 def test_plain_xarray_selects_by_label_on_every_dim(tmp_path: Path) -> None:
-    lengths = {"attribution": {"length": "all"}}
-    atlas = make_atlas(tiny_model(), limit=10, parameters=lengths)
+    given = {"attribution": {"length": "all"}, "frames": {"exclude": "links"}}
+    atlas = make_atlas(tiny_model(), limit=10, parameters=given)
     refused = {name for name, items in atlas.provenance["left_out"].items() if "" in items}  # asked of decoders only
     assert set(atlas) | refused == {name for name, cls in known_analyses().items() if cls.automatic}
     assert refused == {"induction", "sinks", "circuits", "logits", "retrieval"}

@@ -49,13 +49,13 @@ class RandomNull(Observer):
 
 
 def random_bound(
-    name: str, found: Sequence[xr.Dataset], tests: int, level: float = 0.05, *, ratio: bool = False
+    name: str, found: Sequence[xr.Dataset], tests: int, level: float = 0.05, *, tail: str = "normal"
 ) -> tuple[np.ndarray, np.ndarray]:
     """Of a variable `[layer, head, ...]` of random-weights models: its mean over their heads, and the value that no
     head of another such model passes at this level (`tests`: heads times items).
 
-    That of a ratio (1 where nothing is preferred) is drawn on the scale of square roots, where random heads are
-    distributed normally above their median; that of a difference of weights has a heavier tail.
+    `tail` is that of `chance_bound`, or `ratio`: that of a ratio (1 where nothing is preferred), whose square root is
+    distributed normally above the median.
     """
     values = np.concatenate(
         [data[name].transpose("layer", "head", ...).values.reshape(-1, *data[name].shape[2:]) for data in found]
@@ -63,9 +63,9 @@ def random_bound(
     known = ~np.isnan(values)
     with np.errstate(invalid="ignore"):
         mean = np.where(known, values, 0.0).sum(0) / np.where(known.any(0), known.sum(0), np.nan)
-    if ratio:
+    if tail == "ratio":
         return mean, chance_bound(np.sqrt(values), tests, level, "normal") ** 2
-    return mean, chance_bound(values, tests, level, "exponential")
+    return mean, chance_bound(values, tests, level, tail)
 
 
 def above_random(values: xr.DataArray, bound: np.ndarray | float) -> dict[str, xr.Variable]:

@@ -19,7 +19,7 @@ from headwise.run.engine import observe_batches
 from headwise.run.plan import Part
 from headwise.text.encode import Batch, Encoded, batches
 
-INPUTS = 64  # rows that random-weights models see, spread over those the analysis sees
+INPUTS = 128  # rows that random-weights models see, spread over those the analysis sees
 SHARPNESS_INPUTS = 6
 HALVINGS = 7
 RANGE = (-6.0, 10.0)  # powers of two that scores are multiplied by

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headwise.analyses.contract import Paper, Shape, layer_head_coords, mean_variables
 from headwise.analyses.features.predicates import Feature, known_features, parse_features
-from headwise.analyses.headlines import aligned, top_heads
+from headwise.analyses.headlines import LEVEL, aligned, top_heads
 from headwise.analyses.items import ItemObserver, choose
 from headwise.analyses.nulls import RandomNull, above_random, random_attrs, random_bound
 from headwise.core.errors import ParameterError
@@ -25,7 +25,6 @@ from headwise.stats.tests import z_test
 from headwise.text.encode import Batch
 
 DIMS = ("layer", "head", "feature")
-LEVEL = 0.05
 ROUNDING = 1e-5
 REACH = 2  # neighbours that a token is compared with, on either side
 
@@ -138,15 +137,6 @@ class Features(RandomNull, ItemObserver):
             opens = batch.cls[:, 0, None, None]
             state.moments("from_cls").add(largest(sums["first"].double(), masks).masked_fill(~opens, torch.nan), here)
 
-    def headline(self, dataset: xr.Dataset) -> list[str]:
-        rows = []
-        for name in map(str, dataset["feature"].values):
-            one = dataset.sel(feature=name)
-            if one["attention"].notnull().any():
-                even = float(one["uniform"].mean())
-                rows.append((name, top_heads(one, "attention", form=".3f"), f"even attention {even:.3f}"))
-        return ["Heads that attend most to each feature:", *aligned(rows)]
-
     def result(self, state: State, shape: Shape) -> xr.Dataset:
         chosen = self.chosen()
         dims, units = DIMS, "share of attention"
@@ -197,7 +187,8 @@ class Features(RandomNull, ItemObserver):
         return xr.Variable(DIMS, strong & (found["p_adjusted"].values < LEVEL), {"long_name": about})
 
     def against(self, dataset: xr.Dataset, found: Sequence[xr.Dataset]) -> xr.Dataset:
-        mean, bound = random_bound("excess", found, int((dataset["excess_n"] > 0).sum()))
+        # What a token receives may be most of the attention there is: a heavy tail.
+        mean, bound = random_bound("excess", found, int((dataset["excess_n"] > 0).sum()), tail="exponential")
         made = {
             "stands_out": self._standing_out(dataset, bound),
             "random_excess": xr.Variable("feature", mean, {"long_name": "mean excess of random heads"}),
@@ -210,11 +201,18 @@ class Features(RandomNull, ItemObserver):
         return dataset["stands_out"]
 
     def headline(self, dataset: xr.Dataset) -> list[str]:
+        rows = []
+        for name in map(str, dataset["feature"].values):
+            one = dataset.sel(feature=name)
+            if one["attention"].notnull().any():
+                even = float(one["uniform"].mean())
+                rows.append((name, top_heads(one, "attention", form=".3f"), f"even attention {even:.3f}"))
         counts = {str(name): int(dataset["stands_out"].sel(feature=name).sum()) for name in dataset["feature"].values}
         found = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
         least = f"{self.margin:g} times uniform attention or more over the words around, p < 0.05 corrected"
         beside = ", above random heads of the same shape" if dataset.attrs["random_models"] else ""
-        return [f"Heads that stand out ({least}{beside}; token 0 left out): {found or 'none'}"]
+        out = f"Heads that stand out ({least}{beside}; token 0 left out): {found or 'none'}"
+        return ["Heads that attend most to each feature:", *aligned(rows), out]
 
 
 def largest(values: Tensor, masks: Tensor) -> Tensor:

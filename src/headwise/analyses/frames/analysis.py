@@ -13,6 +13,7 @@ from torch import Tensor
 
 from headwise.analyses.contract import Paper, Shape, at_least, layer_head_coords, mean_variables, one_of
 from headwise.analyses.frames.links import NULLS, LinkRecords, Links, chosen_links, gather_links
+from headwise.analyses.headlines import LEVEL
 from headwise.analyses.nulls import RandomNull, above_random, random_attrs, random_bound
 from headwise.core.errors import ParameterError
 from headwise.core.labels import head_name
@@ -22,7 +23,6 @@ from headwise.stats.accumulators import Moments, State, Sums
 from headwise.stats.bootstrap import FEW
 from headwise.text.encode import Batch, Encoded
 
-LEVEL = 0.05
 FEWER = 99  # permutations on random weights, where only their mean is of interest
 HEADS = ("layer", "head")
 SCORES = ("score", "score_reverse", "score_both")
@@ -154,14 +154,6 @@ class Frames(RandomNull):
         records = state["links"]
         assert isinstance(records, LinkRecords)
         records.add_named(links.keys, links.names, there[links.own], (layer.layer,))
-
-    def headline(self, dataset: xr.Dataset) -> list[str]:
-        lines = [f"Best heads from target to element: {top_heads(dataset, 'score', 5, '.3f')}"]
-        if "p_adjusted" in dataset:
-            sure = (dataset["p_adjusted"] < LEVEL).transpose("layer", "head").values
-            named = top_heads(dataset, "score", 5, ".3f", sure)
-            lines.append(f"More than links elsewhere (corrected p < {LEVEL:g}): {int(sure.sum())} heads: {named}")
-        return lines
 
     def result(self, state: State, shape: Shape) -> xr.Dataset:
         variables: dict[str, xr.Variable] = {}

@@ -208,7 +208,7 @@ class Roles(RandomNull, ItemObserver):
 
     def against(self, dataset: xr.Dataset, found: Sequence[xr.Dataset]) -> xr.Dataset:
         tests = dataset.sizes["layer"] * dataset.sizes["head"] * int((~dataset["few"]).sum())
-        mean, bound = random_bound("bias", found, tests, self.alpha, ratio=True)
+        mean, bound = random_bound("bias", found, tests, self.alpha, tail="ratio")
         bound = np.fmin(bound, 1 + REACH * (dataset["ceiling"].mean("layer").values - 1))
         variables, attrs = decided(dataset, self, bound)
         variables["random_bias"] = xr.Variable("role", mean, {"long_name": "mean bias of random heads"})

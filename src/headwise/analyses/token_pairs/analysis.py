@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headwise.analyses.contract import Paper, Shape, layer_head_coords, mean_variables, one_of
 from headwise.analyses.features.predicates import known_features
-from headwise.analyses.headlines import LEVEL, aligned, top_heads
+from headwise.analyses.headlines import LEVEL
 from headwise.analyses.items import ItemObserver, choose
 from headwise.analyses.nulls import RandomNull, above_random, random_attrs, random_bound
 from headwise.analyses.token_pairs.matching import Matched, matched_pairs
@@ -30,7 +30,6 @@ from headwise.text.encode import Batch
 
 DIMS = ("layer", "head", "pair")
 SCORES = ("attention", "pair_mean", "expected", "excess")
-LEVEL = 0.05
 ROUNDING = 1e-6  # a difference of weights below this is rounding
 
 
@@ -143,16 +142,6 @@ class TokenPairAttention(RandomNull, ItemObserver):
             state.sums("left_out").add((held == 0).sum(0))
             same = torch.bincount(pairs.group, weights=found.same.double(), minlength=pairs.groups)
             state.sums("matched").add(same.view(len(batch), kinds).sum(0))
-
-    def headline(self, dataset: xr.Dataset) -> list[str]:
-        rows = []
-        for name in map(str, dataset["pair"].values):
-            one = dataset.sel(pair=name)
-            if one["excess"].notnull().any():
-                sure = (one["p_adjusted"] < LEVEL).transpose("layer", "head").values
-                named = top_heads(one, "excess", form="+.3f", allowed=sure)
-                rows.append((name, f"{int(one['count']):,} pairs", f"{int(sure.sum())} heads beyond: {named}"))
-        return [f"Attention beyond what is expected there (corrected p < {LEVEL:g}):", *aligned(rows)]
 
     def result(self, state: State, shape: Shape) -> xr.Dataset:
         variables: dict[str, xr.Variable] = {}

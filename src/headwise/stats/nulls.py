@@ -31,7 +31,8 @@ def chance_bound(values: np.ndarray, tests: int, level: float = 0.05, tail: str 
         `normal`: the upper half of a column is that of a normal distribution around the median m, with `s² = mean (x −
         m)²` over the k values above m: a further value is `m + s t`, t with k − 1 degrees of freedom. `exponential`:
         beyond the threshold u over which the largest tenth lies (ten values at least), with k excesses of mean b,
-        `P(x > u + y) = share · (1 + y / (k b))^(−k)`. It is heavier: for what tokens receive, of which one may have most.
+        `P(x > u + y) = share · (1 + y / (k b))^(−k)`. It is heavier: for what tokens receive, which one may have most
+        of.
 
     >>> rng = np.random.default_rng(0)
     >>> bound = chance_bound(rng.normal(size=(288, 1)), tests=144, tail="normal")

@@ -1,6 +1,6 @@
-"""Nothing is said of random weights, and intervals hold what they say: the tables of docs/levels.md.
+"""Nothing is said of random weights, and intervals hold what they say: the tables of docs/random-weights.md.
 
-    python benchmarks/random_models.py [--runs 20] [--repeats 4000] [--keep FOLDER] [--write docs/levels.md]
+    python benchmarks/random_models.py [--runs 20] [--repeats 4000] [--keep FOLDER] [--write docs/random-weights.md]
 
 The first table runs every analysis that tests heads on random-weights models (as transformers draws them, and with
 query and key weights six times as large), and counts the runs in which any head is called anything at a corrected p <
@@ -144,7 +144,7 @@ def simulated_table(simulate: Callable[[int, np.random.Generator], Iterator[Row]
 
 TEXT = """# Levels: what random weights are called, and what intervals hold
 
-Made by `python benchmarks/random_models.py --write docs/levels.md`; nothing here is written by hand.
+Made by `python benchmarks/random_models.py --write docs/random-weights.md`; nothing here is written by hand.
 
 ## Random weights
 

@@ -17,7 +17,7 @@ def chance_bound(values: np.ndarray, tests: int, level: float = 0.05, tail: str 
 
     Both tails allow for the error of their estimate, and both are taken at `level / tests` (Bonferroni over the tests,
     which are all heads and items). NaN is left out; a column of fewer than twelve values has no bound (NaN). How well
-    this holds on random-weights models is measured in `docs/levels.md`.
+    this holds on random-weights models is measured in `docs/random-weights.md`.
 
     Parameters
     ----------

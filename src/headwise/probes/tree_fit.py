@@ -53,7 +53,8 @@ class Fit:
 
 
 class Prepared:
-    """Sentences in batches of like length, padded once; their maps are kept in half precision where they fit."""
+    """Sentences in batches of like length, padded once; their maps, rounded to half precision, are kept where they fit:
+    ready to use where there is room for that."""
 
     def __init__(
         self,
@@ -70,7 +71,8 @@ class Prepared:
         self.words = sum(self._scored)
         heads = 0 if word_maps is None else word_maps.heads
         self._kept: list[Tensor | None] = [None] * len(self.groups)
-        self._keep = 2 * heads * sum(part.real.shape[1] * part.real.numel() for part in self.parts) <= _room(device)
+        numbers = heads * sum(part.real.shape[1] * part.real.numel() for part in self.parts)
+        self._keep, self._ready = 2 * numbers <= _room(device), 4 * numbers <= _room(device)
 
     def __len__(self) -> int:
         return len(self.parts)
@@ -89,6 +91,7 @@ class Prepared:
             kept = self._kept[place]
             if kept is None:
                 kept = self.word_maps.read(self.groups[place], part.real.shape[1]).half().to(self.device)
+                kept = kept.float() if self._ready else kept
                 self._kept[place] = kept if self._keep else None
             yield replace(part, maps=kept.float())
 

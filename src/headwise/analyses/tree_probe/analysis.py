@@ -99,7 +99,7 @@ class TreeProbeAnalysis(Experiment):
     title: ClassVar[str] = "Syntax in all heads together: probes that parse"
     paper: ClassVar[Paper] = Paper("clark2019", "§5, Table 3")
     requires: ClassVar[frozenset[str]] = frozenset({"words", "dependencies"})
-    budget: ClassVar[int | None] = 200
+    budget: ClassVar[int | None] = 100
 
     def __post_init__(self) -> None:
         least = {"train_sentences": 0, "test_sentences": 0, "longest": 2, "epochs": 1, "patience": 1, "seeds": 1}

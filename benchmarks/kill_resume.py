@@ -1,6 +1,6 @@
 """Stop commands at random moments, repeat them, and compare every byte with an undisturbed run.
 
-    python benchmarks/kill_resume.py [--kill 100] [--term 30] [--int 30] [--commands atlas,run,probe,ablate,compare,finetune]
+    python benchmarks/kill_resume.py [--kill 100] [--term 30] [--int 30] [--commands atlas,run,probe]
 
 Every trial runs a command in an empty folder, stops it with a signal, and repeats the command until it ends (which is
 stopped once more in every third trial). Half of the signals come after a random time, half at a random write: between
@@ -274,7 +274,8 @@ def main() -> None:
             print(name.ljust(10) + how.ljust(9) + cells)
     stopped = sum(count for (_, _, phase), count in table.items() if phase != "end")
     print(
-        f"{sum(counts.values())} trials, {stopped} stops before the end: every result has the bytes of an undisturbed run"
+        f"{sum(counts.values())} trials, {stopped} stops before the end: "
+        "every result has the bytes of an undisturbed run"
     )
 
 

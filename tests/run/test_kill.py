@@ -1,5 +1,5 @@
-"""Commands killed and stopped at random moments end in the same bytes when repeated (`benchmarks/kill_resume.py` does it
-160 times, with every figure)."""
+"""Commands killed and stopped at random moments end in the same bytes when repeated (`benchmarks/kill_resume.py` does
+it 160 times, with every figure)."""
 
 from __future__ import annotations
 

@@ -267,8 +267,8 @@ class Records(Accumulator):
     Rows are filled layer by layer: `add(indices, values, where)` sets `values[example, ...]` in the part `where` of the
     rows of these examples.
 
-    With `at_most` only so many examples are kept, a sample that depends on their places in the corpus alone: memory does
-    not grow with the corpus, and no order of merging changes the sample."""
+    With `at_most` only so many examples are kept, a sample that depends on their places in the corpus alone: memory
+    does not grow with the corpus, and no order of merging changes the sample."""
 
     def __init__(self, *shape: int, dtype: torch.dtype = torch.float32, at_most: int | None = None) -> None:
         self.shape = shape

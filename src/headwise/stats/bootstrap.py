@@ -106,7 +106,7 @@ def bootstrap_family_test(
     and the error of a mean is that over units."""
     values = np.asarray(values)
     shape = values.shape[1:]
-    flat = values.reshape(len(values), -1)
+    flat = values.reshape(len(values), int(np.prod(shape)))  # of no example too
     number = ~np.isnan(flat)
     if units is not None and len(np.unique(units)) < len(flat):
         place = np.unique(units, return_inverse=True)[1]

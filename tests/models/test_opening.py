@@ -109,7 +109,12 @@ def test_an_encoder_decoder_by_stack(tmp_path: Path) -> None:
     for stack, causal, kind in (("encoder", False, None), ("decoder", True, "causal"), ("cross", False, "causal")):
         model = HeadModel.open(folder, device="cpu", stack=stack)
         assert (model.stack, model.causal, model.lm_kind, model.layers) == (stack, causal, kind, 3)
-        assert model.forward(model.batch("w1 w2 w3"), logits=True).logits.shape == (1, 5, 60)
+        batch = model.batch(Example(text="w1 w2 w3", pair="w4 w5"))
+        if stack == "encoder":  # it predicts nothing by itself
+            with pytest.raises(ModelError, match="open it with stack='decoder'"):
+                model.forward(batch, logits=True)
+        else:
+            assert model.forward(batch, logits=True).logits.shape == (1, batch.ids.shape[1], 60)
 
 
 def test_half_precision_on_a_cpu_is_opened_in_single_and_said(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_every_head_is_one_point_at_its_layer_and_value() -> None:
     figure = surface_figures.token_types(dataset)
     assert len(figure.axes) == 3
     for axes, variable in enumerate(("mass", "mass_from_sep", "mass_from_other")):
-        values = dataset.variables[variable].values
+        values = dataset[variable].sel(token_type=["cls", "sep", "punct", "other"]).values
         for kind, seen in enumerate(points(figure, axes)):
             assert np.array_equal(np.round(seen[:, 0]), np.repeat(np.arange(5), 4))
             assert seen[:, 1] == pytest.approx(values[..., kind].ravel())

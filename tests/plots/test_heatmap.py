@@ -143,5 +143,5 @@ def test_the_heads_figure_puts_each_measure_in_its_panel() -> None:
     assert titles[0] == "(a) to the previous token"
     assert titles[4] == "(e) to sep tokens"
     assert np.allclose(image(figure, 0), dataset["position"].values[..., 0])
-    assert np.allclose(image(figure, 4), dataset.variables["mass"].values[..., 1])
+    assert np.allclose(image(figure, 4), dataset["mass"].sel(token_type="sep").values)
     assert np.allclose(image(figure, 5), dataset["max_weight"].values)

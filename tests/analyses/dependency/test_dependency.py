@@ -346,9 +346,11 @@ def test_parameters_are_checked(given: dict, message: str) -> None:
 
 
 @pytest.mark.real
-def test_fifty_sentences_of_wiki_bert(shared: Path, wiki_bert: Path) -> None:
+def test_thirty_sentences_of_wiki_bert(shared: Path, wiki_bert: Path) -> None:
     model = HeadModel.open(wiki_bert)
-    examples = list(open_corpus(shared / "data/trees/en_ewt-ud-dev.conllu.xz", limit=50))
+    # Each of a document of its own: the slow way counts sentences, in their order.
+    chosen = open_corpus(shared / "data/trees/en_ewt-ud-dev.conllu.xz", limit=30)
+    examples = [replace(example, document=None) for example in chosen]
     found = measured(model, examples, Dependency(), max_tokens=2048)
     rows = [model.encode(example) for example in examples]
     assert_same(found, slow_dependency(eager_maps(model, rows), rows), len(rows))

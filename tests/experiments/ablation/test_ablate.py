@@ -51,10 +51,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         [record] = finetune(
             folder,
             toy_task(),
-            where,
+            where / "trained",
             FinetuneOptions(seeds=1, epochs=3, batch_size=16, learning_rate=3e-3, recipe="jo", device="cpu", **extra),
         )
-        found[pooling] = where / record.folder / "model"
+        found[pooling] = where / "trained" / record.folder / "model"
     return found
 
 

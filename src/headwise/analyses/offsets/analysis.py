@@ -103,7 +103,9 @@ class Offsets(Observer):
         state.means("mean_distance").add_sums(sums["distance"], count, here)
         state.means("beyond").add_sums(sums["beyond"], count, here)
         reach, width = histogram.parts["y"].shape[-1] // 2, mass.shape[-1] // 2
-        histogram.add_sums(mass, sums["pairs"], (*here, slice(None), slice(reach - width, reach + width + 1)))
+        near = min(reach, width)  # a batch may be padded beyond the longest input
+        kept, where = slice(width - near, width + near + 1), slice(reach - near, reach + near + 1)
+        histogram.add_sums(mass[..., kept], sums["pairs"][..., kept], (*here, slice(None), where))
 
     def headline(self, dataset: xr.Dataset) -> list[str]:
         lines = []

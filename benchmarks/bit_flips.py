@@ -38,7 +38,7 @@ class Phased(Experiment):
 
     name: ClassVar[str] = "phased"
     title: ClassVar[str] = "Phases"
-    paper: ClassVar[Paper] = Paper("clark2019")
+    paper: ClassVar[Paper] = Paper("clark2019", "none")
     automatic: ClassVar[bool] = False
 
     def perform(self, bench: Bench) -> xr.Dataset:

@@ -210,3 +210,15 @@ def test_labelled_arrays_come_back_as_they_were(store: Store) -> None:
     xr.testing.assert_identical(made, found)
     assert list(found.variables) == list(dataset.variables)
     assert found["score"].attrs["n"] == 3
+
+
+def test_a_damaged_note_makes_no_other_run_of_this_one(store: Store, said: list[str]) -> None:
+    note = store.folder / "run.json"
+    for before, after in ((b'"a"', b'"b"'), (b'"threads": 1', b'"threads": 9')):
+        content = note.read_bytes()
+        assert before in content
+        note.write_bytes(content.replace(before, after))
+        store = again(store)
+        assert store.has("first")
+        assert store.adopted == {"threads": 1}
+    assert said == []

@@ -93,7 +93,8 @@ class Store:
             adopted = stored.get("adopted") if stored is not None else self._adopted_by_pieces()
             if isinstance(adopted, dict):
                 self.adopted |= {key: value for key, value in adopted.items() if key in self.adopted}
-            note = {"identity": self.identity, "adopted": self.adopted}
+            note: dict[str, Any] = {"identity": self.identity, "adopted": self.adopted}
+            note["digest"] = digest_of(note)
             write_atomically(self._note, json.dumps(note, indent=1, sort_keys=True).encode())
         except BaseException:
             self._lock.release()
@@ -243,7 +244,10 @@ def _read_note(path: Path) -> dict[str, Any] | None:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("identity"), dict) else None
+    if not isinstance(found, dict) or not isinstance(found.get("identity"), dict):
+        return None
+    digest = found.pop("digest", None)  # a flipped bit makes no other run of this one: a note that is damaged is lost
+    return found if digest in (None, digest_of(found)) else None
 
 
 def stored_identity(folder: Path) -> dict[str, Any] | None:

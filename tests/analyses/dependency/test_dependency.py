@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 
 import numpy as np
@@ -346,10 +346,10 @@ def test_parameters_are_checked(given: dict, message: str) -> None:
 
 
 @pytest.mark.real
-def test_thirty_sentences_of_wiki_bert(shared: Path, wiki_bert: Path) -> None:
+def test_fifty_sentences_of_wiki_bert(shared: Path, wiki_bert: Path) -> None:
     model = HeadModel.open(wiki_bert)
     # Each of a document of its own: the slow way counts sentences, in their order.
-    chosen = open_corpus(shared / "data/trees/en_ewt-ud-dev.conllu.xz", limit=30)
+    chosen = islice(open_corpus(shared / "data/trees/en_ewt-ud-dev.conllu.xz"), 50)
     examples = [replace(example, document=None) for example in chosen]
     found = measured(model, examples, Dependency(), max_tokens=2048)
     rows = [model.encode(example) for example in examples]

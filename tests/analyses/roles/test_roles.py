@@ -34,6 +34,7 @@ from headwise.text import open_corpus
 from headwise.text.demo import demo_examples
 from headwise.text.encode import Encoded, batches
 
+BEHIND = ("previous", "duplicate", "induction", "sink")  # asked of decoders alone
 COUNT = 50 if os.environ.get("HEADWISE_FULL") else 8
 
 
@@ -41,7 +42,7 @@ def slow_bias(maps: np.ndarray, row: Encoded, role: str, causal: bool) -> np.nda
     """The score of one input `[layer, head]`, token by token; None where no token has a sieve."""
     scores = []
     for i in range(len(row)):
-        visible = range(i + 1) if causal else range(len(row))
+        visible = range(i + 1) if causal else range(0 if role in BEHIND else len(row))
         inside = [j for j in visible if slow_sieves.in_sieve(role, row, i, j)]
         if inside:
             to_sieve = sum(maps[:, :, i, j] for j in inside) / len(inside)
@@ -67,7 +68,7 @@ def compare(dataset: xr.Dataset, maps: Sequence[np.ndarray], rows: Sequence[Enco
             )
         tokens = sum(
             any(slow_sieves.in_sieve(role, row, i, j) for j in range(i + 1 if causal else len(row)))
-            for row in rows
+            for row in (rows if causal or role not in BEHIND else ())
             for i in range(len(row))
         )
         assert (chosen["tokens"] == tokens).all(), role

@@ -149,7 +149,11 @@ class Roles(RandomNull, ItemObserver):
 
     def start(self, shape: Shape) -> State:
         roles = len(self.chosen())
+        # A role that is not asked of such a model has no inputs, even where its sieve is not empty.
+        asked = Sums(roles)
+        asked.add(torch.tensor([sieve.lacking(shape) is None for sieve in self.chosen()]))
         return State(
+            asked=asked,
             bias=Moments(shape.layers, shape.heads, roles),
             ceiling=Moments(shape.layers, roles),
             scores=Records(shape.layers, shape.heads, roles, at_most=SAMPLED),
@@ -167,7 +171,8 @@ class Roles(RandomNull, ItemObserver):
         return shares.score(weights, rows.visible)
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
-        total, count = sums["total"], sums["count"]  # [example, head, role], [example, 1 or head, role]
+        asked = (state.sums("asked").total > 0).to(sums["count"].device)
+        total, count = sums["total"], sums["count"] * asked  # [example, head, role], [example, 1 or head, role]
         score = torch.where(count > 0, total / count, torch.nan)
         here = (layer.layer,)
         if layer.layer == 0:

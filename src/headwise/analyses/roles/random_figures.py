@@ -47,9 +47,10 @@ def beside_random(dataset: xr.Dataset) -> Figure:
     ax.set_yticks(range(len(shown)), [f"{role} ({int(has[labels.index(role)].sum())})" for role in shown])
     ax.set_ylim(len(shown) - 0.4, -0.6)
     ax.set_xlabel("mean sieve bias (1 = uniform)")
+    count = int(dataset.attrs["random_models"])
     how = (
-        f"Coloured, and in brackets: heads with the role after correction. {dataset.attrs['random_models']} random "
-        "model(s). Points cut at 1/32; intervals are in the tables"
+        "Coloured, and in brackets: heads with the role after correction. "
+        f"{count} random model{'s' if count > 1 else ''}. Points cut at 1/32; intervals are in the tables"
     )
     style.annotate_figure(fig, "Roles of heads beside random weights", notes_on(dataset, shown, how, shown))
     return style.finish(fig)

@@ -82,11 +82,14 @@ try:
                 store.save(f"piece-{number}", {}, {"who": sys.argv[3]})
             whose = [store.load(f"piece-{number}").facts["who"] for number in range(20)]
         place.write(" ".join(whose).encode())
-        time.sleep(0.5)
+        end = time.monotonic() + 60  # nobody may come after it: it stays until all others have been refused
+        while len(list(go.parent.glob("refused-*"))) < int(sys.argv[4]) - 1 and time.monotonic() < end:
+            time.sleep(0.001)
         place.done()
     print("won")
 except OutputError as error:
     print(error)
+    (go.parent / f"refused-{sys.argv[3]}").touch()
 """
 
 
@@ -94,7 +97,7 @@ except OutputError as error:
 def test_of_several_runs_at_once_one_wins_and_the_others_are_refused_by_name(tmp_path: Path, count: int) -> None:
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", RUN, str(tmp_path / "out"), str(tmp_path / "go"), str(number)],
+            [sys.executable, "-c", RUN, str(tmp_path / "out"), str(tmp_path / "go"), str(number), str(count)],
             stdout=subprocess.PIPE,
             text=True,
         )

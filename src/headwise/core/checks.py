@@ -42,8 +42,8 @@ def at_least(name: str, value: float, low: float) -> None:
 def shown(value: object) -> str:
     """A value as a sentence can bear it.
 
-    >>> shown("x" * 200)[-8:]
-    'xxxx…'
+    >>> shown("x" * 200)[-4:]
+    'xxx…'
     """
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > LARGEST:
         return f"a number of {value.bit_length():,} bits"

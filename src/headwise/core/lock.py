@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from headwise.core.errors import OutputError
+
+SIGNING_TRIES = 200  # of ten milliseconds
 
 
 class Lock:
@@ -32,7 +35,7 @@ class Lock:
                 except FileNotFoundError:
                     continue  # whoever had it removed the folder just now
                 if not _lock(handle):
-                    held = os.read(handle, 4096)
+                    held = _signed(handle)
                     os.close(handle)
                     raise OutputError(
                         f"{self.named} is in use by {_holder(held)}; wait for it to end, or choose another --out."
@@ -72,6 +75,15 @@ def held(path: Path, named: Path | None = None) -> Iterator[None]:
         yield
     finally:
         lock.release(remove=True)
+
+
+def _signed(handle: int) -> bytes:
+    """What the holder wrote; it is given a moment, for it signs only after it has the lock."""
+    for _ in range(SIGNING_TRIES):
+        if found := os.pread(handle, 4096, 0):
+            return found
+        time.sleep(0.01)
+    return b""
 
 
 def _is_at(path: Path, handle: int) -> bool:

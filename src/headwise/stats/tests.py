@@ -68,7 +68,7 @@ def outlying(value: np.ndarray, others: np.ndarray) -> np.ndarray:
     on axis 0.
 
     >>> float(outlying(np.array(5.0), np.array([1.0, 2.0, 3.0, 2.0])).round(3))
-    0.019
+    0.023
     """
     value, others = np.asarray(value, dtype=float), np.asarray(others, dtype=float)
     count = len(others)

@@ -119,12 +119,12 @@ def test_scores_before_and_after_stand_in_one_table(tmp_path: Path) -> None:
     [record] = finetune(
         source,
         task,
-        tmp_path,
+        tmp_path / "runs",
         FinetuneOptions(
             seeds=1, epochs=2, learning_rate=3e-3, device="cpu", pooling="top_heads", heads=["L2H1", "L1H0"]
         ),
     )
-    folder = tmp_path / record.folder / "model"
+    folder = tmp_path / "runs" / record.folder / "model"
 
     def score(where: Path) -> dict[str, float]:
         subject = TaskSubject.open(where, task, device="cpu")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
-import time
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime

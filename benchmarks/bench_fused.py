@@ -73,7 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=36)
     parser.add_argument("--analyses", default="surface,offsets,roles")
-    parser.add_argument("--sieves", default="local,first")
+    parser.add_argument("--sieves", default="local,local:prev,first,rare,same_word,previous,duplicate,induction,sink")
     parser.add_argument("--times", type=int, default=3)
     given = parser.parse_args()
     module = plain_model(given.layers)

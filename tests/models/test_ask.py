@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModel
 
 from headwise.models import HeadModel
-from headwise.models.ask import Answers, Ask
+from headwise.models.ask import Answers, Ask, answered
 from headwise.models.masks import Sight, row_mask
 from headwise.models.view import Layer, Rows
 from headwise.testing.models import random_model
@@ -44,10 +44,12 @@ def everything(batch: Batch) -> Ask:
         columns={"first": torch.arange(ids.shape[1], device=ids.device).expand_as(ids) == 0, "odd": ids % 2 == 1},
         labels={"same": (ids, ids), "after": (ids, before)},
         offsets=frozenset({-2, -1, 0, 1, 40}),
+        pairs={"some": torch.tensor([[0, 1, 2, 2, 2], [3, 0, 5, 5, 16], [1, 2, 5, 0, 3]], device=ids.device)},
         reach=4,
         distance=True,
         entropy=True,
         largest=True,
+        rest=True,
         uniform=True,
     )
 
@@ -66,6 +68,9 @@ def check(told: Answers, weights: np.ndarray, visible: np.ndarray, ask: Ask, tol
         np.testing.assert_allclose(told.labels[name].cpu(), (weights * equal[:, None]).sum(-1), **close)
     for offset in ask.offsets:
         np.testing.assert_allclose(told.at[offset].cpu(), (weights * (apart == offset)).sum(-1), **close)
+    for name, (example, row, key) in ask.pairs.items():
+        own = np.stack([weights[e, :, i, j] for e, i, j in zip(example.cpu(), row.cpu(), key.cpu(), strict=True)])
+        np.testing.assert_allclose(told.single[name].cpu(), own, **close)
     around = range(-ask.reach, ask.reach + 1)
     by_offset = [(weights * (apart == offset)).sum((-2, -1)) for offset in around]
     np.testing.assert_allclose(told.diagonals.cpu(), np.stack(by_offset, -1), **close)
@@ -84,6 +89,15 @@ def check(told: Answers, weights: np.ndarray, visible: np.ndarray, ask: Ask, tol
     np.testing.assert_allclose(told.entropy.cpu(), entropy, atol=5 * tolerance)
     np.testing.assert_allclose(told.largest.cpu(), weights.max(-1), **close)
     np.testing.assert_array_equal(told.seen.cpu(), visible.sum(-1))
+    others = weights[..., 1:].astype(np.float64)
+    left = others.sum(-1, keepdims=True)
+    shares = others / np.where(left > 0, left, 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        entropy = -np.where(shares > 0, shares * np.log(shares), 0).sum(-1)
+    assert told.rest is not None
+    np.testing.assert_allclose(told.rest.mass.cpu(), left[..., 0], **close)
+    np.testing.assert_allclose(told.rest.entropy.cpu(), entropy, atol=5 * tolerance)
+    np.testing.assert_allclose(told.rest.largest.cpu(), shares.max(-1), **close)
 
 
 def model(causal: bool, **options: Any) -> HeadModel:
@@ -108,6 +122,27 @@ def test_by_rows_is_plain_arithmetic(causal: bool, block_rows: int | None) -> No
         alike = visible / np.maximum(visible.sum(-1, keepdims=True), 1)
         assert told.uniform is not None
         check(told.uniform, alike[:, None], visible, ask)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_little_beside_a_sink_is_as_exact_as_much(causal: bool) -> None:
+    """The first token takes all but a millionth: what is left is still known to rounding."""
+    own = model(causal)
+    batch = own.batch(TEXTS)
+    scores = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    scores[..., 0] += 15
+    n = batch.ids.shape[1]
+    visible = batch.real[:, None, :, None] & batch.real[:, None, None] & (torch.ones(n, n).tril().bool() | (not causal))
+    weights = (scores[..., :n, :n].masked_fill(~visible, -torch.inf)).softmax(-1).nan_to_num(0)
+    ask = Ask(rest=True, entropy=True)
+    told = answered(ask, Rows(0, 0, n, weights.float(), visible))
+    left = weights[..., 1:].sum(-1)
+    assert 0 < left[left > 0].max() < 1e-4
+    shares = weights[..., 1:] / left.clamp(min=1e-30)[..., None]
+    entropy = torch.special.entr(shares).sum(-1)
+    assert told.rest is not None
+    assert (told.rest.entropy - entropy).abs().max() < 1e-5
+    assert ((told.rest.mass - left).abs() <= 1e-6 * left).all()
 
 
 def test_two_asks_are_one() -> None:

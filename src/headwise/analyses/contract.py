@@ -157,7 +157,9 @@ class Observer(Analysis):
         return None
 
     def settle(self, answers: Answers, batch: Batch) -> Mapping[str, Tensor]:
-        """From the answers of one layer, the sums that `observe` takes once the pass is over."""
+        """From the answers of one layer, the sums that `observe` takes once the pass is over.
+
+        On a GPU these may be the heads of several layers side by side: dim 1 of every tensor is that of heads, or 1."""
         return {}
 
     def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:

@@ -8,9 +8,10 @@ numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,12 +32,17 @@ class Ask:
         query's. −1 is equal to nothing.
     offsets : frozenset of int, default {}
         `A[i, i + o]` for each row.
+    pairs : mapping of str to Tensor, default {}
+        Single weights: integers `[3, pair]`, example, row and key.
     reach : int, default 0
         Sums along the diagonals, from −reach to reach.
     distance : bool, default False
         `Σ_i Σ_j A[i, j]·(j − i)` and the same of `|j − i|`.
     entropy, largest : bool, default False
         Of each row; the entropy is that of the weights made to sum to one (they do unless there is a learned sink).
+    rest : bool, default False
+        Of each row without the first token: its mass, and the entropy and largest weight of what it is once made to sum
+        to one again.
     uniform : bool, default False
         All of it also for a head that attends alike to all it can see.
     """
@@ -44,10 +50,12 @@ class Ask:
     columns: Mapping[str, Tensor] = field(default_factory=dict)
     labels: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     offsets: frozenset[int] = frozenset()
+    pairs: Mapping[str, Tensor] = field(default_factory=dict)
     reach: int = 0
     distance: bool = False
     entropy: bool = False
     largest: bool = False
+    rest: bool = False
     uniform: bool = False
 
     def __or__(self, other: Ask) -> Ask:
@@ -56,10 +64,12 @@ class Ask:
             {**self.columns, **other.columns},
             {**self.labels, **other.labels},
             self.offsets | other.offsets,
+            {**self.pairs, **other.pairs},
             max(self.reach, other.reach),
             self.distance or other.distance,
             self.entropy or other.entropy,
             self.largest or other.largest,
+            self.rest or other.rest,
             self.uniform or other.uniform,
         )
 
@@ -67,6 +77,16 @@ class Ask:
     def together(asks: list[Ask]) -> Ask | None:
         """All of them at once; None where there is none."""
         return reduce(Ask.__or__, asks) if asks else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rest:
+    """What a row is without the first token: its mass as it is, entropy and largest weight once it sums to one again (0
+    where nothing is left). All `[example, head, row]`."""
+
+    mass: Tensor
+    entropy: Tensor
+    largest: Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,21 +101,65 @@ class Answers:
     columns: Mapping[str, Tensor]
     labels: Mapping[str, Tensor]
     at: Mapping[int, Tensor]
+    single: Mapping[str, Tensor]  # [pair, head]
     diagonals: Tensor  # [example, head, 2·reach + 1]
     pairs: Tensor  # [example, 2·reach + 1]: how many (i, i + o) can be seen
     offset: Tensor | None  # [example, head], summed over rows; so `distance`
     distance: Tensor | None
     entropy: Tensor | None
     largest: Tensor | None
+    rest: Rest | None
     sink: Tensor | None
     seen: Tensor
     uniform: Answers | None  # where it was asked for
+
+    @property
+    def heads(self) -> int:
+        return self.diagonals.shape[1]
+
+    @property
+    def bytes(self) -> int:
+        """About so many are held."""
+        rows = [*self.columns.values(), *self.labels.values(), *self.at.values(), self.entropy, self.largest]
+        held = sum(one is not None for one in rows) + (0 if self.rest is None else 3)
+        return self.diagonals.nbytes + held * self.seen.numel() * self.heads * 4
 
     def diagonals_within(self, reach: int) -> tuple[Tensor, Tensor]:
         """The sums along diagonals from −reach to reach, and their pairs."""
         middle = self.diagonals.shape[-1] // 2
         near = slice(middle - reach, middle + reach + 1)
         return self.diagonals[..., near], self.pairs[..., near]
+
+
+def side_by_side(answers: Sequence[Answers]) -> Answers:
+    """Several layers as one with all their heads, in order: a GPU takes as long for one layer as for many, so that what is
+    done once for all is not done for each. They must have the same `seen` and `uniform`."""
+    if len(answers) == 1:
+        return answers[0]
+    first = answers[0]
+
+    def heads(values: Sequence[Tensor | None]) -> Any:
+        return None if values[0] is None else torch.cat([v for v in values if v is not None], dim=1)
+
+    rests = [one.rest for one in answers if one.rest is not None]
+    names = [one.name for one in fields(Rest)]
+    return Answers(
+        first.layer,
+        {name: heads([one.columns[name] for one in answers]) for name in first.columns},
+        {name: heads([one.labels[name] for one in answers]) for name in first.labels},
+        {offset: heads([one.at[offset] for one in answers]) for offset in first.at},
+        {name: heads([one.single[name] for one in answers]) for name in first.single},
+        heads([one.diagonals for one in answers]),
+        first.pairs,
+        heads([one.offset for one in answers]),
+        heads([one.distance for one in answers]),
+        heads([one.entropy for one in answers]),
+        heads([one.largest for one in answers]),
+        Rest(*(heads([getattr(one, name) for one in rests]) for name in names)) if rests else None,
+        heads([one.sink for one in answers]),
+        first.seen,
+        first.uniform,
+    )
 
 
 class Gathered:
@@ -105,10 +169,13 @@ class Gathered:
         self.ask, self.length = ask, length
         self.blocks: list[dict[str, Tensor]] = []
         self.sums: dict[str, Tensor] = {}
+        self.single: dict[str, Tensor] = {}
         self.seen: list[Tensor] = []
+        self.heads = 1
 
     def add(self, rows: Rows) -> None:
         ask, weights = self.ask, rows.weights
+        self.heads = weights.shape[1]
         found: dict[str, Tensor] = {}
         if ask.columns:
             sets = torch.stack(list(ask.columns.values()), dim=-1)[:, None].to(weights.dtype)
@@ -117,9 +184,16 @@ class Gathered:
             own = own[:, rows.start : rows.stop, None]
             equal = (own == theirs[:, None]) & (own >= 0)
             found[f"label {name}"] = torch.where(equal[:, None], weights, 0).sum(-1)
+        for name, (example, row, key) in ask.pairs.items():
+            here = (row >= rows.start) & (row < rows.stop)
+            own = weights.new_zeros(len(row), self.heads)
+            own[here] = weights[example[here], :, row[here] - rows.start, key[here]]
+            self.single[name] = self.single[name] + own if name in self.single else own
         for offset in ask.offsets:
             found[f"at {offset}"] = _diagonal(weights, rows.start + offset)
-        if ask.entropy:
+        if ask.rest:
+            found |= _without_first(weights, rows.sink)
+        elif ask.entropy:
             found["entropy"] = row_entropy(_of_tokens(weights, rows.sink))
         if ask.largest:
             found["largest"] = weights.amax(-1)
@@ -149,18 +223,20 @@ class Gathered:
             around = self.sums["mass"].double()
             far = torch.arange(1 - self.length, self.length, device=around.device, dtype=around.dtype)
             diagonals, pairs = (_within(self.sums[name], self.ask.reach) for name in ("mass", "pairs"))
-        empty = seen.new_zeros(len(seen), 1, 1, dtype=torch.float32)
+        empty = seen.new_zeros(len(seen), self.heads, 1, dtype=torch.float32)
         return Answers(
             layer,
             dict(zip(self.ask.columns, masses, strict=True)),
             {name: parts[f"label {name}"] for name in self.ask.labels},
             {offset: parts[f"at {offset}"] for offset in self.ask.offsets},
+            self.single,
             empty if diagonals is None else diagonals,
-            empty[:, 0] if pairs is None else pairs[:, 0],
+            empty[:, 0, :] if pairs is None else pairs[:, 0],
             around @ far if around is not None and self.ask.distance else None,
             around @ far.abs() if around is not None and self.ask.distance else None,
             parts.get("entropy"),
             parts.get("largest"),
+            Rest(*(parts[f"rest {name}"] for name in ("mass", "entropy", "largest"))) if self.ask.rest else None,
             parts.get("sink"),
             seen,
             uniform,
@@ -187,6 +263,27 @@ def _of_tokens(weights: Tensor, sink: Tensor | None) -> Tensor:
     if sink is None:
         return weights
     return weights / (1 - sink.unsqueeze(-1)).clamp(min=torch.finfo(weights.dtype).tiny)
+
+
+def _without_first(weights: Tensor, sink: Tensor | None) -> dict[str, Tensor]:
+    """The rest of each row, and the entropy of the whole: that of the others and that of the first token add up, so
+    that nothing is taken from a larger number, however little is left."""
+    first, others = weights[..., 0], weights[..., 1:]
+    tiny = torch.finfo(weights.dtype).tiny
+    mass, entropy = others.sum(-1), row_entropy(others)
+    largest = others.amax(-1) if others.shape[-1] else torch.zeros_like(mass)
+    some, of = mass > 0, mass.clamp(min=tiny)
+    found = {
+        "rest mass": mass,
+        # −Σ (w/r) ln (w/r) is −Σ w ln w / r + ln r.
+        "rest entropy": torch.where(some, entropy / of + of.log(), 0).clamp(min=0),
+        "rest largest": torch.where(some, largest / of, 0),
+    }
+    whole = entropy - torch.xlogy(first, first)
+    if sink is not None:
+        tokens = (1 - sink).clamp(min=tiny)
+        whole = whole / tokens + tokens.log()
+    return found | {"entropy": whole}
 
 
 def _diagonal(values: Tensor, offset: int) -> Tensor:

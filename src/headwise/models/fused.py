@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,10 @@ from headwise.models.masks import RowMask, Sight
 from headwise.models.tap import Call
 
 if TYPE_CHECKING:
-    from headwise.models.kernels import Scores
+    from headwise.models.launch import Scores
 
 LARGEST_HEAD = 256
+PAIRS_AT_ONCE = 8192
 TYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -54,38 +56,60 @@ def scores_of(call: Call, lengths: Tensor) -> Scores | None:
     sight = Sight(call.causal) if call.mask is None else call.mask.sight if isinstance(call.mask, RowMask) else None
     if sight is None:
         return None
-    from headwise.models.kernels import Scores  # Triton is there only beside a GPU
+    from headwise.models.launch import Scores  # Triton is there only beside a GPU
 
     query, key = (side if side.stride(-1) == 1 else side.contiguous() for side in (query, key))
     return Scores(query, key, lengths, call.scaling, sight.causal, sight.window, call.softcap or 0.0, call.sinks)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """What all layers share in which the same tokens see each other: how many keys each token sees, `[example, token]`,
+    how many pairs there are at each offset, and what even attention gives."""
+
+    keys: Tensor
+    pairs: Tensor
+    uniform: Answers | None = None
+
+
+def sight_of(ask: Ask, scores: Scores, layer: int) -> Seen:
+    """That of the layers that see as this one does. Even attention is the kernel's, on queries and keys of zero."""
+    from headwise.models.launch import Scores  # as above
+
+    seen = Seen(_seen(scores), _pairs(scores, ask.reach))
+    if not ask.uniform:
+        return seen
+    nothing = scores.query.new_zeros(scores.query.shape[0], 1, scores.query.shape[2], 16, dtype=torch.bfloat16)
+    alike = Scores(nothing, nothing, scores.lengths, 1.0, scores.causal, scores.window)
+    return replace(seen, uniform=fused_answers(ask, alike, None, layer, seen)[1])
+
+
 def fused_answers(
-    ask: Ask, scores: Scores, value: Tensor | None, layer: int, uniform: Answers | None
+    ask: Ask, scores: Scores, value: Tensor | None, layer: int, seen: Seen
 ) -> tuple[Tensor | None, Answers]:
     """The head outputs (where values are given) and the answers of one layer."""
-    from headwise.models import kernels  # as above
+    from headwise.models import launch  # as above
 
     columns = torch.stack(list(ask.columns.values()), dim=-1) if ask.columns else None
     names = list(ask.labels)
-    some = names[: kernels.AT_ONCE]
+    some = names[: launch.AT_ONCE]
     if value is not None and value.stride(-1) != 1:
         value = value.contiguous()
-    found = kernels.statistics(scores, value, columns, _labels(ask, some), ask.distance)
+    found = launch.statistics(scores, value, columns, _labels(ask, some), ask.distance)
     masses = {} if found.mass is None else dict(zip(ask.columns, found.mass.unbind(-1), strict=True))
     same = {} if found.same is None else dict(zip(some, found.same.unbind(-1), strict=True))
-    for first in range(kernels.AT_ONCE, len(names), kernels.AT_ONCE):
-        some = names[first : first + kernels.AT_ONCE]
-        more = kernels.statistics(scores, None, None, _labels(ask, some)).same
+    for first in range(launch.AT_ONCE, len(names), launch.AT_ONCE):
+        some = names[first : first + launch.AT_ONCE]
+        more = launch.statistics(scores, None, None, _labels(ask, some)).same
         assert more is not None
         same |= dict(zip(some, more.unbind(-1), strict=True))
     offsets = sorted(ask.offsets)
-    at = kernels.weights_at(scores, found.logsumexp, offsets).unbind(-1) if offsets else ()
+    at = launch.weights_at(scores, found.logsumexp, offsets).unbind(-1) if offsets else ()
     batch, heads, n, _ = scores.query.shape
     lengths = scores.lengths
     diagonals = found.largest.new_zeros(batch, heads, 1)
     if ask.reach:
-        diagonals = kernels.band_sums(scores, found.logsumexp, ask.reach)
+        diagonals = launch.band_sums(scores, found.logsumexp, ask.reach)
     shown = torch.arange(n, device=lengths.device) < lengths[:, None]
     sink = None
     if scores.sinks is not None:
@@ -95,25 +119,38 @@ def fused_answers(
         masses,
         same,
         dict(zip(offsets, at, strict=True)),
+        {name: _single(scores, found.logsumexp, wanted) for name, wanted in ask.pairs.items()},
         diagonals,
-        _pairs(scores, ask.reach),
+        seen.pairs,
         None if found.offset is None else found.offset.double().sum(-1),
         None if found.distance is None else found.distance.double().sum(-1),
         found.entropy if ask.entropy else None,
         found.largest if ask.largest else None,
+        found.rest if ask.rest else None,
         sink,
-        _seen(scores),
-        uniform,
+        seen.keys,
+        seen.uniform,
     )
 
 
-def uniform_answers(ask: Ask, scores: Scores, layer: int) -> Answers:
-    """What a head would have that attends alike to all it can see: the kernel on queries and keys of zero."""
-    from headwise.models.kernels import Scores  # as above
-
-    nothing = scores.query.new_zeros(scores.query.shape[0], 1, scores.query.shape[2], 16, dtype=torch.bfloat16)
-    alike = Scores(nothing, nothing, scores.lengths, 1.0, scores.causal, scores.window)
-    return fused_answers(ask, alike, None, layer, None)[1]
+def _single(scores: Scores, logsumexp: Tensor, wanted: Tensor) -> Tensor:
+    """The weights at these pairs, `[pair, head]`: few of them, so plain products do."""
+    heads, groups = scores.query.shape[1], scores.key.shape[1]
+    parts = [torch.zeros(0, heads, device=wanted.device)]
+    for first in range(0, wanted.shape[1], PAIRS_AT_ONCE):
+        example, row, key = wanted[:, first : first + PAIRS_AT_ONCE].unbind()
+        own, theirs = scores.query[example, :, row].float(), scores.key[example, :, key].float()
+        score = (own * theirs.repeat_interleave(heads // groups, dim=1)).sum(-1) * scores.scaling
+        if scores.softcap:
+            score = scores.softcap * torch.tanh(score / scores.softcap)
+        length = scores.lengths[example]
+        seen = (row < length) & (key < length)
+        if scores.causal:
+            seen &= key <= row
+        if scores.window:
+            seen &= (key - row).abs() < scores.window
+        parts.append(torch.exp(score - logsumexp[example, :, row]) * seen[:, None])
+    return torch.cat(parts)
 
 
 def _labels(ask: Ask, names: list[str]) -> tuple[Tensor, Tensor] | None:

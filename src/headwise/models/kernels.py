@@ -5,19 +5,19 @@ Only imported where there is a GPU. Scores are kept in base 2 inside, since `exp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-LOG2E = 1.4426950408889634
-LN2 = 0.6931471805599453
-SPLIT = 16  # columns are padded to what a matrix product takes at least
+
+@triton.jit
+def _capped(s, cap, CAPPED: tl.constexpr):
+    """cap · tanh(s / cap), of scores in base 2; tanh by exp2 of a number that is never positive."""
+    if CAPPED:
+        x = s * 0.6931471805599453 / cap
+        e = tl.exp2(-2.8853900817779268 * tl.abs(x))
+        t = (1 - e) / (1 + e)
+        s = tl.where(x < 0, -t, t) * cap * 1.4426950408889634
+    return s
 
 
 @triton.jit
@@ -26,12 +26,7 @@ def _tile(
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, IEEE: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Scores of a tile in base 2. A hidden key has −1e30, so that its weight is 0 and weight · score is 0 too."""
-    s = tl.dot(q, k, input_precision="ieee" if IEEE else "tf32") * scale
-    if CAPPED:  # cap · tanh(s / cap), of scores in base e; tanh by exp2 of a number that is never positive
-        x = s * 0.6931471805599453 / cap
-        e = tl.exp2(-2.8853900817779268 * tl.abs(x))
-        t = (1 - e) / (1 + e)
-        s = tl.where(x < 0, -t, t) * cap * 1.4426950408889634
+    s = _capped(tl.dot(q, k, input_precision="ieee" if IEEE else "tf32") * scale, cap, CAPPED)
     if MASKED:
         seen = cols[None] < length
         if CAUSAL:
@@ -45,9 +40,9 @@ def _tile(
 
 
 @triton.jit
-def _statistics(
+def attend(
     Q, K, V, C, QL, KL, SINK, LENGTH,
-    O, LSE, MAXW, ENT, MASS, SAME, OFFSET, DIST,  # noqa: E741
+    O, LSE, MAXW, ENT, REST, MASS, SAME, OFFSET, DIST,  # noqa: E741
     sqb, sqh, sqn, skb, skh, skn, svb, svh, svn, n, keys, scale, cap,
     H: tl.constexpr, HK: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     MASSES: tl.constexpr, KINDS: tl.constexpr, LABELS: tl.constexpr,
@@ -65,7 +60,14 @@ def _statistics(
     f = tl.arange(0, KINDS)
     real = rows < n
     q = tl.load(Q + b * sqb + h * sqh + rows[:, None] * sqn + d[None], mask=real[:, None] & (d[None] < D), other=0.0)
-    m = tl.full([BM], -1e30, tl.float32)
+    # Key 0, on which many heads rest, is kept apart: sums over all the others lose nothing to it.
+    k0 = tl.load(K + b * skb + hk * skh + d, mask=d < D, other=0.0)
+    s0 = tl.sum(q.to(tl.float32) * k0.to(tl.float32)[None], 1) * scale
+    s0 = _capped(s0, cap, CAPPED)
+    if WINDOW > 0:
+        s0 = tl.where(rows < WINDOW, s0, -1e30)
+    m = s0
+    top = tl.full([BM], -1e30, tl.float32)  # the largest score but that of key 0
     l = tl.zeros([BM], tl.float32)  # noqa: E741
     es = tl.zeros([BM], tl.float32)
     away = tl.zeros([BM], tl.float32)  # Σ p · (key − row), and the same of its size
@@ -113,7 +115,10 @@ def _statistics(
             inside = cols < keys
             k = tl.load(kbase + cols[None] * skn + d[:, None], mask=inside[None] & (d[:, None] < D), other=0.0)
             s = _tile(q, k, rows, cols, length, scale, cap, CAUSAL, WINDOW, CAPPED, IEEE, phase != 1)
-            m_new = tl.maximum(m, tl.max(s, 1))
+            if start == 0:
+                s = tl.where(cols[None] > 0, s, -1e30)
+            top = tl.maximum(top, tl.max(s, 1))
+            m_new = tl.maximum(m, top)
             alpha = tl.exp2(m - m_new)
             p = tl.exp2(s - m_new[:, None])
             here = tl.sum(p, 1)
@@ -148,7 +153,32 @@ def _statistics(
                 kl3 = tl.load(label_k + 3 * keys, mask=inside, other=-2)
                 same3 = same3 * alpha + tl.sum(tl.where(ql3[:, None] == kl3[None], p, 0.0), 1)
             m = m_new
-    token = tl.where(l > 0, l, 1.0)  # what the tokens get, without the sink
+    p0 = tl.exp2(s0 - m)
+    # Row by row what key 0 adds.
+    if OUTPUT:
+        v0 = tl.load(vbase + d, mask=d < D, other=0.0)
+        acc += p0[:, None] * v0.to(tl.float32)[None]
+    if MASSES:
+        kinds0 = tl.load(C + b * keys * KINDS + f)
+        mass += p0[:, None] * kinds0.to(tl.float32)[None]
+    if DISTANCE:
+        away -= p0 * rows.to(tl.float32)
+        if not CAUSAL:
+            far += p0 * rows.to(tl.float32)
+    key_label = KL + b * LABELS * keys
+    if LABELS > 0:
+        same0 += tl.where(ql0 == tl.load(key_label), p0, 0.0)
+    if LABELS > 1:
+        same1 += tl.where(ql1 == tl.load(key_label + keys), p0, 0.0)
+    if LABELS > 2:
+        same2 += tl.where(ql2 == tl.load(key_label + 2 * keys), p0, 0.0)
+    if LABELS > 3:
+        same3 += tl.where(ql3 == tl.load(key_label + 3 * keys), p0, 0.0)
+    others = tl.where(l > 0, l, 1.0)
+    rest_entropy = tl.where(l > 0, (m + tl.log2(others) - es / others) * 0.6931471805599453, 0.0)
+    es += p0 * s0
+    whole = l + p0
+    token = tl.where(whole > 0, whole, 1.0)  # what the tokens get, without the sink
     total = token
     if SINKS:
         total = token + tl.exp2(tl.load(SINK + h) * 1.4426950408889634 - m)
@@ -158,7 +188,11 @@ def _statistics(
         result = (acc / total[:, None]).to(O.dtype.element_ty)
         tl.store(O + (bh * n + rows[:, None]) * D + d[None], result, mask=real[:, None] & (d[None] < D))
     tl.store(LSE + out, tl.where(shown, (m + tl.log2(total)) * 0.6931471805599453, float("inf")), mask=real)
-    tl.store(MAXW + out, tl.where(shown, 1 / total, 0.0), mask=real)
+    tl.store(MAXW + out, tl.where(shown, tl.exp2(tl.maximum(top, s0) - m) / total, 0.0), mask=real)
+    size = tl.num_programs(1) * n  # the three of the rest lie one after the other
+    tl.store(REST + out, tl.where(shown, l / total, 0.0), mask=real)
+    tl.store(REST + size + out, tl.where(shown, tl.maximum(rest_entropy, 0.0), 0.0), mask=real)
+    tl.store(REST + 2 * size + out, tl.where(shown & (l > 0), tl.exp2(top - m) / others, 0.0), mask=real)
     tl.store(ENT + out, tl.where(shown, (m + tl.log2(token) - es / token) * 0.6931471805599453, 0.0), mask=real)
     keep = tl.where(shown, 1 / total, 0.0)
     if MASSES:
@@ -178,7 +212,7 @@ def _statistics(
 
 
 @triton.jit
-def _band(
+def band(
     Q, K, LSE, LENGTH, OUT,
     sqb, sqh, sqn, skb, skh, skn, n, scale, cap, reach, first, each,
     H: tl.constexpr, HK: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
@@ -216,7 +250,7 @@ def _band(
 
 
 @triton.jit
-def _offsets(
+def at_offsets(
     Q, K, LSE, LENGTH, WANTED, OUT,
     sqb, sqh, sqn, skb, skh, skn, n, scale, cap,
     H: tl.constexpr, HK: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, COUNT: tl.constexpr,
@@ -244,155 +278,6 @@ def _offsets(
         k = tl.load(
             K + b * skb + hk * skh + cols[:, None] * skn + d[None], mask=seen[:, None] & (d[None] < D), other=0.0
         )
-        s = tl.sum(q * k.to(tl.float32), 1) * scale * 0.6931471805599453
-        if CAPPED:
-            x = s / cap
-            e = tl.exp2(-2.8853900817779268 * tl.abs(x))
-            t = (1 - e) / (1 + e)
-            s = tl.where(x < 0, -t, t) * cap
-        weight = tl.where(seen, tl.exp2((s - lse) * 1.4426950408889634), 0.0)
+        s = _capped(tl.sum(q * k.to(tl.float32), 1) * scale, cap, CAPPED)
+        weight = tl.where(seen, tl.exp2(s - lse * 1.4426950408889634), 0.0)
         tl.store(OUT + (bh * n + rows) * COUNT + place, weight, mask=rows < n)
-
-
-# --- calling them -----------------------------------------------------------------------------------------------------
-
-AT_ONCE = 4  # labels that one launch compares
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Scores:
-    """What decides the weights: query `[example, head, token, d]`, key (before group repetition), and who sees whom."""
-
-    query: Tensor
-    key: Tensor
-    lengths: Tensor  # int32 [example]: tokens from there on are padding
-    scaling: float
-    causal: bool = False
-    window: int = 0  # keys at this distance and further are hidden; 0: none
-    softcap: float = 0.0
-    sinks: Tensor | None = None  # [head]
-
-    def strides(self) -> list[int]:
-        return [*self.query.stride()[:3], *self.key.stride()[:3]]
-
-    def shape_flags(self) -> dict[str, Any]:
-        size = self.query.shape[-1]
-        return {
-            "H": self.query.shape[1],
-            "HK": self.key.shape[1],
-            "D": size,
-            "DP": max(16, triton.next_power_of_2(size)),
-        }
-
-    def sight_flags(self) -> dict[str, Any]:
-        return {"CAUSAL": self.causal, "WINDOW": self.window, "CAPPED": self.softcap > 0}
-
-    @property
-    def ieee(self) -> bool:
-        return self.query.dtype == torch.float32
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Statistics:
-    """Of every row, `[example, head, token, ...]` in float32; rows of padding hold zeros (`logsumexp`: infinity)."""
-
-    output: Tensor | None
-    logsumexp: Tensor
-    largest: Tensor
-    entropy: Tensor
-    mass: Tensor | None  # [..., column]
-    same: Tensor | None  # [..., label]
-    offset: Tensor | None
-    distance: Tensor | None
-
-
-def statistics(
-    scores: Scores,
-    value: Tensor | None,
-    columns: Tensor | None = None,
-    labels: tuple[Tensor, Tensor] | None = None,
-    distance: bool = False,
-) -> Statistics:
-    """Attention output (where `value` is given) and statistics of every row.
-
-    Parameters
-    ----------
-    scores : Scores
-        Queries, keys, and who sees whom.
-    value : Tensor, optional
-        Values before group repetition; without them no output is computed.
-    columns : Tensor, optional
-        Bool `[example, key, column]`: the mass of each row on every set of keys.
-    labels : (Tensor, Tensor), optional
-        Of queries and of keys, integers `[example, label, token]`, at most four kinds: the mass of each row on keys of
-        its own label; −1 is equal to nothing.
-    distance : bool, default False
-        The mean offset of a row's keys, and their mean distance.
-    """
-    query, key = scores.query, scores.key
-    batch, heads, n, size = query.shape
-    keys, device = key.shape[2], query.device
-    kinds = 0 if columns is None else -(-columns.shape[-1] // SPLIT) * SPLIT
-    table = query.new_zeros(batch, keys, max(kinds, SPLIT), dtype=torch.bfloat16) if columns is not None else query
-    if columns is not None:
-        table[..., : columns.shape[-1]] = columns
-    asked = (query, query) if labels is None else tuple(side.to(torch.int32).contiguous() for side in labels)
-    count = 0 if labels is None else labels[0].shape[1]
-    if count > AT_ONCE:
-        raise ValueError(f"at most {AT_ONCE} labels at once")
-    new = partial(torch.empty, device=device, dtype=torch.float32)
-    shape = (batch, heads, n)
-    output = None if value is None else torch.empty(*shape, size, device=device, dtype=query.dtype)
-    lse, largest, entropy = new(shape), new(shape), new(shape)
-    mass = new(*shape, kinds) if kinds else lse
-    same = new(*shape, count) if count else lse
-    away = new(shape) if distance else lse
-    far = new(shape) if distance and not scores.causal else lse
-    values = key if value is None else value
-    tile = _tile_sizes(size, scores.ieee)
-    _statistics[(triton.cdiv(n, tile["BM"]), batch * heads)](
-        query, key, values, table, *asked, lse if scores.sinks is None else scores.sinks.float(), scores.lengths,
-        query if output is None else output, lse, largest, entropy, mass, same, away, far,
-        *scores.strides(), *values.stride()[:3], n, keys, scores.scaling * LOG2E, scores.softcap,
-        **scores.shape_flags(), MASSES=kinds > 0, KINDS=max(kinds, SPLIT), LABELS=count, **scores.sight_flags(),
-        SINKS=scores.sinks is not None, DISTANCE=distance, OUTPUT=value is not None, IEEE=scores.ieee, **tile,
-    )  # fmt: skip
-    masses = None if columns is None else mass[..., : columns.shape[-1]]
-    moved = (away, -away if scores.causal else far) if distance else (None, None)
-    return Statistics(output, lse, largest, entropy, masses, same if count else None, *moved)
-
-
-def _tile_sizes(size: int, ieee: bool) -> dict[str, int]:
-    """Found by trial on an H200."""
-    small = {"BM": 64, "BN": 32, "num_warps": 4}
-    return small | {"num_stages": 2 if ieee or size > 128 else 3}
-
-
-def band_sums(scores: Scores, lse: Tensor, reach: int) -> Tensor:
-    """Sums of the weights along diagonals, `[example, head, 2·reach + 1]`, from −reach to reach."""
-    batch, heads, n, _ = scores.query.shape
-    out = torch.zeros(batch, heads, 2 * reach + 1, device=lse.device, dtype=torch.float32)
-    tile = 32 if scores.ieee or scores.query.shape[-1] > 128 else 64
-    furthest = -(-reach // tile)
-    blocks = triton.cdiv(n, tile)
-    furthest = min(furthest, blocks - 1)
-    each = max(1, min(blocks, 32))
-    apart = furthest + 1 if scores.causal else 2 * furthest + 1
-    _band[(apart, triton.cdiv(blocks, each), batch * heads)](
-        scores.query, scores.key, lse, scores.lengths, out, *scores.strides(), n, scores.scaling * LOG2E,
-        scores.softcap, reach, -furthest, each, **scores.shape_flags(), **scores.sight_flags(), IEEE=scores.ieee,
-        T=tile, num_warps=4, num_stages=2,
-    )  # fmt: skip
-    return out
-
-
-def weights_at(scores: Scores, lse: Tensor, offsets: Sequence[int]) -> Tensor:
-    """The weights `A[i, i + o]`, `[example, head, token, offset]`; 0 where there is no such key."""
-    batch, heads, n, _ = scores.query.shape
-    wanted = torch.tensor(list(offsets), device=lse.device, dtype=torch.int32)
-    out = torch.empty(batch, heads, n, len(wanted), device=lse.device, dtype=torch.float32)
-    _offsets[(triton.cdiv(n, 64), batch * heads)](
-        scores.query, scores.key, lse, scores.lengths, wanted, out, *scores.strides(), n, scores.scaling * LOG2E,
-        scores.softcap, **scores.shape_flags(), COUNT=len(wanted), **scores.sight_flags(), BM=64, num_warps=4,
-    )  # fmt: skip
-    return out

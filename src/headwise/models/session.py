@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.models.ask import Answers, Gathered
-from headwise.models.fused import fused_answers, has_kernels, scores_of, uniform_answers
+from headwise.models.fused import Seen, fused_answers, has_kernels, scores_of, sight_of
 from headwise.models.interventions import Plan, on_outputs, on_weights
 from headwise.models.masks import RowMask, is_open
 from headwise.models.sites import LayerCount, Sites, hidden_input, hidden_output
@@ -75,7 +75,9 @@ class Session:
         self._entering: dict[nn.Module, Tensor] = {}
         self._visible: dict[int, tuple[Tensor | None, Tensor]] = {}
         self.asking: Asking | None = watcher if isinstance(watcher, Asking) and watcher.ask is not None else None
-        self._uniform: dict[object, tuple[object, Answers]] = {}  # by what decides who sees whom
+        self._uniform: dict[int, tuple[object, Answers]] = {}  # by the mask
+        self._seen: dict[tuple[bool, int], Seen] = {}
+        self._lengths: Tensor | None = None
 
     @contextmanager
     def running(self) -> Iterator[Session]:
@@ -191,14 +193,15 @@ class Session:
     def _fused(self, call: Call, layer: int) -> Tensor | None:
         """The head outputs, with the answers computed on the way; None where the kernels do not serve this call."""
         asking = self.asking
-        scores = scores_of(call, torch.tensor(self.lengths, device=self.real.device, dtype=torch.int32))
+        if self._lengths is None:
+            self._lengths = torch.tensor(self.lengths, device=self.real.device, dtype=torch.int32)
+        scores = scores_of(call, self._lengths)
         if scores is None or asking is None or asking.ask is None:
             return None
         sight = scores.causal, scores.window
-        if asking.ask.uniform and sight not in self._uniform:
-            self._uniform[sight] = None, uniform_answers(asking.ask, scores, layer)
-        uniform = self._uniform[sight][1] if asking.ask.uniform else None
-        output, answers = fused_answers(asking.ask, scores, call.value, layer, uniform)
+        if sight not in self._seen:
+            self._seen[sight] = sight_of(asking.ask, scores, layer)
+        output, answers = fused_answers(asking.ask, scores, call.value, layer, self._seen[sight])
         asking.answers(answers)
         return output
 

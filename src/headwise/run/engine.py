@@ -10,7 +10,7 @@ from torch import Tensor
 from headwise.analyses.contract import Observer
 from headwise.core.failures import Failure
 from headwise.models import HeadModel
-from headwise.models.ask import Answers, Ask
+from headwise.models.ask import Answers, Ask, side_by_side
 from headwise.models.gradients import stream_gradients
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import State
@@ -18,6 +18,7 @@ from headwise.text.encode import Batch
 from headwise.text.units import documents_of
 
 GRADIENT_TOKENS = 1024  # tokens run at once where gradients are kept
+WAITING_BYTES = 256 * 2**20  # answers of layers that wait on a GPU to be settled together
 MAPS_BYTES = 2**30  # all maps of one micro-batch, for analyses that look at whole examples
 
 
@@ -35,6 +36,16 @@ def take_out(analysis: Observer, error: Exception, failed: Failures | None) -> N
     if failed is None or is_memory(error):
         raise error
     failed[analysis.name] = Failure.of(analysis.name, error)
+
+
+def _alike(one: Answers, other: Answers) -> bool:
+    """Whether two layers see the same keys, so that one may stand beside the other."""
+    return one.uniform is other.uniform and one.heads == other.heads and one.seen is other.seen
+
+
+def _by_layer(value: Tensor, layers: int) -> Sequence[Tensor]:
+    """What was settled for several layers at once, for each of them; dim 1 has their heads, or 1 for all."""
+    return [value] * layers if value.shape[1] == 1 else value.chunk(layers, dim=1)
 
 
 class Observation:
@@ -57,6 +68,7 @@ class Observation:
         self.needs = frozenset().union(*(a.taps for a in (*self.reducing, *self.whole)))
         self.needs = self.needs.union(*(a.taps - {"attention"} for a in self.asking)) - {"attention_gradient"}
         self._sums: dict[str, dict[str, Tensor]] = {}
+        self._waiting: list[Answers] = []
         self._settled: dict[str, list[tuple[int, Mapping[str, Tensor]]]] = {}
         self._maps: list[Tensor] = []  # of each layer, `[example, head, query, key]`
         self._visible: list[Tensor] = []
@@ -77,9 +89,25 @@ class Observation:
             self._visible.append(rows.visible)
 
     def answers(self, answers: Answers) -> None:
+        if self._waiting and not _alike(self._waiting[-1], answers):
+            self._settle()
+        self._waiting.append(answers)
+        if answers.bytes * len(self._waiting) >= (WAITING_BYTES if answers.seen.is_cuda else 0):
+            self._settle()
+
+    def _settle(self) -> None:
+        """Let the analyses make sums of the answers that wait: many layers at once, a GPU takes as long for one."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        layers, together = [one.layer for one in waiting], side_by_side(waiting)
+
         def settle(analysis: Observer) -> None:
-            sums = analysis.settle(answers, self.batch)
-            self._settled.setdefault(analysis.name, []).append((answers.layer, sums))
+            sums = analysis.settle(together, self.batch)
+            parts = {name: _by_layer(value, len(layers)) for name, value in sums.items()}
+            for place, layer in enumerate(layers):
+                one = {name: part[place] for name, part in parts.items()}
+                self._settled.setdefault(analysis.name, []).append((layer, one))
 
         self._each(self.asking, settle)
 
@@ -95,6 +123,8 @@ class Observation:
     def close(self) -> None:
         """Hand on what is ready only after the pass: sums of answers (so that a GPU is not waited for layer by layer),
         and all maps of the batch, to the analyses that want them together."""
+
+        self._settle()
 
         def observe(analysis: Observer) -> None:
             for layer, sums in self._settled.pop(analysis.name, []):

@@ -18,6 +18,7 @@ from headwise import Corpus, HeadModel, make_atlas
 from headwise.analyses.contract import make_analysis
 from headwise.analyses.roles import significance
 from headwise.analyses.roles.analysis import Roles
+from headwise.analyses.roles.asked import asked_of
 from headwise.analyses.roles.sieves import known_sieves, sieve
 from headwise.analyses.roles.sieves.registry import forget_sieve
 from headwise.core.errors import MissingAnnotationError, ParameterError
@@ -79,8 +80,17 @@ def opened(planted) -> HeadModel:
     return HeadModel.open(planted.model, tokenizer=planted.tokenizer)
 
 
+@pytest.fixture(params=["matrices", "asked"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """By matrices of sieves, or as on a GPU, where the kernel is asked."""
+    if request.param == "asked":
+        monkeypatch.setattr(Roles, "ask", lambda self, batch: asked_of(self.chosen(), batch))
+        monkeypatch.setattr(Roles, "reduce", None)
+    return str(request.param)
+
+
 @pytest.mark.parametrize("causal", [False, True])
-def test_equal_to_loops_on_planted_heads(causal: bool) -> None:
+def test_equal_to_loops_on_planted_heads(causal: bool, way: str) -> None:
     behaviours = [["previous", "uniform", "same_word"], ["first", "self", "offset:-2"]]
     examples = battery_examples()
     planted = planted_model(behaviours, causal=causal, words=[w for e in examples for w in e.all_words])
@@ -92,7 +102,7 @@ def test_equal_to_loops_on_planted_heads(causal: bool) -> None:
 
 
 @pytest.mark.real
-def test_equal_to_loops_on_a_real_model(shared: Path, wiki_bert: Path) -> None:
+def test_equal_to_loops_on_a_real_model(shared: Path, wiki_bert: Path, way: str) -> None:
     model = HeadModel.open(wiki_bert)
     gold = list(open_corpus(shared / "data" / "trees" / "en_ewt-ud-dev.conllu.xz", limit=COUNT))
     examples = [example for example in gold if len(example.all_words) < 40] + demo_examples(COUNT // 2)

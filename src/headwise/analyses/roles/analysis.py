@@ -14,9 +14,11 @@ from torch import Tensor
 from headwise.analyses.contract import Paper, Shape, at_least, layer_head_coords, mean_variables, one_of
 from headwise.analyses.items import ItemObserver, listed
 from headwise.analyses.nulls import RandomNull, above_random, random_attrs, random_bound
+from headwise.analyses.roles.asked import asked_of, settled
 from headwise.analyses.roles.sieves import Sieve, find_sieve, known_sieves, load_sieves, sieve_matrices
 from headwise.analyses.roles.significance import COARSE, DIMS, FINE, PAPER, POOLED, REACH, coordinates, decided, tested
 from headwise.core.errors import ParameterError
+from headwise.models.ask import Answers, Ask
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import Moments, Records, State, Sums
 from headwise.stats.bootstrap import FEW
@@ -170,6 +172,13 @@ class Roles(RandomNull, ItemObserver):
             weights = weights / (1 - rows.sink.unsqueeze(-1)).clamp(min=torch.finfo(weights.dtype).tiny)
         return shares.score(weights, rows.visible)
 
+    def ask(self, batch: Batch) -> Ask | None:
+        # On a processor one product of the weights with all matrices is as quick.
+        return None if batch.device.type == "cpu" else asked_of(self.chosen(), batch)
+
+    def settle(self, answers: Answers, batch: Batch) -> Mapping[str, Tensor]:
+        return settled(self.chosen(), answers, batch)
+
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
         asked = (state.sums("asked").total > 0).to(sums["count"].device)
         total, count = sums["total"], sums["count"] * asked  # [example, head, role], [example, 1 or head, role]
@@ -180,7 +189,7 @@ class Roles(RandomNull, ItemObserver):
         state.moments("bias").add(score, here)
         state.records("scores").add(batch.index, score, here)
         counted = count[:, 0]
-        state.moments("ceiling").add_sums(sums["most"], counted, here)
+        state.moments("ceiling").add_sums(sums["most"][:, 0], counted, here)
         state.sums("tokens").add(counted.sum(0), here)
         state.sums("empty").add((batch.lengths[:, None] - counted).sum(0), here)
         state.sums("left_out").add((counted == 0).sum(0), here)
@@ -262,7 +271,7 @@ class Shares:
 
     def score(self, weights: Tensor, visible: Tensor) -> dict[str, Tensor]:
         """`total[example, head, role]`, the sum of β(t) over rows, and `count[example, 1 or head, role]`, the rows
-        whose sieve is not empty; `most[example, role]`, the sum of the largest β(t) there could be."""
+        whose sieve is not empty; `most[example, 1, role]`, the sum of the largest β(t) there could be."""
         shared = visible.shape[1] == 1  # some models have a window of its own for each head
         groups = [slice(None)] if shared else [slice(h, h + 1) for h in range(weights.shape[1])]
         totals, counts, mosts = [], [], []
@@ -271,7 +280,7 @@ class Shares:
             totals.append(torch.bmm(weights[:, group].flatten(2), share.to(weights.dtype)).double())
             counts.append(count[:, None].double())
             mosts.append(most)
-        return {"total": torch.cat(totals, 1), "count": torch.cat(counts, 1), "most": mosts[0]}
+        return {"total": torch.cat(totals, 1), "count": torch.cat(counts, 1), "most": mosts[0][:, None]}
 
     def _divided(self, visible: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
         """`[example, row · key, role]`: |V(t)| / |S(t) ∩ V(t)| on the sieve, 0 elsewhere; kept for the next layer,

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.analyses.surface.analysis import TOKEN_TYPES, kinds_of
+from headwise.analyses.surface.analysis import FIRST, LATER, TOKEN_TYPES, kind_columns
 from headwise.models import HeadModel
-from headwise.models.ask import row_entropy
+from headwise.models.ask import Answers, Ask
 from headwise.models.view import Layer, Rows
 from headwise.text.encode import Batch, Encoded, batches
 from headwise.text.made import made_row
@@ -28,37 +28,39 @@ class Watch:
     (mass on a learned sink).
     """
 
-    needs = frozenset({"attention", "hidden"})
+    needs = frozenset({"hidden"})
 
     def __init__(self, batch: Batch, threshold: float) -> None:
         self.batch, self.threshold = batch, threshold
+        self.ask: Ask | None = Ask(kind_columns(batch), rest=True, uniform=True)
         self.sums: dict[int, dict[str, Tensor]] = {}
 
-    def rows(self, rows: Rows) -> None:
-        weights, real = rows.weights.double(), self.batch.real[:, rows.start : rows.stop]
-        place = torch.arange(rows.start, rows.stop, device=weights.device)
-        sees = (rows.visible[:, 0, :, 0] & real & (place > 0))[:, None].double()  # example, 1, row
-        first, rest = weights[..., 0], weights[..., 1:]
-        total = rest.sum(-1)
-        some = sees * (total > LEAST)
-        shares = rest / total.clamp(min=LEAST)[..., None]
-        kinds = kinds_of(self.batch)[:, None, 1:].double()
+    def rows(self, rows: Rows) -> None: ...
+
+    def answers(self, answers: Answers) -> None:
+        rest, even, real = answers.rest, answers.uniform, self.batch.real[:, None]
+        assert rest is not None
+        assert even is not None
+        first = answers.columns[FIRST]
+        later = torch.arange(first.shape[-1], device=first.device) > 0
+        sees = (even.columns[FIRST] > 0) & real & later  # example, 1, row
+        some = sees & (rest.mass > LEAST)
+        masses = torch.stack([answers.columns[name] for name in LATER], dim=-1)
+        shares = torch.where(some, 1 / rest.mass.clamp(min=LEAST), 0)[..., None] * masses
         found = {
-            "rows": sees.sum(-1),
-            "first": (first * sees).sum(-1),
-            "above": ((first > self.threshold) * sees).sum(-1),
-            "uniform": (sees / rows.visible.sum(-1).clamp(min=1)).sum(-1),
-            "rest_rows": some.sum(-1),
-            "rest_entropy": (row_entropy(shares) * some).sum(-1),
-            "rest_largest": (shares.amax(-1) * some).sum(-1) if shares.shape[-1] else torch.zeros_like(first[..., 0]),
-            "rest_mass": ((shares @ kinds) * some[..., None]).sum(-2),
+            "rows": sees,
+            "first": first * sees,
+            "above": (first > self.threshold) & sees,
+            "uniform": even.columns[FIRST] * sees,
+            "rest_rows": some,
+            "rest_entropy": rest.entropy * some,
+            "rest_largest": rest.largest * some,
         }
-        if rows.sink is not None:
-            found["learned"] = (rows.sink.double() * real[:, None]).sum(-1)
-            found["learned_rate"] = ((rows.sink > self.threshold) * real[:, None]).double().sum(-1)
-        own = self.sums.setdefault(rows.layer, {})
-        for name, value in found.items():
-            own[name] = own[name] + value if name in own else value
+        if answers.sink is not None:
+            found["learned"] = answers.sink * real
+            found["learned_rate"] = (answers.sink > self.threshold) & real
+        own = {name: value.double().sum(-1) for name, value in found.items()}
+        self.sums[answers.layer] = own | {"rest_mass": shares.double().sum(-2)}
 
     def layer(self, layer: Layer) -> None:
         own, real = self.sums[layer.layer], self.batch.real

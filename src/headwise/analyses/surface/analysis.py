@@ -14,8 +14,8 @@ from torch import Tensor
 
 from headwise.analyses.contract import WEIGHTINGS, Observer, Paper, Shape, layer_head_coords, mean_variables, one_of
 from headwise.analyses.headlines import top_heads
-from headwise.models.ask import row_entropy
-from headwise.models.view import Layer, Rows
+from headwise.models.ask import Answers, Ask
+from headwise.models.view import Layer
 from headwise.stats.accumulators import State, means
 from headwise.text.encode import Batch
 
@@ -23,6 +23,8 @@ OFFSETS = (-1, 0, 1)
 TOKEN_TYPES = ("cls", "sep", "punct", "other")
 KINDS = ("first", *TOKEN_TYPES)
 LEAST_REST = 1e-4  # of its attention: a row that leaves less to all but the first token has no rest to speak of
+FIRST, LATER_CLS = "kind first", "kind cls, not the first token"
+LATER = (LATER_CLS, *(f"kind {name}" for name in TOKEN_TYPES[1:]))  # kinds of tokens after the first
 ORIGINS = ("mass", "mass_from_sep", "mass_from_other")
 
 MASSES = (*ORIGINS, "mass_rest", "mass_uniform")
@@ -94,52 +96,61 @@ class Surface(Observer):
                 state[name] = means(self.weighting, *where, *size)
         return state
 
-    def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
-        weights, here = rows.weights, slice(rows.start, rows.stop)
-        real, sep = batch.real[:, here], batch.sep[:, here]
-        queries = torch.stack([real, sep, real & ~sep], dim=1).to(weights.dtype)  # example, origin, row
-        attended = queries[:, None] @ weights  # example, head, origin, key: all of Fig 2 is this product
-        tokens = weights
-        if rows.sink is not None:
-            tokens = weights / (1 - rows.sink.unsqueeze(-1)).clamp(min=torch.finfo(weights.dtype).tiny)
-        entropies = row_entropy(tokens)
-        kinds = _kinds(batch.keys).to(weights.dtype)
-        even = rows.visible[:, 0].to(weights.dtype)
-        even = even / even.sum(-1, keepdim=True).clamp(min=1)
+    def ask(self, batch: Batch) -> Ask:
+        return Ask(
+            kind_columns(batch.keys),
+            offsets=frozenset(OFFSETS) if batch.keys is batch else frozenset(),  # between two texts there are none
+            entropy=True,
+            largest=True,
+            rest=True,
+            uniform=True,
+        )
+
+    def settle(self, answers: Answers, batch: Batch) -> Mapping[str, Tensor]:
+        even, entropy, largest, real = answers.uniform, answers.entropy, answers.largest, batch.real[:, None]
+        assert even is not None
+        assert entropy is not None
+        assert largest is not None
+        masses = torch.stack([answers.columns[f"kind {name}"] for name in KINDS], dim=-1)  # example, head, row, kind
+        queries = torch.stack([batch.real, batch.sep, batch.real & ~batch.sep], dim=1).to(masses.dtype)
+        evenly = torch.stack([even.columns[f"kind {name}"] for name in KINDS], dim=-1)
         sums = {
-            "mass": attended @ kinds[:, None],
-            "mass_uniform": even.sum(1, keepdim=True).matmul(kinds)[:, 0],
-            "position_uniform": torch.stack([_diagonal(even, rows, o).sum(-1) for o in OFFSETS], dim=-1),
-            "queries": queries.sum(-1),
-            "entropy": entropies.sum(-1),
-            "max_weight": weights.amax(-1).sum(-1),
-            "entropy_uniform": rows.visible[:, 0].sum(-1).clamp(min=1).log().sum(-1),
-            "position": torch.stack([_diagonal(weights, rows, o).sum(-1) for o in OFFSETS], dim=-1),
-            "position_count": torch.stack([_diagonal(rows.visible, rows, o).sum(-1) for o in OFFSETS], dim=-1),
-            "entropy_from_cls": entropies[..., 0] if rows.start == 0 else torch.zeros_like(entropies[..., 0]),
+            "mass": queries[:, None] @ masses,
+            "mass_uniform": evenly.sum(2),
+            "queries": queries.sum(-1)[:, None],
+            "entropy": entropy.sum(-1),
+            "max_weight": largest.sum(-1),
+            "entropy_uniform": answers.seen.clamp(min=1).log().sum(-1)[:, None],
+            "entropy_from_cls": entropy[..., 0],
         }
-        if rows.sink is not None:
-            sums["sink"] = (rows.sink * real[:, None]).sum(-1)
-        sums |= _rest(rows, tokens, entropies, real, kinds)
-        if batch.keys is not batch:  # between two texts there are no offsets
-            sums |= {name: torch.zeros_like(own) for name, own in sums.items() if name.startswith("position")}
-        return sums
+        if answers.sink is not None:
+            sums["sink"] = (answers.sink * real).sum(-1)
+        if answers.at:
+            can = [even.at[offset] > 0 for offset in OFFSETS]
+            sums["position"] = torch.stack([answers.at[offset].sum(-1) for offset in OFFSETS], dim=-1)
+            sums["position_uniform"] = torch.stack([even.at[offset].sum(-1) for offset in OFFSETS], dim=-1)
+            sums["position_count"] = torch.stack([one.sum(-1) for one in can], dim=-1)
+        return sums | _rest(answers, masses, real)
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
         here = (layer.layer,)
         count = batch.lengths[:, None].double()
         for i, name in enumerate(ORIGINS):
-            state.means(name).add_sums(sums["mass"][:, :, i], sums["queries"][:, i, None, None].double(), here)
+            state.means(name).add_sums(sums["mass"][:, :, i], sums["queries"][..., i, None].double(), here)
         counts = dict.fromkeys(("entropy", "max_weight", "sink"), count)
-        counts |= {"entropy_uniform": count[:, 0], "entropy_from_cls": batch.cls[:, :1].double()}
-        counts |= {"mass_uniform": count, "position": sums["position_count"].double()}
-        counts |= {"position_uniform": sums["position_count"][:, 0].double()}
-        counts |= {name: sums[f"{name}_count"].double() for name in ("position_rest", "entropy_rest_uniform")}
+        counts |= {"entropy_from_cls": batch.cls[:, :1].double()}
         left = sums["rest_count"].double()
         counts |= {"mass_rest": left[..., None], "entropy_rest": left, "max_weight_rest": left}
+        counts |= {name: sums[f"{name}_count"].double() for name in ("position", "position_rest") if name in sums}
         for name, of in counts.items():
             if name in sums:
                 state.means(name).add_sums(sums[name], of, here)
+        uniform = {"entropy_uniform": count[:, 0], "mass_uniform": count}
+        uniform |= {"entropy_rest_uniform": sums["entropy_rest_uniform_count"][:, 0].double()}
+        if "position_uniform" in sums:
+            uniform["position_uniform"] = sums["position_count"][:, 0].double()
+        for name, of in uniform.items():
+            state.means(name).add_sums(sums[name][:, 0], of, here)
 
     def headline(self, dataset: xr.Dataset) -> list[str]:
         lines = []
@@ -175,46 +186,39 @@ class Surface(Observer):
         return xr.Dataset(variables, coords=coords, attrs={"token_types": json.dumps(list(shape.token_types))})
 
 
-def _kinds(batch: Batch) -> Tensor:
-    """Which kind each token is of, `[example, token, kind]`: the first is `first`, and `cls` where it is one."""
-    first, own = batch.kind("first"), kinds_of(batch)
-    own[..., 1:] &= ~first[..., None]
-    return torch.cat([first[..., None], own], dim=-1)
+def kind_columns(batch: Batch) -> dict[str, Tensor]:
+    """Which tokens are of a kind, bool `[example, token]`: the first is `first`, and `cls` where it is one."""
+    first, cls = batch.kind("first"), batch.kind("cls")
+    others = {f"kind {name}": batch.kind(name) & ~first for name in TOKEN_TYPES[1:]}
+    return {FIRST: first, "kind cls": cls, **others, LATER_CLS: cls & ~first}
 
 
-def _rest(rows: Rows, tokens: Tensor, entropies: Tensor, real: Tensor, kinds: Tensor) -> dict[str, Tensor]:
+def _rest(answers: Answers, masses: Tensor, real: Tensor) -> dict[str, Tensor]:
     """Sums over the rows after the first of what is left without the first token, each row made to sum to one."""
-    later = real & (torch.arange(rows.start, rows.stop, device=real.device) > 0)
-    on_first, others = tokens[..., 0], tokens[..., 1:]
-    left = others.sum(-1)
-    used = later[:, None] & (left > LEAST_REST)
-    scale = torch.where(used, 1 / left.clamp(min=LEAST_REST), 0.0)
-    # -Σ (w/r) ln (w/r) is -Σ w ln w / r + ln r.
-    entropy = ((entropies + torch.xlogy(on_first, on_first)) * scale - scale.clamp(min=1).log()).clamp(min=0)
-    attended = scale.unsqueeze(-2) @ tokens  # example, head, 1, key
-    attended[..., 0] = 0
-    seen = rows.visible[:, 0, :, 1:].sum(-1)
-    positions = [_rest_diagonal(rows, tokens, scale, used, offset) for offset in OFFSETS]
-    return {
+    rest, even = answers.rest, answers.uniform
+    assert rest is not None
+    assert even is not None
+    place = torch.arange(masses.shape[2], device=masses.device)
+    later = real & (place > 0)
+    tokens = 1.0 if answers.sink is None else (1 - answers.sink).clamp(min=torch.finfo(masses.dtype).tiny)
+    used = later & (rest.mass / tokens > LEAST_REST)
+    scale = torch.where(used, 1 / rest.mass.clamp(min=torch.finfo(masses.dtype).tiny), 0.0)
+    without = torch.cat([torch.zeros_like(masses[..., :1]), answers.columns[LATER_CLS][..., None], masses[..., 2:]], -1)
+    assert even.rest is not None
+    seen = (even.rest.mass * answers.seen[:, None]).round()  # keys but the first
+    sums = {
         "rest_count": used.sum(-1),
-        "mass_rest": (attended @ kinds[:, None])[:, :, 0],
-        "entropy_rest": (entropy * used).sum(-1),
-        "max_weight_rest": (others.amax(-1) * scale).sum(-1),
-        "position_rest": torch.stack([total for total, _ in positions], dim=-1),
-        "position_rest_count": torch.stack([count for _, count in positions], dim=-1),
+        "mass_rest": (scale.unsqueeze(-2) @ without)[:, :, 0],
+        "entropy_rest": (rest.entropy * used).sum(-1),
+        "max_weight_rest": (rest.largest * used).sum(-1),
         "entropy_rest_uniform": (seen.clamp(min=1).log() * later).sum(-1),
         "entropy_rest_uniform_count": later.sum(-1),
     }
-
-
-def _rest_diagonal(rows: Rows, tokens: Tensor, scale: Tensor, used: Tensor, offset: int) -> tuple[Tensor, Tensor]:
-    """The sum of the entries (i, i + offset) without the first token, and their number, for each example and head."""
-    start = rows.start + offset  # the key of the block's first row
-    diagonal, visible = (_diagonal(values, rows, offset) for values in (tokens, rows.visible))
-    here = slice(max(0, -start), max(0, -start) + diagonal.shape[-1])
-    later = torch.arange(diagonal.shape[-1], device=tokens.device) + max(0, start) > 0
-    there = used[..., here] & visible & later
-    return (diagonal * scale[..., here] * there).sum(-1), there.sum(-1)
+    if answers.at:
+        there = {o: used & (even.at[o] > 0) & (place + o > 0) for o in OFFSETS}
+        sums["position_rest"] = torch.stack([(answers.at[o] * scale * there[o]).sum(-1) for o in OFFSETS], dim=-1)
+        sums["position_rest_count"] = torch.stack([there[o].sum(-1) for o in OFFSETS], dim=-1)
+    return sums
 
 
 def _blank(variables: Mapping[str, xr.Variable], name: str, where: np.ndarray) -> None:
@@ -233,8 +237,3 @@ def missing_types(shape: Shape) -> dict[str, str]:
 def kinds_of(batch: Batch) -> Tensor:
     """Which type each token is of, `[example, token, type]`."""
     return torch.stack([batch.kind(kind) for kind in TOKEN_TYPES], dim=-1)
-
-
-def _diagonal(values: Tensor, rows: Rows, offset: int) -> Tensor:
-    """The entries (i, i + offset) of a block of rows."""
-    return values.diagonal(rows.start + offset, dim1=-2, dim2=-1)

@@ -4,23 +4,50 @@ from __future__ import annotations
 
 import numpy as np
 
-from headwise.analyses.roles.sieves.registry import TREE, linked_by, sieve
+from headwise.analyses.roles.sieves.forms import Band, Keys, Same, linked_by
+from headwise.analyses.roles.sieves.registry import TREE, sieve
 from headwise.analyses.roles.sieves.tokens import Tokens
 
 REACH = 2
 
-sieve("local", "tokens within two places, itself included")(lambda i, j: abs(j.position - i.position) <= REACH)
-sieve("local:prev", "the two tokens before")(
-    lambda i, j: (j.position < i.position) & (j.position >= i.position - REACH)
-)
-sieve("local:next", "the two tokens after", ahead=True)(
-    lambda i, j: (j.position > i.position) & (j.position <= i.position + REACH)
-)
-# Special tokens have no segment, and an input of one segment has no block.
+
+def token(side: Tokens) -> np.ndarray:
+    """Which token it is; special ones are equal to nothing."""
+    return np.where(side.special, -1, side.id)
+
+
+def segment(side: Tokens) -> np.ndarray:
+    """Special tokens have no segment, and an input of one segment has no block."""
+    return side.segment if side.row.example.has_pair else np.full_like(side.segment, -1)
+
+
+def rarest(side: Tokens) -> np.ndarray:
+    # Voita et al. 2019. WordPiece, BPE and unigram vocabularies stand in the order of frequency in the text they were
+    # made from, so the largest id is the rarest.
+    ordinary = token(side)
+    found: np.ndarray = (ordinary >= ordinary.max()) & ~side.special
+    return found
+
+
+def of_segment(side: Tokens, other: bool) -> np.ndarray:
+    """Which token it is and in which of two segments, or in the other one."""
+    place = 1 - side.segment if other else side.segment
+    return np.where(side.special | (side.segment < 0), -1, 2 * side.id + place)
+
+
+def token_before(side: Tokens) -> np.ndarray:
+    before = np.concatenate([[-1], np.where(side.row.special, -1, side.row.ids)[:-1]])
+    found: np.ndarray = before[side.position]
+    return found
+
+
+sieve("local", "tokens within two places, itself included")(Band(-REACH, REACH))
+sieve("local:prev", "the two tokens before")(Band(-REACH, -1))
+sieve("local:next", "the two tokens after", ahead=True)(Band(1, REACH))
 sieve("block", "tokens of its own segment, in an input of two", requires=["segments"])(
-    lambda i, j: (i.segment >= 0) & (i.segment == j.segment) & i.row.example.has_pair
+    Same("segment", segment, segment, itself=True)
 )
-sieve("first", "the first token of the input (the sink of many models)")(lambda i, j: j.position == 0)
+sieve("first", "the first token of the input (the sink of many models)")(Keys(lambda j: j.position == 0))
 
 # Both schemes: Stanford's dobj is UD's obj.
 for name, about, relations in (
@@ -32,45 +59,23 @@ for name, about, relations in (
 ):
     sieve(name, about, requires=TREE)(linked_by(relations.split()))
 
-sieve("delimiter", "all [CLS] and [SEP] tokens", token_types=["cls", "sep"])(lambda i, j: j.cls | j.sep)
-sieve("cls", "the [CLS] (or beginning-of-text) token", token_types=["cls"])(lambda i, j: j.cls)
-sieve("sep", "the [SEP] (or end-of-text) tokens", token_types=["sep"])(lambda i, j: j.sep)
-
-
-@sieve("rare", "the rarest token of the input, by its place in the tokenizer's vocabulary")
-def rare(i: Tokens, j: Tokens) -> np.ndarray:
-    # Voita et al. 2019. WordPiece, BPE and unigram vocabularies stand in the order of frequency in the text they were
-    # made from, so the largest id is the rarest.
-    ordinary = np.where(j.special, -1, j.id)
-    rarest: np.ndarray = (ordinary >= ordinary.max()) & ~j.special
-    return rarest
-
-
-sieve("same_word", "the same token at other places of the input")(
-    lambda i, j: (i.id == j.id) & (i.position != j.position) & ~i.special & ~j.special
-)
+sieve("delimiter", "all [CLS] and [SEP] tokens", token_types=["cls", "sep"])(Keys(lambda j: j.cls | j.sep))
+sieve("cls", "the [CLS] (or beginning-of-text) token", token_types=["cls"])(Keys(lambda j: j.cls))
+sieve("sep", "the [SEP] (or end-of-text) tokens", token_types=["sep"])(Keys(lambda j: j.sep))
+sieve("rare", "the rarest token of the input, by its place in the tokenizer's vocabulary")(Keys(rarest))
+sieve("same_word", "the same token at other places of the input")(Same("token", token, token))
 sieve(
     "same_word:other_segment", "the same token in the other segment (Kovaleva et al. 2019, §5)", requires=["segments"]
-)(lambda i, j: (i.id == j.id) & (i.segment != j.segment) & ~i.special & ~j.special)
+)(Same("token of the other segment", lambda i: of_segment(i, False), lambda j: of_segment(j, True)))
 sieve("siblings", "the other pieces of its word (Correia et al. 2019)", requires=["words"])(
-    lambda i, j: (i.word == j.word) & (i.word >= 0) & (i.position != j.position)
+    Same("word", lambda i: i.word, lambda j: j.word)
 )
-sieve("question_mark", "question marks (Correia et al. 2019)")(lambda i, j: j.piece == "?")
-
+sieve("question_mark", "question marks (Correia et al. 2019)")(Keys(lambda j: j.piece == "?"))
 
 # What decoders do with text that repeats itself (Elhage et al. 2021, Olsson et al. 2022), and where they rest.
-sieve("previous", "the token before", behind=True)(lambda i, j: j.position == i.position - 1)
-sieve("duplicate", "the same token earlier in the input", behind=True)(
-    lambda i, j: (i.id == j.id) & (j.position < i.position) & ~i.special
+sieve("previous", "the token before", behind=True)(Band(-1, -1))
+sieve("duplicate", "the same token earlier in the input", behind=True)(Same("token", token, token, behind=True))
+sieve("induction", "the token after an earlier occurrence of this token", behind=True)(
+    Same("token before", token, token_before, itself=True, behind=True)
 )
-
-
-@sieve("induction", "the token after an earlier occurrence of this token", behind=True)
-def induction(i: Tokens, j: Tokens) -> np.ndarray:
-    before = np.concatenate([[-1], j.row.ids[:-1]])[None, :]  # the token before each token looked at
-    opened = np.concatenate([[True], j.row.special[:-1]])[None, :]
-    found: np.ndarray = (i.id == before) & ~opened & ~i.special & (j.position <= i.position)
-    return found
-
-
-sieve("sink", "the first token, from any later one", behind=True)(lambda i, j: (j.position == 0) & (i.position > 0))
+sieve("sink", "the first token, from any later one", behind=True)(Keys(lambda j: j.position == 0, from_later=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +15,7 @@ import numpy as np
 
 from headwise.analyses.contract import Shape
 from headwise.analyses.items import known_relations, lacking_annotation
+from headwise.analyses.roles.sieves.forms import Form, linked_by
 from headwise.analyses.roles.sieves.tokens import Tokens
 from headwise.core.errors import ParameterError, unknown
 
@@ -36,6 +38,12 @@ class Sieve:
     token_types: tuple[str, ...] = ()  # at least one of them the tokenizer must have
     ahead: bool = False  # only looks at later tokens
     behind: bool = False  # only looks at what came before, which is asked of causal models
+    module: str = __name__  # where it was registered
+
+    @property
+    def form(self) -> Form | None:
+        """What it is made of, where that can be asked of the attention kernel; None: only the function knows."""
+        return self.function if isinstance(self.function, Form) else None
 
     def lacking(self, shape: Shape) -> str | None:
         """Why a corpus or model cannot give this sieve, or None."""
@@ -99,14 +107,15 @@ def sieve(
             f"A sieve's name must be a letter followed by letters, digits and `_ : . -`; it is {name!r}."
         )
 
+    module = str(sys._getframe(1).f_globals.get("__name__", ""))  # a form does not know where it stands
+
     def register(function: Function) -> Function:
         before = _SIEVES.get(name)
         if before is not None and not _again(before.function, function):
             raise ParameterError(
-                f"Two sieves are called '{name}' (in {before.function.__module__} and in {function.__module__}): "
-                "give one of them another name."
+                f"Two sieves are called '{name}' (in {before.module} and in {module}): give one of them another name."
             )
-        _SIEVES[name] = Sieve(name, about, function, frozenset(requires), tuple(token_types), ahead, behind)
+        _SIEVES[name] = Sieve(name, about, function, frozenset(requires), tuple(token_types), ahead, behind, module)
         return function
 
     return register
@@ -115,14 +124,8 @@ def sieve(
 def _again(before: Function, now: Function) -> bool:
     """Whether a function is an earlier one defined again. A file's are forgotten before it is read again, so in a file
     it is a second one; lambdas have no name to tell them by."""
-    names = [(one.__module__, getattr(one, "__qualname__", "")) for one in (before, now)]
+    names = [(one.__module__, getattr(one, "__qualname__", "<lambda>")) for one in (before, now)]
     return names[0] == names[1] and not names[1][0].endswith(".py") and not names[1][1].endswith("<lambda>")
-
-
-def linked_by(relations: Iterable[str]) -> Function:
-    """The function of a sieve of words linked to the token's word by one of these relations."""
-    wanted = frozenset(relations)
-    return lambda i, j: i.linked(j, wanted)
 
 
 def known_sieves() -> dict[str, Sieve]:
@@ -173,7 +176,7 @@ def _load_plugin(plugin: str, changed: int) -> None:
         found = importlib.util.spec_from_file_location(path, path) if Path(path).is_file() else None
         if found is None or found.loader is None:
             raise ParameterError(f"There is no file '{plugin}' with sieves; check `plugin`.")
-        for own in [own.name for own in _SIEVES.values() if own.function.__module__ == path]:
+        for own in [own.name for own in _SIEVES.values() if own.module == path]:
             forget_sieve(own)  # one that an edited file no longer has is no sieve any more
         found.loader.exec_module(importlib.util.module_from_spec(found))
     except ParameterError:

@@ -132,8 +132,8 @@ class Answers:
 
 
 def side_by_side(answers: Sequence[Answers]) -> Answers:
-    """Several layers as one with all their heads, in order: a GPU takes as long for one layer as for many, so that what is
-    done once for all is not done for each. They must have the same `seen` and `uniform`."""
+    """Several layers as one with all their heads, in order: a GPU takes as long for one layer as for many, so that what
+    is done once for all is not done for each. They must have the same `seen` and `uniform`."""
     if len(answers) == 1:
         return answers[0]
     first = answers[0]

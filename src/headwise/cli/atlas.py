@@ -66,26 +66,26 @@ def atlas(
     target = out_folder / "atlas.nc"
     with Place(target, out_folder / ".run", overwrite=overwrite, sources=read, around=out_folder) as place:
         with common.running(place, chosen, source, options) as (made, run), common.Watch() as watch:
-            sample, failures = _sample(made, run, out_folder)
-            report = write_report(made, out_folder, sample, watch, store=run.store, overwrite=place.may_replace)
+            samples, failures = _samples(made, run, out_folder)
+            report = write_report(made, out_folder, samples, watch, store=run.store, overwrite=place.may_replace)
         place.done()
     common.out.print(f"Atlas: {target}\nPage:  {report.page}")
     common.end([*run.failures.values(), *failures, *report.failures])
 
 
-def _sample(made: Atlas, run: Run, folder: Path) -> tuple[Sample | None, list[Failure]]:
-    """One input to be drawn whole: that of the run this one goes on with, else one of the corpus."""
+def _samples(made: Atlas, run: Run, folder: Path) -> tuple[list[Sample], list[Failure]]:
+    """Inputs to be shown whole: those of the run this one goes on with, else some of the corpus."""
     from headwise.core.failures import Failure
-    from headwise.page.sample import choose_sample, read_sample
+    from headwise.page.sample import choose_samples, read_samples
 
-    kept = read_sample(folder, made)
-    if kept is not None:
+    kept = read_samples(folder, made)
+    if kept:
         return kept, []
     try:
         with run.same_threads():
-            return choose_sample(run.model, run.corpus), []
+            return choose_samples(run.model, run.corpus), []
     except Exception as error:
-        return None, [Failure.of("the sample on the page", error)]
+        return [], [Failure.of("the samples on the page", error)]
 
 
 def run(

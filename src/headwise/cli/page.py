@@ -19,7 +19,7 @@ def page(
 ) -> None:
     """Draw an atlas again, without its model and corpus: DIR/index.html, figures/, tables/.
 
-    The input that was drawn whole is taken from sample.safetensors beside the atlas. Files of the old page that the
+    The inputs whose maps it shows are taken from sample.safetensors beside the atlas. Files of the old page that the
     new one has not go, what else is in the folder stays.
 
     [dim]Examples:[/dim]
@@ -33,7 +33,7 @@ def page(
     from headwise.core.store import Store, stored_identity
     from headwise.core.version import __version__
     from headwise.page.report import write_report
-    from headwise.page.sample import read_sample
+    from headwise.page.sample import read_samples
 
     beside = folder if folder.is_dir() else folder.parent
     target = out_folder or beside
@@ -52,8 +52,8 @@ def page(
         # The pages of another atlas may go; an unfinished run is never put aside for a page.
         fresh = overwrite and "page" in (stored_identity(place.work) or {})
         with Store(place.work, identity, fresh=fresh, say=common.err.print) as store, common.Watch() as watch:
-            sample = read_sample(beside, atlas)
-            report = write_report(atlas, target, sample, watch, store=store, overwrite=place.may_replace)
+            samples = read_samples(beside, atlas)
+            report = write_report(atlas, target, samples, watch, store=store, overwrite=place.may_replace)
         place.done()
     common.out.print(f"Page: {report.page}")
     common.end(report.failures)

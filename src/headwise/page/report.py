@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,12 @@ from headwise.core.failures import Failure
 from headwise.core.labels import head_name
 from headwise.core.store import Store
 from headwise.page.files import ReportFiles
+from headwise.page.measures import group_order
 from headwise.page.sample import SAMPLE, Sample, sample_bytes
 from headwise.page.sections import Drawing, draw_sample, draw_section, head_grid
 from headwise.page.write import Content, HeadGrid, PageFigure, PageTable, Section, write_page
 from headwise.text.demo import REAL
 
-# From what a head looks at, to what it finds, to what heads do together; an analysis not named here comes after these.
-READING_ORDER = (
-    *("surface", "offsets", "patterns", "roles", "features", "token_pairs", "dependency", "coreference", "frames"),
-    *("sinks", "induction", "examples", "retrieval", "logits", "circuits"),
-    *("distance", "gradient", "attribution", "probing", "tree_probe"),
-)
 # The measures a reader asks for first, by analysis, variable and label, and what the head that goes furthest does.
 ASKED = {
     ("surface", "position", "-1"): "most on the previous token",
@@ -58,7 +53,7 @@ class Report:
 def write_report(
     atlas: Atlas,
     folder: Path,
-    sample: Sample | None = None,
+    samples: Sequence[Sample] = (),
     report: Callable[[str, int, int], None] | None = None,
     *,
     store: Store | None = None,
@@ -72,8 +67,9 @@ def write_report(
         What to show. A group that nobody has heard of gets a section too, with the figures registered for it.
     folder : Path
         Where to write. Files of an earlier report that this one has not go; what else is there stays.
-    sample : Sample, optional
-        The maps of one input, which is then drawn whole too and kept in `sample.safetensors`.
+    samples : sequence of Sample, optional
+        Inputs with their maps, which the page shows for each head; the first is drawn whole too. They are kept in
+        `sample.safetensors`.
     report : callable, optional
         Told how far it is: what, done, total.
     store : Store, optional
@@ -81,7 +77,7 @@ def write_report(
     overwrite : bool, default True
         Whether files of the same name that headwise did not write may be replaced.
     """
-    return _Writing(atlas, folder, store, overwrite).write(sample, report)
+    return _Writing(atlas, folder, store, overwrite).write(samples, report)
 
 
 class _Writing:
@@ -93,19 +89,19 @@ class _Writing:
         self.store = None if store is None else store.part("page", {"atlas": atlas.digest})
         self.failures: list[Failure] = []
 
-    def write(self, sample: Sample | None, report: Callable[[str, int, int], None] | None) -> Report:
+    def write(self, samples: Sequence[Sample], report: Callable[[str, int, int], None] | None) -> Report:
         """Everything; the page last, since it tells that all is there."""
         atlas = self.atlas
         self.files.check("index.html")
-        if sample is not None:
-            self.files.write({SAMPLE: sample_bytes(sample, atlas)})
+        if samples:
+            self.files.write({SAMPLE: sample_bytes(samples, atlas)})
         sections = []
-        for name in sorted(atlas, key=_place):
+        for name in sorted(atlas, key=group_order):
             sections.append(self._section(name, lambda name=name: draw_section(atlas, name)))  # type: ignore[misc]
             if report:
                 report("figures", len(sections), len(atlas))
-        if sample is not None:
-            sections.append(self._section("sample", lambda: draw_sample(atlas, sample)))
+        if samples:
+            sections.append(self._section("sample", lambda: draw_sample(atlas, samples[0])))
         grid, notes = self._heads()
         self.files.note(["index.html"])
         page = self.folder / "index.html"
@@ -174,10 +170,6 @@ def _content(atlas: Atlas, folder: Path, sections: list[Section], grid: HeadGrid
         provenance={"digest": atlas.digest, **atlas.provenance},
         citations=list(dict.fromkeys(str(d.attrs["citation"]) for d in atlas.values() if d.attrs.get("citation"))),
     )
-
-
-def _place(name: str) -> int:
-    return READING_ORDER.index(name) if name in READING_ORDER else len(READING_ORDER)
 
 
 def highlights(atlas: Atlas) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""One input drawn whole: all its maps on a page, and the most telling heads as lines between words."""
+"""Inputs with all their maps: kept beside the atlas, drawn whole, and shown by the page for each head."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -25,20 +25,27 @@ from headwise.plots import all_maps, draw_head
 if TYPE_CHECKING:
     from headwise.models import HeadModel
     from headwise.text import Example
+    from headwise.text.encode import Encoded
 
+ABOUT = ("tokens", "keys", "words", "special")
 SHOWN = ("attention", "previous_layer", "input")
 SAMPLE = "sample.safetensors"  # beside the atlas: the page can then be drawn again without the model
-LOOKED_AT = 50  # examples among which the sample is chosen
+LOOKED_AT = 50  # examples among which samples are chosen
+SENTENCES = 4  # samples of an atlas
+SPACES = (" ", "▁", "Ġ")  # what tokenizers write before a piece that begins a word
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
     """The maps of one input: `attention[layer, head, query, key]`, NaN where a row may not look; `keys` are the tokens
-    looked at where those are others (the source, in cross-attention)."""
+    looked at where those are others (the source, in cross-attention). `words` numbers the word of each token (-1 for
+    none), `special` says which tokens are no text; both None where that is not known."""
 
     tokens: list[str]
     attention: np.ndarray
     keys: list[str] | None = None
+    words: list[int] | None = None
+    special: list[bool] | None = None
 
     def head(self, layer: int, head: int) -> np.ndarray:
         layers, heads = self.attention.shape[:2]
@@ -49,29 +56,50 @@ class Sample:
         return np.asarray(self.attention[layer, head])
 
 
-def sample_bytes(sample: Sample, atlas: Atlas) -> bytes:
-    """A sample as a file that knows which atlas it belongs to, by that atlas's digest."""
+def sample_bytes(samples: Sequence[Sample], atlas: Atlas) -> bytes:
+    """Samples as a file that knows which atlas it belongs to, by that atlas's digest."""
+    told = [{name: getattr(sample, name) for name in ABOUT} for sample in samples]
     # One entry: the order of several would be random.
-    about = json.dumps({"atlas": atlas.digest, "tokens": sample.tokens, "keys": sample.keys})
-    return save({"attention": np.ascontiguousarray(sample.attention)}, metadata={"about": about})
+    about = json.dumps({"atlas": atlas.digest, "samples": told})
+    arrays = {_array(i): np.ascontiguousarray(sample.attention) for i, sample in enumerate(samples)}
+    return save(arrays, metadata={"about": about})
 
 
-def read_sample(folder: Path, atlas: Atlas) -> Sample | None:
-    """The sample that was drawn beside this atlas; None where there is none or it belongs to another."""
+def read_samples(folder: Path, atlas: Atlas) -> list[Sample]:
+    """The samples that lie beside this atlas; none where there are none or they belong to another."""
     try:
         content = (folder / SAMPLE).read_bytes()
         length = int.from_bytes(content[:8], "little")
         about = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["about"])
-        attention = load(content)["attention"]
-        tokens, keys = (
-            None if given is None else [str(t) for t in given] for given in (about["tokens"], about["keys"])
-        )
-        if tokens is None or about["atlas"] != atlas.digest:
-            return None
-        fitting = attention.shape[2:] == (len(tokens), len(tokens if keys is None else keys))
-        return Sample(tokens, attention, keys) if fitting else None
+        if about["atlas"] != atlas.digest:
+            return []
+        arrays = load(content)
+        told = about.get("samples", [about])  # files of one sample had it at the top
+        return [_read(one, arrays[_array(i)]) for i, one in enumerate(told)]
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, SafetensorError):
-        return None
+        return []
+
+
+def _array(number: int) -> str:
+    return f"attention_{number}" if number else "attention"
+
+
+def _read(about: dict[str, Any], attention: np.ndarray) -> Sample:
+    """A sample of a file; refuses one whose parts do not fit."""
+    tokens, keys = (None if given is None else [str(t) for t in given] for given in (about["tokens"], about["keys"]))
+    words, special = about.get("words"), about.get("special")
+    given = [list(tokens or ()), *(own for own in (words, special) if own is not None)]
+    if tokens is None or attention.shape[2:] != (len(tokens), len(tokens if keys is None else keys)):
+        raise ValueError("tokens and maps of a sample do not fit")
+    if len({len(own) for own in given}) > 1:
+        raise ValueError("a sample names the words of other tokens")
+    return Sample(
+        tokens,
+        attention,
+        keys,
+        None if words is None else [int(word) for word in words],
+        None if special is None else [bool(one) for one in special],
+    )
 
 
 def sample_of(model: HeadModel, example: Example | str, what: str = "attention") -> Sample:
@@ -96,19 +124,59 @@ def sample_of(model: HeadModel, example: Example | str, what: str = "attention")
     seen = trace.visible[0] if what != "input" else trace.visible[0].any(0, keepdim=True)
     shown = maps[0].where(seen, float("nan"))
     tokens, keys = ([model.encoder.piece_text(int(i)) or "·" for i in b.ids[0]] for b in (batch, batch.keys))
-    return Sample(tokens, shown.cpu().numpy(), None if batch.keys is batch else keys)
+    row = batch.rows[0]
+    return Sample(tokens, shown.cpu().numpy(), None if batch.keys is batch else keys, _words(row), row.special.tolist())
 
 
-def choose_sample(model: HeadModel, corpus: Iterable[Example], shortest: int = 10, longest: int = 26) -> Sample | None:
-    """The maps of a readable input of the corpus: the longest among the first ones that has at most `longest` tokens;
-    None where there is none."""
+def _words(row: Encoded) -> list[int] | None:
+    """The word of each token: the example's own, else by the marks that the tokenizer sets before pieces of words."""
+    if row.aligned and (row.word >= 0).any():
+        return [int(word) for word in row.word]
+    tokens = row.tokens
+    if any(token.startswith(SPACES) for token in tokens):
+        begins = [token.startswith(SPACES) for token in tokens]
+    elif any(token.startswith("##") for token in tokens):
+        begins = [not token.startswith("##") for token in tokens]
+    else:
+        return None
+    found, word, after_special = [], -1, True
+    for begin, special in zip(begins, row.special.tolist(), strict=True):
+        word += bool(not special and (begin or after_special))
+        found.append(-1 if special else word)
+        after_special = special
+    return found
+
+
+def choose_samples(
+    model: HeadModel, corpus: Iterable[Example], count: int = SENTENCES, shortest: int = 10, longest: int = 26
+) -> list[Sample]:
+    """The maps of readable inputs of the corpus.
+
+    Parameters
+    ----------
+    model : HeadModel
+        What runs.
+    corpus : iterable of Example
+        Its first `LOOKED_AT` examples are looked at.
+    count : int, default 4
+        How many at most.
+    shortest, longest : int, default 10 and 26
+        Tokens of an input; shorter ones are taken where there are no others.
+
+    Returns
+    -------
+    list of Sample
+        The longest first, then others evenly spread over the lengths there are; none where all are too long.
+    """
     candidates = [
         (len(row), -i, example)
         for i, example in enumerate(islice(corpus, LOOKED_AT))
         if (row := model.encoder.encode(example, i)) is not None
     ]
     fitting = [c for c in candidates if shortest <= c[0] <= longest] or [c for c in candidates if c[0] <= longest]
-    return sample_of(model, max(fitting, key=lambda c: c[:2])[2]) if fitting else None
+    fitting.sort(key=lambda c: c[:2], reverse=True)
+    places = np.unique(np.linspace(0, len(fitting) - 1, min(count, len(fitting))).round().astype(int))
+    return [sample_of(model, fitting[place][2]) for place in places]
 
 
 def draw_all_maps(sample: Sample) -> Figure:

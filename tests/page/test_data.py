@@ -1,0 +1,141 @@
+"""What the page's script reads: every number of every head as it was computed, in text that cannot end its element."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from headwise.atlas import Atlas
+from headwise.page import data as page
+from headwise.page.data import data_text, page_data
+from headwise.page.measures import definition, head_measures
+from headwise.page.sample import Sample
+from synthetic import surface
+
+
+def dependency(layers: int, heads: int) -> xr.Dataset:
+    """Accuracies in two directions; the second head of layer 1 is best at `obj`, from dependent to head."""
+    rng = np.random.default_rng(1)
+    dims = ("direction", "layer", "head", "relation")
+    accuracy = rng.uniform(0.1, 0.4, (2, layers, heads, 2))
+    accuracy[0, 1, 1, 1] = 0.9
+    half = np.full_like(accuracy, 0.05)
+    half[0, 1, 1, 1] = 0.01
+    return xr.Dataset(
+        {
+            "accuracy": (dims, accuracy, {"units": "share of pairs"}),
+            "accuracy_n": (dims, np.full(accuracy.shape, 70)),
+            "accuracy_low": (dims, accuracy - half),
+            "accuracy_high": (dims, accuracy + half),
+            "p_adjusted": (dims, np.where(accuracy > 0.8, 1e-40, 1.0)),
+            "bar": (("direction", "relation"), np.array([[0.2, 0.3], [0.25, 0.35]])),
+        },
+        {"direction": ["dependent_to_head", "head_to_dependent"], "relation": ["all", "obj"]},
+        {"title": "Heads that follow syntax", "paper": "Clark et al. 2019"},
+    )
+
+
+def planes(data: dict, place: object, heads: int) -> np.ndarray:  # type: ignore[type-arg]
+    """A packed plane, unpacked as the script does it."""
+    if not isinstance(place, list):
+        return np.full(heads, float(place))  # type: ignore[arg-type]
+    codes = np.frombuffer(gzip.decompress(base64.b64decode(data["arrays"])), "<u2")
+    start, low, high = place
+    own = codes[start : start + heads]
+    return np.where(own == page.NO_VALUE, np.nan, low + own / (page.NO_VALUE - 1) * (high - low))
+
+
+def test_every_number_is_there_as_it_was_computed() -> None:
+    atlas = Atlas({"surface": surface(3, 4), "dependency": dependency(3, 4)})
+    data = json.loads(data_text(page_data(atlas)))
+    found = {one["name"]: one for one in data["measures"]}
+    assert {"surface.entropy", "surface.mass.cls", "dependency.accuracy.obj"} <= set(found)
+    assert next(iter(found)) == "surface.entropy"  # what is asked for first comes first
+    for measure in head_measures(atlas):
+        got = planes(data, found[measure.name]["values"], 12)
+        want = measure.values.ravel()
+        if measure.kind == "p":
+            got = 10.0**-got
+        assert np.allclose(
+            got, want, atol=(np.nanmax(want) - np.nanmin(want)) / 60000 + 1e-6, rtol=1e-3, equal_nan=True
+        )
+    for name in ("surface.mass.cls", "surface.entropy"):
+        group, variable, *item = name.split(".")
+        part = atlas[group].sel(token_type=item[0]) if item else atlas[group]
+        for end in ("low", "high"):
+            got = planes(data, found[name][end], 12)
+            assert np.allclose(got, part[f"{variable}_{end}"].values.ravel(), atol=2e-4)
+    assert found["surface.entropy"]["n"] == [200, 200]
+    assert "entropy" in data["texts"][found["surface.entropy"]["definition"]]
+
+
+def test_of_two_directions_the_better_stands_with_its_own_interval_test_and_baseline() -> None:
+    data = page_data(Atlas({"dependency": dependency(3, 4)}))
+    one = next(m for m in data["measures"] if m["name"] == "dependency.accuracy.obj")
+    at = 1 * 4 + 1
+    values, low, against = (planes(data, one[key], 12)[at] for key in ("values", "low", "against"))
+    assert (round(values, 3), round(low, 3), round(against, 3)) == (0.9, 0.89, 0.3)
+    assert round(planes(data, one["p"], 12)[at], 2) == 40  # −log10
+    assert "obj" in one["asked"]
+    assert one["against_name"] == "best baseline"
+
+
+def test_maps_are_kept_to_a_two_hundredth_and_say_what_may_not_be_seen() -> None:
+    rng = np.random.default_rng(0)
+    maps = rng.dirichlet(np.ones(5) * 0.3, (3, 4, 5))
+    maps[..., np.triu_indices(5, 1)[0], np.triu_indices(5, 1)[1]] = np.nan
+    sample = Sample(list("abcde"), maps, None, [0, 0, 1, 2, -1], [False] * 4 + [True])
+    data = page_data(Atlas({"surface": surface(3, 4)}), [sample])
+    codes = np.frombuffer(gzip.decompress(base64.b64decode(data["maps"])), np.uint8).reshape(maps.shape)
+    assert np.array_equal(codes == page.HIDDEN, np.isnan(maps))
+    assert np.nanmax(np.abs(np.where(codes == page.HIDDEN, np.nan, (codes / 254.0) ** 2) - maps)) < 0.005
+    assert data["sentences"][0]["special"] == [0, 0, 0, 0, 1]
+
+
+def test_what_does_not_fit_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = [Sample(list("abcde"), np.full((3, 4, 5, 5), 0.2)) for _ in range(3)]
+    monkeypatch.setattr(page, "MAP_BYTES", 12 * 25 * 2)
+    atlas = Atlas({"surface": surface(3, 4)})
+    data = page_data(atlas, samples)
+    assert len(data["sentences"]) == 2
+    assert any("2 of 3 sentences" in note for note in data["left_out"])
+    monkeypatch.setattr(page, "MAP_BYTES", 6 * 25)
+    data = page_data(atlas, samples[:1])
+    assert len(data["sentences"][0]["heads"]) == 6
+    monkeypatch.setattr(page.Packing, "__init__", lambda self: _small(self))
+    data = page_data(atlas)
+    assert any("measures are on this page" in note for note in data["left_out"])
+    assert data["measures"][0]["name"] == "surface.entropy"
+
+
+def _small(packing: page.Packing) -> None:
+    packing.limit, packing.parts, packing.places, packing.size = 24 * 10, [], {}, 0
+
+
+def test_no_text_can_leave_the_script_element() -> None:
+    evil = "</script><script>alert(1)</script><!--\u2028\ud800"
+    text = data_text({"word": evil})
+    assert "<" not in text
+    assert "\u2028" not in text
+    assert json.loads(text)["word"].startswith("</script>")
+
+
+def test_nearest_heads_are_those_of_the_distance() -> None:
+    js = np.array([[0, 0.3, 0.1], [0.3, 0, 0.2], [0.1, 0.2, 0]])
+    points = np.array([[0.0, 1], [1, 0], [0.5, 0.5]])
+    made = xr.Dataset({"js": (("head_a", "head_b"), js), "mds": (("head_a", "axis"), points)})
+    data = page_data(Atlas({"distance": made, "surface": surface(1, 3)}))
+    assert data["nearest"][0] == [[2, 0.1], [1, 0.3]]
+    assert data["positions"][2] == [0.5, 0.5]
+
+
+def test_every_measure_of_the_analyses_has_a_definition() -> None:
+    for group, names in {"surface": ("entropy", "mass_rest", "position"), "roles": ("bias",)}.items():
+        for name in names:
+            assert f"`{name}" in definition(group, name)
+    assert definition("unheard", "of", "a long name") == "a long name"

@@ -69,7 +69,7 @@ class Observation:
         self.needs = self.needs.union(*(a.taps - {"attention"} for a in self.asking)) - {"attention_gradient"}
         self._sums: dict[str, dict[str, Tensor]] = {}
         self._waiting: list[Answers] = []
-        self._settled: dict[str, list[tuple[int, Mapping[str, Tensor]]]] = {}
+        self._settled: dict[str, list[tuple[list[int], Mapping[str, Tensor]]]] = {}
         self._maps: list[Tensor] = []  # of each layer, `[example, head, query, key]`
         self._visible: list[Tensor] = []
 
@@ -104,10 +104,7 @@ class Observation:
 
         def settle(analysis: Observer) -> None:
             sums = analysis.settle(together, self.batch)
-            parts = {name: _by_layer(value, len(layers)) for name, value in sums.items()}
-            for place, layer in enumerate(layers):
-                one = {name: part[place] for name, part in parts.items()}
-                self._settled.setdefault(analysis.name, []).append((layer, one))
+            self._settled.setdefault(analysis.name, []).append((layers, sums))
 
         self._each(self.asking, settle)
 
@@ -126,9 +123,14 @@ class Observation:
 
         self._settle()
 
+        batch = self.batch.to("cpu")
+
         def observe(analysis: Observer) -> None:
-            for layer, sums in self._settled.pop(analysis.name, []):
-                analysis.observe(self.states[analysis.name], sums, Layer(layer), self.batch)
+            for layers, sums in self._settled.pop(analysis.name, []):
+                parts = {name: _by_layer(value.cpu(), len(layers)) for name, value in sums.items()}
+                for place, layer in enumerate(layers):
+                    one = {name: part[place] for name, part in parts.items()}
+                    analysis.observe(self.states[analysis.name], one, Layer(layer), batch)
 
         self._each(self.asking, observe)
         if self.whole:

@@ -47,6 +47,17 @@ class Labelled:
         """The same maps on a device."""
         return replace(self, **{name: getattr(self, name).to(device) for name in TENSORS})
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All of it as arrays by name, to be sent to another process."""
+        return {name: np.array(getattr(self, name).cpu()) for name in TENSORS} | {
+            name: getattr(self, name) for name in ARRAYS
+        }
+
+    @classmethod
+    def of_arrays(cls, arrays: dict[str, np.ndarray]) -> Labelled:
+        """What `arrays` gave."""
+        return cls(*(torch.from_numpy(arrays[name]) for name in TENSORS), *(arrays[name] for name in ARRAYS))
+
     @property
     def digest(self) -> str:
         """SHA-256 of all that training looks at, by which weights say what they were trained on."""

@@ -13,14 +13,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
-from labelled import Labelled, augmented, load_labelled, to_images
+from fitting import Settings, Task, fit_all, predict
+from labelled import Labelled, load_labelled, to_images
+from planted import planted_maps
 from safetensors.torch import save_file
-from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from headwise.analyses.patterns.maps import CHANNELS
 from headwise.analyses.patterns.network import PATTERNS, PatternClassifier, PatternNetwork
@@ -33,95 +33,6 @@ SEEN = "maps of {}, each judged by networks that did not see its head"
 UNSEEN = "maps of {}, each judged by networks that did not see its model"
 TYPICAL = 3  # maps of each pattern that the gallery shows
 FEWEST_TOKENS = 20  # of such a map
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How one network is trained."""
-
-    widths: tuple[int, ...] = (12, 12, 24, 24, 48, 48, 64, 64)
-    channels: tuple[int, ...] = (0, 1, 2)
-    augment: bool = True
-    epochs: int = 70
-    batch: int = 64
-    rate: float = 3e-3
-    decay: float = 0.2
-    dropout: float = 0.5
-    smoothing: float = 0.05
-    balance: float = 0.5  # exponent of inverse class frequency in the loss
-    mixup: float = 0.0  # parameter of the Beta distribution by which two maps and their labels are blended; 0 for never
-    average: float = 0.0  # decay of the running mean of the weights, which is what is kept; 0 for the last weights
-
-
-def fit(data: Labelled, settings: Settings, seed: int) -> PatternNetwork:
-    """One network trained on all of `data`, by seed."""
-    device = data.labels.device
-    torch.manual_seed(seed)
-    network = PatternNetwork(settings.widths, dropout=settings.dropout).to(device)
-    generator = torch.Generator(device=device).manual_seed(seed)
-    counts = torch.bincount(data.labels, minlength=len(PATTERNS)).float().clamp(min=1)
-    loss_of = nn.CrossEntropyLoss(
-        weight=(counts.mean() / counts) ** settings.balance, label_smoothing=settings.smoothing
-    )
-    optimizer = torch.optim.AdamW(network.parameters(), settings.rate, weight_decay=settings.decay)
-    steps = settings.epochs * max(len(data) // settings.batch, 1)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, settings.rate, total_steps=steps + 1, pct_start=0.15)
-    mask = channel_mask(settings.channels, device)
-    mean = None
-    if settings.average:
-        mean = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(settings.average), use_buffers=True)
-    plain = to_images(data.weights, data.lengths, data.causal)
-    for _ in range(settings.epochs):
-        order = torch.randperm(len(data), generator=generator, device=device)
-        for begin in range(0, len(data) - settings.batch + 1, settings.batch):
-            index = order[begin : begin + settings.batch]
-            if settings.augment:
-                weights, lengths = augmented(data.weights[index], data.lengths[index], data.causal[index], generator)
-                shown = to_images(weights, lengths, data.causal[index])
-            else:
-                shown = plain[index]
-            shown = (shown * mask).contiguous(memory_format=torch.channels_last)
-            # On a processor bfloat16 takes half the time, and is no worse.
-            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cpu"):
-                loss = _loss(network, loss_of, shown, data.labels[index], settings.mixup, generator)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            if mean is not None:
-                mean.update_parameters(network)
-    if mean is not None:
-        network = cast(PatternNetwork, mean.module)
-    with torch.no_grad():  # channels it was not shown must not count when it is shown them
-        cast(nn.Conv2d, network.convolutions[0]).weight *= mask
-    return network.eval()
-
-
-def _loss(
-    network: nn.Module, loss_of: nn.Module, shown: Tensor, labels: Tensor, mixup: float, generator: torch.Generator
-) -> Tensor:
-    """The loss on a batch, or on blends of its maps with each other."""
-    if not mixup:
-        return loss_of(network(shown), labels)
-    partner = torch.randperm(len(labels), generator=generator, device=labels.device)
-    drawn = int(torch.randint(2**31, (), generator=generator, device=labels.device))
-    share = float(np.random.default_rng(drawn).beta(mixup, mixup))
-    said = network(share * shown + (1 - share) * shown[partner])
-    return share * loss_of(said, labels) + (1 - share) * loss_of(said, labels[partner])
-
-
-def channel_mask(channels: Sequence[int], device: torch.device) -> Tensor:
-    """1 for the channels that a network is shown."""
-    mask = torch.zeros(len(CHANNELS), 1, 1, device=device)
-    mask[list(channels)] = 1
-    return mask
-
-
-@torch.no_grad()
-def predict(networks: Sequence[PatternNetwork], data: Labelled) -> np.ndarray:
-    """Mean probabilities `[map, pattern]`."""
-    shown = to_images(data.weights, data.lengths, data.causal)
-    return torch.stack([network(shown).softmax(-1) for network in networks]).mean(0).cpu().numpy()
 
 
 def head_folds(data: Labelled, folds: int = FOLDS, seed: int = 0) -> np.ndarray:
@@ -176,14 +87,19 @@ def score(truth: np.ndarray, said: np.ndarray, head: np.ndarray, repeats: int = 
     }
 
 
-def cross_validate(data: Labelled, settings: Settings, seeds: Sequence[int] = (0,)) -> np.ndarray:
-    """Out-of-fold probabilities `[map, pattern]`: every map judged by networks that never saw its head."""
-    fold = head_folds(data)
-    out = np.zeros((len(data), len(PATTERNS)))
-    for k in range(FOLDS):
-        networks = [fit(data.select(fold != k), settings, seed) for seed in seeds]
-        out[fold == k] = predict(networks, data.select(fold == k))
-    return out
+def apart(data: Labelled, group: np.ndarray, settings: Settings, seeds: Sequence[int]) -> list[Task]:
+    """Networks that together judge every map without having seen its group: for each group, all seeds."""
+    return [Task(np.flatnonzero(group != own), settings, seed) for own in sorted(set(group)) for seed in seeds]
+
+
+def judged(data: Labelled, group: np.ndarray, networks: Sequence[PatternNetwork]) -> np.ndarray:
+    """What those networks say of every map, as places in PATTERNS."""
+    groups = sorted(set(group))
+    each = len(networks) // len(groups)
+    said = np.zeros(len(data), int)
+    for k, own in enumerate(groups):
+        said[group == own] = predict(networks[k * each : (k + 1) * each], data.select(group == own)).argmax(-1)
+    return said
 
 
 def save_classifier(path: Path, classifier: PatternClassifier, about: Mapping[str, str] | None = None) -> None:
@@ -232,15 +148,16 @@ def write_typical(path: Path, data: Labelled, classifier: PatternClassifier) -> 
 
 
 CANDIDATES = {
-    "chosen": Settings(),
-    "mixup": Settings(mixup=0.2),
-    "less dropout and decay": Settings(dropout=0.3, decay=0.05),
-    "no augmentation": Settings(augment=False),
-    "all channels": Settings(channels=(0, 1, 2, 3, 4)),
-    "map and mask only": Settings(channels=(0, 2)),
-    "wider": Settings(widths=(16, 16, 32, 32, 64, 64, 96, 96)),
-    "averaged weights": Settings(average=0.99),
+    "labelled maps only": Settings(),
+    "planted 1": Settings(planted=1),
+    "planted 3": Settings(planted=3),
+    "planted 1, less dropout and decay": Settings(planted=1, dropout=0.3, decay=0.05),
+    "planted 3, less dropout and decay": Settings(planted=3, dropout=0.3, decay=0.05),
+    "planted 1, wider": Settings(planted=1, widths=(16, 16, 32, 32, 64, 64, 96, 96)),
+    "planted 1, all channels": Settings(planted=1, channels=(0, 1, 2, 3, 4)),
+    "planted 1, averaged weights": Settings(planted=1, average=0.99),
 }
+PLANTED = 3000  # planted maps, by seed 0
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -257,87 +174,121 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--fold-networks", type=int, default=3, help="those averaged where folds or models are left out"
     )
     parser.add_argument(
-        "--choose", action="store_true", help="compare the candidates by folds on training models first"
+        "--choose",
+        type=int,
+        default=0,
+        metavar="NETWORKS",
+        help="compare the candidates, with so many networks; no more",
     )
-    parser.add_argument("--settings", default="chosen", choices=sorted(CANDIDATES))
+    parser.add_argument("--chosen", type=Path, help="the report of --choose: its best candidate is taken")
+    parser.add_argument("--settings", default="planted 1", choices=sorted(CANDIDATES))
     parser.add_argument("--epochs", type=int, help="instead of those of the settings, to try the program out")
+    parser.add_argument("--planted", type=int, default=PLANTED, help="how many planted maps to make")
+    parser.add_argument("--jobs", type=int, default=1, help="networks trained at a time")
     given = parser.parse_args(arguments)
-    everything = load_labelled(given.folder).to("cuda" if torch.cuda.is_available() else "cpu")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    everything = load_labelled(given.folder).to(device)
+    planted = planted_maps(given.planted).to(device)
     held_out = everything.model == HELD_OUT
     training, held = everything.select(~held_out), everything.select(held_out)
     candidates = {
         name: own if given.epochs is None else replace(own, epochs=given.epochs) for name, own in CANDIDATES.items()
     }
     report: dict[str, Any] = {"candidates": {}, "chosen": given.settings}
+    if given.chosen is not None:
+        report["candidates"] = json.loads(given.chosen.read_text("utf-8"))["candidates"]
+        report["chosen"] = max(candidates, key=lambda name: report["candidates"][name]["macro F1"][0])
     if given.choose:
-        tried = report["candidates"]
-        for name, settings in candidates.items():
-            said = cross_validate(training, settings).argmax(-1)
-            tried[name] = score(training.labels.cpu().numpy(), said, training.head)
-            print(name, tried[name]["macro F1"], tried[name]["accuracy"], flush=True)
-        report["chosen"] = max(tried, key=lambda name: tried[name]["macro F1"][0])
-    settings, few = candidates[report["chosen"]], range(given.fold_networks)
-    networks = tuple(fit(training, settings, seed) for seed in range(given.networks))
-    about = {"data": everything.digest, "settings": json.dumps(asdict(settings))}
-    if given.out is not None:  # at once: what follows takes longer
-        nothing = np.zeros((len(PATTERNS), len(PATTERNS)), dtype=int)
-        save_classifier(given.out, PatternClassifier(networks, nothing, nothing), about)
-    # Mistakes are counted on maps of heads or models that the judging networks never saw.
-    counts, causal_counts, errors = score_all(report, training, held, networks, settings, few)
+        report["candidates"] = compared(training, planted, candidates, range(given.choose), given.jobs)
+        return write_report(report, given.report)
+    settings = candidates[report["chosen"]]
+    folds, seeds = head_folds(training), range(given.fold_networks)
+    tasks = [Task(np.arange(len(training)), settings, seed) for seed in range(given.networks)]
+    own_folds, own_models = (apart(training, group, settings, seeds) for group in (folds, training.model))
+    fitted = fit_all(training, planted, [*tasks, *own_folds, *own_models], given.jobs)
+    networks, rest = tuple(fitted[: given.networks]), fitted[given.networks :]
+    said = Said(
+        held=predict(networks, held).argmax(-1),
+        folds=judged(training, folds, rest[: len(own_folds)]),
+        models=judged(training, training.model, rest[len(own_folds) :]),
+    )
+    counts, causal_counts, errors = score_all(report, training, held, said)
     if given.errors is not None:
         given.errors.write_text(json.dumps(errors) + "\n", encoding="utf-8")
     classifier = PatternClassifier(networks, counts, causal_counts)
+    about = {"data": everything.digest, "settings": json.dumps(asdict(settings)), "planted": json.dumps(given.planted)}
     if given.out is not None:
         save_classifier(given.out, classifier, about)
     if given.typical is not None:
         write_typical(given.typical, everything, classifier)
+    write_report(report, given.report)
+
+
+def write_report(report: dict[str, Any], path: Path | None) -> None:
+    """To a file, where one is named, and to the screen."""
     text = json.dumps(report, indent=1)
-    if given.report is not None:
-        given.report.write_text(text + "\n", encoding="utf-8")
+    if path is not None:
+        path.write_text(text + "\n", encoding="utf-8")
     print(text)
 
 
+def compared(
+    training: Labelled, planted: Labelled, candidates: Mapping[str, Settings], seeds: Sequence[int], jobs: int
+) -> dict[str, Any]:
+    """How each candidate does on the training models when the model itself is left out: what a new model will meet."""
+    model, truth = training.model, training.labels.cpu().numpy()
+    tasks = [task for settings in candidates.values() for task in apart(training, model, settings, seeds)]
+    fitted = fit_all(training, planted, tasks, jobs)
+    each = len(fitted) // len(candidates)
+    tried = {}
+    for k, name in enumerate(candidates):
+        tried[name] = score(truth, judged(training, model, fitted[k * each : (k + 1) * each]), training.head)
+        print(name, tried[name]["macro F1"], tried[name]["accuracy"], flush=True)
+    return tried
+
+
+@dataclass(frozen=True, eq=False)
+class Said:
+    """What is said of maps by networks that never saw their model (`held`, `models`) or their head (`folds`)."""
+
+    held: np.ndarray
+    folds: np.ndarray
+    models: np.ndarray
+
+
 def score_all(
-    report: dict[str, Any],
-    training: Labelled,
-    held: Labelled,
-    networks: Sequence[PatternNetwork],
-    settings: Settings,
-    seeds: Sequence[int],
+    report: dict[str, Any], training: Labelled, held: Labelled, said: Said
 ) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
     """Write every score into the report; the confusion counts of encoders and of causal models, and by head."""
-    held_truth, held_said = held.labels.cpu().numpy(), predict(networks, held).argmax(-1)
-    report[f"held out, {HELD_OUT}"] = score(held_truth, held_said, held.head)
+    held_truth, truth = held.labels.cpu().numpy(), training.labels.cpu().numpy()
+    report[f"held out, {HELD_OUT}"] = score(held_truth, said.held, held.head)
     drawn = held.drawn == "design"
-    report[f"held out, {HELD_OUT}, by design only"] = score(held_truth[drawn], held_said[drawn], held.head[drawn])
-    truth, folds = training.labels.cpu().numpy(), cross_validate(training, settings, seeds).argmax(-1)
+    report[f"held out, {HELD_OUT}, by design only"] = score(held_truth[drawn], said.held[drawn], held.head[drawn])
     encoder = ~training.causal.cpu().numpy()
     for name, own in (("training models", encoder | ~encoder), ("wiki-bert", encoder), ("causal", ~encoder)):
-        report[f"folds, {name}"] = score(truth[own], folds[own], training.head[own])
-    print(json.dumps(report["folds, training models"]), flush=True)
-    left: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    for model in sorted(set(training.model[~encoder])):
-        rest, alone = training.select(training.model != model), training.select(training.model == model)
-        said = predict([fit(rest, settings, seed) for seed in seeds], alone).argmax(-1)
-        left.append((alone.labels.cpu().numpy(), said, alone.head))
-        report[f"causal, {model} left out"] = score(*left[-1])
-    causal_truth, causal_said, causal_head = (np.concatenate(parts) for parts in zip(*left, strict=True))
-    report["causal, each model left out"] = score(causal_truth, causal_said, causal_head)
-    encoders = confusion(np.concatenate([truth[encoder], held_truth]), np.concatenate([folds[encoder], held_said]))
+        report[f"folds, {name}"] = score(truth[own], said.folds[own], training.head[own])
+    for model in sorted(set(training.model)):
+        own = training.model == model
+        report[f"{model} left out"] = score(truth[own], said.models[own], training.head[own])
+    report["causal, each model left out"] = score(truth[~encoder], said.models[~encoder], training.head[~encoder])
     sizes = {str(model): _size(training.head[training.model == model]) for model in sorted(set(training.model))}
-    own = " and ".join(sorted(set(training.model[~encoder])))
+    causal = " and ".join(sorted(set(training.model[~encoder])))
+    encoders = " and ".join(sorted(set(training.model[encoder])))
     by_head = {
         "trained_on": sizes,
         "seen": {
-            "encoder": _mistakes(truth[encoder], folds[encoder], training.head[encoder], SEEN.format("wiki-bert")),
-            "causal": _mistakes(truth[~encoder], folds[~encoder], training.head[~encoder], SEEN.format(own)),
+            "encoder": _mistakes(truth, said.folds, training.head, encoder, SEEN.format(encoders)),
+            "causal": _mistakes(truth, said.folds, training.head, ~encoder, SEEN.format(causal)),
         },
         "unseen": {
-            "encoder": _mistakes(held_truth, held_said, held.head, f"maps of {HELD_OUT}, a model never in training"),
-            "causal": _mistakes(causal_truth, causal_said, causal_head, UNSEEN.format(own)),
+            "encoder": _mistakes(
+                held_truth, said.held, held.head, held_truth >= 0, f"maps of {HELD_OUT}, a model never in training"
+            ),
+            "causal": _mistakes(truth, said.models, training.head, ~encoder, UNSEEN.format(causal)),
         },
     }
-    return encoders, confusion(causal_truth, causal_said), by_head
+    counts = confusion(np.concatenate([truth[encoder], held_truth]), np.concatenate([said.folds[encoder], said.held]))
+    return counts, confusion(truth[~encoder], said.models[~encoder]), by_head
 
 
 def _size(heads: np.ndarray) -> list[int]:
@@ -346,10 +297,13 @@ def _size(heads: np.ndarray) -> list[int]:
     return (places.max(0) + 1).tolist()
 
 
-def _mistakes(truth: np.ndarray, said: np.ndarray, head: np.ndarray, origin: str) -> dict[str, Any]:
-    """The confusion counts of each head."""
-    tables = [confusion(truth[head == name], said[head == name]).tolist() for name in sorted(set(head))]
-    return {"origin": f"{len(truth)} {origin}", "tables": tables}
+def _mistakes(truth: np.ndarray, said: np.ndarray, head: np.ndarray, own: np.ndarray, origin: str) -> dict[str, Any]:
+    """The confusion counts of each head, over some of the maps."""
+    tables = [
+        confusion(truth[here], said[here]).tolist()
+        for here in (own & (head == name) for name in sorted(set(head[own])))
+    ]
+    return {"origin": f"{own.sum()} {origin}", "tables": tables}
 
 
 if __name__ == "__main__":

@@ -30,10 +30,16 @@ TOOL = ROOT / "tools" / "train_patterns"
 if not TOOL.is_dir():
     pytest.skip("the tool is part of the repository, not of the package", allow_module_level=True)
 sys.path.insert(0, str(TOOL))
-labelled, train = (importlib.import_module(name) for name in ("labelled", "train"))
+labelled, planted, fitting, train = (
+    importlib.import_module(name) for name in ("labelled", "planted", "fitting", "train")
+)
 Labelled, augmented, load_labelled = labelled.Labelled, labelled.augmented, labelled.load_labelled
-Settings, fit, head_folds, predict, score = (
-    getattr(train, name) for name in ("Settings", "fit", "head_folds", "predict", "score")
+Settings, fit, predict, head_folds, score = (
+    fitting.Settings,
+    fitting.fit,
+    fitting.predict,
+    train.head_folds,
+    train.score,
 )
 
 
@@ -193,14 +199,14 @@ def test_typical_maps_are_sure_and_right_and_of_different_heads_and_texts() -> N
 
 def test_the_whole_tool_on_a_few_maps(tmp_path: Path) -> None:
     """One tiny epoch from a folder of labelled maps to weights that load and say what they were trained on."""
-    planted = planted_set(48)
+    made = planted_set(48)
     maps, rows = {}, [["id", "model", "causal", "layer", "head", "drawn"]]
-    for k, n in enumerate(planted.lengths.tolist()):
-        causal = bool(planted.causal[k])
+    for k, n in enumerate(made.lengths.tolist()):
+        causal = bool(made.causal[k])
         model = ("story", "other")[k % 8 == 2] if causal else (train.HELD_OUT, "bert")[k % 8 > 3]
-        maps[f"{model}/{k}/h"] = planted.weights[k, :n, :n].numpy()
+        maps[f"{model}/{k}/h"] = made.weights[k, :n, :n].numpy()
         rows.append([f"{model}/{k}/h", model, str(int(causal)), str(k), "0", "design"])
-        label = PATTERNS[int(planted.labels[k])]
+        label = PATTERNS[int(made.labels[k])]
         append_label(tmp_path / "labels.csv", Label(f"{model}/{k}/h", label, "x"))
     save_maps(tmp_path / "maps.npz", maps)
     with (tmp_path / "maps.csv").open("w", newline="") as file:
@@ -208,7 +214,7 @@ def test_the_whole_tool_on_a_few_maps(tmp_path: Path) -> None:
     out, report, typical = (tmp_path / name for name in ("w.safetensors", "r.json", "t.npz"))
     errors = tmp_path / "errors.json"
     files = f"{tmp_path} --out {out} --report {report} --typical {typical} --errors {errors}"
-    train.main(f"{files} --networks 1 --fold-networks 1 --epochs 1".split())
+    train.main(f"{files} --networks 1 --fold-networks 1 --epochs 1 --planted 20".split())
     classifier = load_classifier(out)
     assert len(classifier.networks) == 1
     assert classifier.confusion.sum() == 24  # every encoder map is judged once by a network that did not see its head

@@ -200,7 +200,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         report["chosen"] = max(candidates, key=lambda name: report["candidates"][name]["macro F1"][0])
     if given.choose:
         report["candidates"] = compared(training, planted, candidates, range(given.choose), given.jobs)
-        return write_report(report, given.report)
+        write_report(report, given.report)
+        return
     settings = candidates[report["chosen"]]
     folds, seeds = head_folds(training), range(given.fold_networks)
     tasks = [Task(np.arange(len(training)), settings, seed) for seed in range(given.networks)]

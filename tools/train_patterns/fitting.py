@@ -155,4 +155,4 @@ def _begin(data: dict[str, np.ndarray], planted: dict[str, np.ndarray], device: 
 def _fitted(task: Task) -> dict[str, np.ndarray]:
     """A network's weights as arrays: tensors would pass from process to process by open files, of which few fit."""
     network = fit(_HERE["data"].select(task.keep), task.settings, task.seed, _HERE["planted"])
-    return {name: np.array(value.cpu()) for name, value in network.state_dict().items()}
+    return {name: value.cpu().numpy() for name, value in network.state_dict().items()}

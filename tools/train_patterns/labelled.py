@@ -49,7 +49,7 @@ class Labelled:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All of it as arrays by name, to be sent to another process."""
-        return {name: np.array(getattr(self, name).cpu()) for name in TENSORS} | {
+        return {name: getattr(self, name).cpu().numpy() for name in TENSORS} | {
             name: getattr(self, name) for name in ARRAYS
         }
 

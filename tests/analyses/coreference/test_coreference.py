@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import matplotlib.text
 import numpy as np
 import pytest
 import xarray as xr
@@ -16,6 +17,7 @@ from headwise.analyses.accuracy import found_heads
 from headwise.analyses.contract import make_analysis
 from headwise.analyses.coreference import windows
 from headwise.analyses.coreference.analysis import Coreference
+from headwise.analyses.coreference.figures import antecedents
 from headwise.core.errors import MissingAnnotationError, ParameterError
 from headwise.run import RunOptions, run_analyses
 from headwise.stats.flips import sign_flip_test
@@ -240,6 +242,13 @@ def long_document(sentences: int = 12) -> Example:
     )
 
 
+def notes_of(found: xr.Dataset) -> list[str]:
+    """The notes on what was cut under the figure of antecedents, which the page shows."""
+    drawn = antecedents(found)
+    texts = [text.get_text().replace("\n", " ") for text in drawn.findobj(matplotlib.text.Text)]
+    return [text for text in texts if "cut to their beginnings" in text]
+
+
 @pytest.mark.parametrize("documents", ["cut", "windows"])
 def test_long_documents_are_cut_or_run_in_windows(documents: str, tmp_path: Path) -> None:
     module, tokenizer = random_model(max_length=64)
@@ -257,6 +266,14 @@ def test_long_documents_are_cut_or_run_in_windows(documents: str, tmp_path: Path
     assert found.attrs["mentions_cut"] == (
         0 if documents == "windows" else 36 - 9
     )  # 30 pieces: two sentences of 11, and up to `it` in the third
+    # What was cut is said, in numbers, where the answer is read.
+    assert found.attrs["documents_cut"] == int(documents == "cut")
+    said = " ".join(analysis.headline(found))
+    of, mentions = found.attrs["examples"], found.attrs["mentions"]
+    sentence = f"1 of {of} texts were cut to their beginnings (32 tokens at most): 27 of {mentions} mentions"
+    assert (sentence in said) == (documents == "cut")
+    assert ("behind the cut" in said) == (documents == "cut")
+    assert len(notes_of(found)) == int(documents == "cut")
     # The other analyses still see the corpus as it stands.
     alone = make_atlas(model, corpus, ["surface"])["surface"]
     xr.testing.assert_allclose(atlas["surface"]["entropy"], alone["entropy"])

@@ -76,6 +76,37 @@ def planted_set(count: int, seed: int = 0) -> Labelled:
     )
 
 
+def test_planted_maps_are_attention_with_what_their_label_says() -> None:
+    made, again = planted.planted_maps(40, seed=3), planted.planted_maps(40, seed=3)
+    assert made.digest == again.digest
+    assert planted.planted_maps(5, seed=4).digest != planted.planted_maps(5, seed=3).digest
+    assert torch.bincount(made.labels).tolist() == [8] * 5
+    for k, n in enumerate(made.lengths.tolist()):
+        weights = made.weights[k, :n, :n]
+        torch.testing.assert_close(weights.sum(-1), torch.ones(n))
+        assert made.weights[k].sum() == pytest.approx(n, rel=1e-4)
+        near = torch.stack([torch.diagonal(weights, offset).sum() / n for offset in range(-4, 5)]).max()
+        usual = float(weights.median())
+        if made.causal[k]:
+            assert weights.triu(1).abs().max() == 0
+        if PATTERNS[made.labels[k]] in ("diagonal", "vertical+diagonal"):
+            assert near > 1.5 / n  # more than even attention gives
+        if PATTERNS[made.labels[k]] in ("vertical", "vertical+diagonal"):
+            assert weights.mean(0).max() > 2 * usual
+
+
+@pytest.mark.slow
+def test_networks_trained_side_by_side_are_those_trained_in_turn() -> None:
+    data, beside = planted_set(24), planted.planted_maps(10)
+    settings = Settings(widths=(4,) * 8, epochs=1, batch=8, planted=0.5)
+    tasks = [fitting.Task(np.arange(24) % 3 != k, settings, k) for k in range(2)]
+    alone, together = (fitting.fit_all(data, beside, tasks, jobs) for jobs in (1, 2))
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_allclose(predict([one], data), predict([other], data), atol=1e-6)
+    without = fit(data.select(tasks[0].keep), settings, 0)
+    assert np.abs(predict([without], data) - predict([alone[0]], data)).max() > 1e-6  # planted maps took part
+
+
 def test_augmented_maps_are_maps() -> None:
     data = planted_set(40)
     generator = torch.Generator().manual_seed(0)
@@ -239,7 +270,8 @@ def test_the_shipped_weights_name_the_data_they_were_trained_on(everything: Labe
         about = file.metadata()
     assert about["data"] == everything.digest
     chosen = json.loads((DATA / "results.json").read_text())["chosen"]
-    assert json.loads(about["settings"]) == json.loads(json.dumps(asdict(train.CANDIDATES[chosen])))
+    written = asdict(Settings()) | json.loads(about["settings"])  # files from before a setting have its default
+    assert json.loads(json.dumps(written)) == json.loads(json.dumps(asdict(train.CANDIDATES[chosen])))
     other = replace(everything, labels=(everything.labels + 1) % len(PATTERNS))
     assert other.digest != everything.digest
 

@@ -18,7 +18,7 @@ from headwise.analyses.accuracy import Places, accuracy_variables, best_places, 
 from headwise.analyses.contract import Observer, Paper, Shape, at_least, layer_head_coords, one_of
 from headwise.analyses.coreference.baselines import BASELINES, RULES, baseline_choices, candidates_of
 from headwise.analyses.coreference.mentions import MENTION_TYPES, Expression, expressions_of
-from headwise.analyses.coreference.windows import Window, windows
+from headwise.analyses.coreference.windows import Window, cut_text, windows
 from headwise.analyses.headlines import aligned, p_text
 from headwise.core.errors import ParameterError
 from headwise.core.labels import head_name
@@ -36,7 +36,10 @@ from headwise.text.units import units_of
 TYPES = ("all", *MENTION_TYPES)
 CANDIDATES = ("mentions", "words")
 DOCUMENTS = ("cut", "windows")
-COUNTED = ("examples", "unaligned", "without_mentions", "mentions", "singletons", "cut", "without_antecedent", "scored")
+COUNTED = (
+    *("examples", "unaligned", "without_mentions", "shortened"),
+    *("mentions", "singletons", "cut", "without_antecedent", "scored"),
+)
 DIMS = ("layer", "head", "mention_type")
 
 
@@ -49,7 +52,8 @@ class Coreference(Observer):
     is the head word of an *antecedent*: an earlier mention of the same entity. Candidates are the head words of all
     coreferent mentions (entities mentioned once are none) that start earlier, the mention's own head word left out.
     Scored are mentions with an antecedent; those behind the cut or with no antecedent before it are counted (attributes
-    `mentions_cut`, `mentions_without_antecedent`). A decoder sees candidates before the head word alone.
+    `mentions_cut`, `mentions_without_antecedent`), and so are the texts that were cut
+    (`documents_cut`). A decoder sees candidates before the head word alone.
 
     - `accuracy[layer, head, mention_type]`, with `accuracy_n` and a 95 % interval `accuracy_low`, `accuracy_high`
       (Wilson's, with the effective number over documents, or examples where no documents are known: attribute `units`);
@@ -179,6 +183,7 @@ class Coreference(Observer):
         attrs: dict[str, Any] = {name: counted[name] for name in ("examples", "mentions")}
         attrs |= {"units": by_unit["count"].unit_name, "unit_count": len(counts["count"])}
         attrs |= {f"examples_{name}": counted[name] for name in ("unaligned", "without_mentions")}
+        attrs |= {"documents_cut": counted["shortened"], "documents": self.documents, "max_tokens": self.max_tokens}
         attrs |= {f"mentions_{name}": counted[name] for name in ("scored", "cut", "without_antecedent", "singletons")}
         if not counted["scored"]:
             attrs["note"] = "No mention has an antecedent before it in the same input, so no head could be scored."
@@ -212,7 +217,7 @@ class Coreference(Observer):
         title = "Best head for each kind of mention" if name == "best" else "Heads found elsewhere, on these texts"
         over = f"{dataset.attrs['unit_count']:,} {dataset.attrs['units']}"
         note = [str(dataset.attrs["note"])] if "note" in dataset.attrs else []
-        return [f"{title}, beside the baselines (over {over}):", *aligned(rows), *note]
+        return [f"{title}, beside the baselines (over {over}):", *aligned(rows), *cut_text(dataset), *note]
 
 
 # --- mentions of a batch ------------------------------------------------------------------------------------------
@@ -252,6 +257,7 @@ def _gather(batch: Batch, candidates: str) -> ScoredMentions:
             counted["unaligned"] += 1
         else:
             counted["examples"] += 1
+            counted["shortened"] += row.truncated or (isinstance(row.example, Window) and row.example.shortened)
             for mention, mask, picks in _scored(row, present[number], candidates, counted):
                 rows.append((number, mention.head, TYPES.index(mention.kind)))
                 masks.append(mask)

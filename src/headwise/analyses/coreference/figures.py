@@ -6,6 +6,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
+from headwise.analyses.coreference.windows import cut_text
 from headwise.core.labels import head_name
 from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap_panels
@@ -69,11 +70,12 @@ def antecedents(dataset: xr.Dataset) -> Figure:
     ax.set_ylim(0, 1.08)
     ax.set_ylabel("antecedent found (share)")
     ax.grid(axis="y")
-    cut, without = (int(dataset.attrs.get(f"mentions_{name}", 0)) for name in ("cut", "without_antecedent"))
+    without = int(dataset.attrs.get("mentions_without_antecedent", 0))
     notes = [
         data.source_text(dataset),
         f"n = {counts.get('all', 0):,} mentions with an antecedent",
-        f"Left out: {cut:,} behind the cut, {without:,} without an antecedent before it",
+        *cut_text(dataset),
+        f"Left out: {without:,} mentions without an antecedent before them",
         "Bars: Wilson's 95 % interval over documents; the best of all heads is picked, so look at the corrected "
         "p-values beside it",
         str(dataset.attrs.get("note", "")),
@@ -100,5 +102,5 @@ def heads(dataset: xr.Dataset) -> Figure:
         kind: xr.DataArray(cube[..., kinds.index(kind)], dims=_LH, coords=coords) for kind in _shown_types(dataset)
     }
     count = data.count_text(dataset, "accuracy", each="mentions")
-    notes = [data.source_text(dataset), count, "Intervals are in the tables"]
+    notes = [data.source_text(dataset), count, *cut_text(dataset), "Intervals are in the tables"]
     return heatmap_panels(panels, title="Antecedents found", label="share of mentions", limits=(0.0, 1.0), notes=notes)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
+import xarray as xr
 
 from headwise.analyses.coreference.mentions import head_word
 from headwise.core.errors import InputError, ParameterError
@@ -25,12 +26,14 @@ class Window(Example):
 
     Each has its head word. `first` is the first word that no window before this one had: mentions that end at or before
     it were counted there. `cut` is the number of mentions of the document that no window holds whole, `singletons` that
-    of mentions of entities mentioned once (both told by its last window).
+    of mentions of entities mentioned once (both told by its last window); `shortened` says that it is the beginning of
+    a document whose rest is not read.
     """
 
     first: int = 0
     cut: int = 0
     singletons: int = 0
+    shortened: bool = False
 
 
 def windows(corpus: Corpus, tokenizer: Any, max_tokens: int = 128, overlap: int | None = None) -> Corpus:
@@ -94,7 +97,7 @@ def _cut(example: Example, encoder: Encoder, max_tokens: int, overlap: int | Non
         if number == len(spans) - 1:
             lone = len(example.mentions or ()) - len(mentions)
             window = replace(window, cut=len(mentions) - len(held), singletons=lone)
-        yield replace(window, first=first)
+        yield replace(window, first=first, shortened=overlap is None)
 
 
 def _fitting(example: Example, encoder: Encoder, start: int, end: int, max_tokens: int) -> int:
@@ -134,3 +137,19 @@ def _window(example: Example, start: int, end: int, mentions: Sequence[Mention])
         for m in mentions
     )
     return Window(**given)
+
+
+def cut_text(dataset: xr.Dataset) -> list[str]:
+    """A sentence on the documents that were cut and the mentions lost with their ends; nothing where none was."""
+    cut, lost = (int(dataset.attrs.get(name, 0)) for name in ("documents_cut", "mentions_cut"))
+    if not cut and not lost:
+        return []
+    of, mentions = int(dataset.attrs["examples"]), int(dataset.attrs["mentions"])
+    if not cut:  # windows over whole documents: a mention longer than the overlap may fall between two
+        return [f"{lost:,} of {mentions:,} mentions lie in no window as a whole, and are not scored"]
+    most = int(dataset.attrs["max_tokens"])
+    where = f"{most} tokens" if most else "as many tokens as the model takes"
+    return [
+        f"{cut:,} of {of:,} texts were cut to their beginnings ({where} at most): {lost:,} of {mentions:,} mentions "
+        "lie behind the cut, and are not scored (documents=windows reads whole documents)"
+    ]

@@ -157,10 +157,15 @@ class Observer(Analysis):
         return None
 
     def settle(self, answers: Answers, batch: Batch) -> Mapping[str, Tensor]:
-        """From the answers of one layer, the sums that `observe` takes once the pass is over.
+        """From the answers of one layer, the sums that `take` gets once the pass is over.
 
         On a GPU these may be the heads of several layers side by side: dim 1 of every tensor is that of heads, or 1."""
         return {}
+
+    def take(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
+        """Take some layers of one batch into the state. `sums` are what `settle` gave, `[example, layer, head, ...]`
+        (both 1 for what is said of all heads alike)."""
+        raise NotImplementedError
 
     def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
         """Tensors that add up over query rows."""

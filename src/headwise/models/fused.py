@@ -69,6 +69,7 @@ class Seen:
 
     keys: Tensor
     pairs: Tensor
+    offsets: Tensor  # those asked for, in order
     uniform: Answers | None = None
 
 
@@ -76,7 +77,8 @@ def sight_of(ask: Ask, scores: Scores, layer: int) -> Seen:
     """That of the layers that see as this one does. Even attention is the kernel's, on queries and keys of zero."""
     from headwise.models.launch import Scores  # as above
 
-    seen = Seen(_seen(scores), _pairs(scores, ask.reach))
+    offsets = torch.tensor(sorted(ask.offsets), device=scores.query.device, dtype=torch.int32)
+    seen = Seen(_seen(scores), _pairs(scores, ask.reach), offsets)
     if not ask.uniform:
         return seen
     nothing = scores.query.new_zeros(scores.query.shape[0], 1, scores.query.shape[2], 16, dtype=torch.bfloat16)
@@ -104,7 +106,7 @@ def fused_answers(
         assert more is not None
         same |= dict(zip(some, more.unbind(-1), strict=True))
     offsets = sorted(ask.offsets)
-    at = launch.weights_at(scores, found.logsumexp, offsets).unbind(-1) if offsets else ()
+    at = launch.weights_at(scores, found.logsumexp, seen.offsets).unbind(-1) if offsets else ()
     batch, heads, n, _ = scores.query.shape
     lengths = scores.lengths
     diagonals = found.largest.new_zeros(batch, heads, 1)

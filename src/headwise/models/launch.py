@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -147,10 +146,9 @@ def band_sums(scores: Scores, lse: Tensor, reach: int) -> Tensor:
     return out
 
 
-def weights_at(scores: Scores, lse: Tensor, offsets: Sequence[int]) -> Tensor:
-    """The weights `A[i, i + o]`, `[example, head, token, offset]`; 0 where there is no such key."""
+def weights_at(scores: Scores, lse: Tensor, wanted: Tensor) -> Tensor:
+    """The weights `A[i, i + o]` at these offsets (int32), `[example, head, token, offset]`; 0 where there is no key."""
     batch, heads, n, _ = scores.query.shape
-    wanted = torch.tensor(list(offsets), device=lse.device, dtype=torch.int32)
     out = torch.empty(batch, heads, n, len(wanted), device=lse.device, dtype=torch.float32)
     at_offsets[(triton.cdiv(n, 64), batch * heads)](
         scores.query, scores.key, lse, scores.lengths, wanted, out, *scores.strides(), n, scores.scaling * LOG2E,

@@ -18,7 +18,7 @@ from headwise.text.encode import Batch
 from headwise.text.units import documents_of
 
 GRADIENT_TOKENS = 1024  # tokens run at once where gradients are kept
-WAITING_BYTES = 256 * 2**20  # answers of layers that wait on a GPU to be settled together
+WAITING_BYTES = {"cpu": 0, "cuda": 256 * 2**20}  # answers of layers that wait to be settled together
 MAPS_BYTES = 2**30  # all maps of one micro-batch, for analyses that look at whole examples
 
 
@@ -39,13 +39,15 @@ def take_out(analysis: Observer, error: Exception, failed: Failures | None) -> N
 
 
 def _alike(one: Answers, other: Answers) -> bool:
-    """Whether two layers see the same keys, so that one may stand beside the other."""
-    return one.uniform is other.uniform and one.heads == other.heads and one.seen is other.seen
+    """Whether two layers follow each other and see the same keys, so that one may stand beside the other."""
+    # A GPU is not asked whether they are equal: it would have to be waited for.
+    seen = one.seen is other.seen or (not one.seen.is_cuda and torch.equal(one.seen, other.seen))
+    return seen and one.uniform is other.uniform and one.heads == other.heads and other.layer == one.layer + 1
 
 
-def _by_layer(value: Tensor, layers: int) -> Sequence[Tensor]:
-    """What was settled for several layers at once, for each of them; dim 1 has their heads, or 1 for all."""
-    return [value] * layers if value.shape[1] == 1 else value.chunk(layers, dim=1)
+def _by_layer(value: Tensor, layers: int) -> Tensor:
+    """What was settled for several layers at once, `[example, layer, head, ...]`; what has no heads, 1 for both."""
+    return value[:, None] if value.shape[1] == 1 else value.unflatten(1, (layers, -1))
 
 
 class Observation:
@@ -69,7 +71,7 @@ class Observation:
         self.needs = self.needs.union(*(a.taps - {"attention"} for a in self.asking)) - {"attention_gradient"}
         self._sums: dict[str, dict[str, Tensor]] = {}
         self._waiting: list[Answers] = []
-        self._settled: dict[str, list[tuple[list[int], Mapping[str, Tensor]]]] = {}
+        self._settled: dict[str, list[tuple[slice, Mapping[str, Tensor]]]] = {}
         self._maps: list[Tensor] = []  # of each layer, `[example, head, query, key]`
         self._visible: list[Tensor] = []
 
@@ -92,7 +94,7 @@ class Observation:
         if self._waiting and not _alike(self._waiting[-1], answers):
             self._settle()
         self._waiting.append(answers)
-        if answers.bytes * len(self._waiting) >= (WAITING_BYTES if answers.seen.is_cuda else 0):
+        if answers.bytes * len(self._waiting) >= WAITING_BYTES[answers.seen.device.type]:
             self._settle()
 
     def _settle(self) -> None:
@@ -100,7 +102,7 @@ class Observation:
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
-        layers, together = [one.layer for one in waiting], side_by_side(waiting)
+        layers, together = slice(waiting[0].layer, waiting[-1].layer + 1), side_by_side(waiting)
 
         def settle(analysis: Observer) -> None:
             sums = analysis.settle(together, self.batch)
@@ -123,14 +125,10 @@ class Observation:
 
         self._settle()
 
-        batch = self.batch.to("cpu")
-
         def observe(analysis: Observer) -> None:
             for layers, sums in self._settled.pop(analysis.name, []):
-                parts = {name: _by_layer(value.cpu(), len(layers)) for name, value in sums.items()}
-                for place, layer in enumerate(layers):
-                    one = {name: part[place] for name, part in parts.items()}
-                    analysis.observe(self.states[analysis.name], one, Layer(layer), batch)
+                parts = {name: _by_layer(value, layers.stop - layers.start) for name, value in sums.items()}
+                analysis.take(self.states[analysis.name], parts, layers, self.batch)
 
         self._each(self.asking, observe)
         if self.whole:

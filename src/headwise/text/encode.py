@@ -316,13 +316,6 @@ class Batch:
             out[number, : len(row)] = torch.from_numpy(row.role(name)).to(self.device)
         return out
 
-    def to(self, device: torch.device | str) -> Batch:
-        """The same on another device; itself where it is there."""
-        if self.device == torch.device(device):
-            return self
-        tensors = {name: getattr(self, name).to(device) for name in _TENSORS}
-        return replace(self, source=None if self.source is None else self.source.to(device), **tensors)
-
     def select(self, keep: Sequence[int]) -> Batch:
         """Only these examples, with the same padding."""
         chosen = torch.as_tensor(list(keep), dtype=torch.long, device=self.device)  # none is possible too

@@ -23,7 +23,7 @@ from headwise.analyses.roles.sieves import known_sieves, sieve
 from headwise.analyses.roles.sieves.registry import forget_sieve
 from headwise.core.errors import MissingAnnotationError, ParameterError
 from headwise.run.encoded import EncodedCorpus
-from headwise.run.engine import observe_batches
+from headwise.run.engine import WAITING_BYTES, observe_batches
 from headwise.run.plan import model_shape
 from headwise.stats.accumulators import Moments, Records
 from headwise.stats.bootstrap import bootstrap_family_test
@@ -86,6 +86,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "asked":
         monkeypatch.setattr(Roles, "ask", lambda self, batch: asked_of(self.chosen(), batch))
         monkeypatch.setattr(Roles, "reduce", None)
+        monkeypatch.setitem(WAITING_BYTES, "cpu", 2**40)  # all layers at once
     return str(request.param)
 
 

@@ -11,6 +11,7 @@ import pytest
 import xarray as xr
 
 from headwise import Corpus, HeadModel, make_atlas
+from headwise.run.engine import WAITING_BYTES
 from headwise.testing import eager_maps, planted_model
 from headwise.text import open_corpus
 from headwise.text.encode import Encoded
@@ -137,8 +138,10 @@ def assert_equal_to_slow(
         )
 
 
+@pytest.mark.parametrize("waiting", [0, 2**40])  # layer by layer, or all layers at once as on a GPU
 @pytest.mark.parametrize("causal", [False, True])
-def test_equal_to_plain_loops_on_planted_heads(causal: bool) -> None:
+def test_equal_to_plain_loops_on_planted_heads(causal: bool, waiting: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(WAITING_BYTES, "cpu", waiting)
     behaviours = [["previous", "self", "uniform"], ["first", "same_word", "offset:-2"]]
     planted = planted_model(behaviours, causal=causal, words=WORDS)
     corpus = Corpus.from_texts([t for t in TEXTS if not causal or isinstance(t, str)])

@@ -18,7 +18,7 @@ from headwise.analyses.patterns import PATTERNS, classify_maps, shipped_classifi
 from headwise.core.store import Store
 from headwise.models import HeadModel
 from headwise.models.ask import answered
-from headwise.models.view import Layer, Rows
+from headwise.models.view import Rows
 from headwise.stats.accumulators import Moments, State, Sums, means
 from headwise.stats.correlation import row_correlations
 from headwise.text.encode import Batch, Encoded
@@ -156,7 +156,8 @@ class Gathered:
             shown = seen[:, layer]
             rows = Rows(layer, 0, maps.shape[-1], maps[:, layer] * shown, shown)
             answers = answered(self.offsets.ask(batch), rows)
-            self.offsets.observe(part, self.offsets.settle(answers, batch), Layer(layer), batch)
+            sums = {name: value[:, None] for name, value in self.offsets.settle(answers, batch).items()}
+            self.offsets.take(part, sums, slice(layer, layer + 1), batch)
 
     def _layers(self, deep: Contributions, batch: Batch) -> None:
         assert deep.layers is not None

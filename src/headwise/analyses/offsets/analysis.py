@@ -23,7 +23,6 @@ from headwise.analyses.contract import (
 )
 from headwise.analyses.headlines import top_heads
 from headwise.models.ask import Answers, Ask
-from headwise.models.view import Layer
 from headwise.stats.accumulators import Ratios, State, means
 from headwise.text.encode import Batch
 
@@ -94,8 +93,8 @@ class Offsets(Observer):
         moved = {"offset": answers.offset, "distance": answers.distance, "beyond": beyond}
         return moved | {"mass": mass, "pairs": pairs[:, None], "count": batch.lengths[:, None]}
 
-    def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
-        here, count = (layer.layer,), sums["count"].double()
+    def take(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
+        here, count = (layers,), sums["count"].double()
         mass = sums["mass"]
         histogram = state["histogram"]
         assert isinstance(histogram, Ratios)

@@ -180,18 +180,22 @@ class Roles(RandomNull, ItemObserver):
         return settled(self.chosen(), answers, batch)
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
+        layers = slice(layer.layer, layer.layer + 1)
+        self.take(state, {name: value[:, None] for name, value in sums.items()}, layers, batch)
+
+    def take(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
         asked = (state.sums("asked").total > 0).to(sums["count"].device)
-        total, count = sums["total"], sums["count"] * asked  # [example, head, role], [example, 1 or head, role]
+        total, count = sums["total"], sums["count"] * asked  # [example, layer, head, role], 1 for layers or heads alike
         score = torch.where(count > 0, total / count, torch.nan)
-        here = (layer.layer,)
-        if layer.layer == 0:
+        here = (layers,)
+        if layers.start == 0:
             state.sums("inputs").add(torch.tensor([len(batch)]))
         state.moments("bias").add(score, here)
         state.records("scores").add(batch.index, score, here)
-        counted = count[:, 0]
-        state.moments("ceiling").add_sums(sums["most"][:, 0], counted, here)
+        counted, most = (value[:, :, 0].expand(-1, score.shape[1], -1) for value in (count, sums["most"]))
+        state.moments("ceiling").add_sums(most, counted, here)
         state.sums("tokens").add(counted.sum(0), here)
-        state.sums("empty").add((batch.lengths[:, None] - counted).sum(0), here)
+        state.sums("empty").add((batch.lengths[:, None, None] - counted).sum(0), here)
         state.sums("left_out").add((counted == 0).sum(0), here)
 
     # --- what comes of it -------------------------------------------------------------------------------------------

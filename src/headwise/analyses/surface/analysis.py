@@ -15,7 +15,6 @@ from torch import Tensor
 from headwise.analyses.contract import WEIGHTINGS, Observer, Paper, Shape, layer_head_coords, mean_variables, one_of
 from headwise.analyses.headlines import top_heads
 from headwise.models.ask import Answers, Ask
-from headwise.models.view import Layer
 from headwise.stats.accumulators import State, means
 from headwise.text.encode import Batch
 
@@ -132,25 +131,27 @@ class Surface(Observer):
             sums["position_count"] = torch.stack([one.sum(-1) for one in can], dim=-1)
         return sums | _rest(answers, masses, real)
 
-    def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
-        here = (layer.layer,)
-        count = batch.lengths[:, None].double()
+    def take(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
+        here = (layers,)
+        count = batch.lengths[:, None, None].double()
         for i, name in enumerate(ORIGINS):
-            state.means(name).add_sums(sums["mass"][:, :, i], sums["queries"][..., i, None].double(), here)
+            state.means(name).add_sums(sums["mass"][..., i, :], sums["queries"][..., i, None].double(), here)
         counts = dict.fromkeys(("entropy", "max_weight", "sink"), count)
-        counts |= {"entropy_from_cls": batch.cls[:, :1].double()}
+        counts |= {"entropy_from_cls": batch.cls[:, :1, None].double()}
         left = sums["rest_count"].double()
         counts |= {"mass_rest": left[..., None], "entropy_rest": left, "max_weight_rest": left}
         counts |= {name: sums[f"{name}_count"].double() for name in ("position", "position_rest") if name in sums}
         for name, of in counts.items():
             if name in sums:
                 state.means(name).add_sums(sums[name], of, here)
-        uniform = {"entropy_uniform": count[:, 0], "mass_uniform": count}
-        uniform |= {"entropy_rest_uniform": sums["entropy_rest_uniform_count"][:, 0].double()}
+        uniform = {"entropy_uniform": count[..., 0], "mass_uniform": count}
+        uniform |= {"entropy_rest_uniform": sums["entropy_rest_uniform_count"][..., 0].double()}
         if "position_uniform" in sums:
-            uniform["position_uniform"] = sums["position_count"][:, 0].double()
-        for name, of in uniform.items():
-            state.means(name).add_sums(sums[name][:, 0], of, here)
+            uniform["position_uniform"] = sums["position_count"][:, :, 0].double()
+        many = layers.stop - layers.start
+        for name, of in uniform.items():  # of every layer the same
+            own = sums[name][:, :, 0].expand(-1, many, *sums[name].shape[3:])
+            state.means(name).add_sums(own, of, here)
 
     def headline(self, dataset: xr.Dataset) -> list[str]:
         lines = []

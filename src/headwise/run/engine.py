@@ -47,7 +47,7 @@ def _alike(one: Answers, other: Answers) -> bool:
 
 def _by_layer(value: Tensor, layers: int) -> Tensor:
     """What was settled for several layers at once, `[example, layer, head, ...]`; what has no heads, 1 for both."""
-    return value[:, None] if value.shape[1] == 1 else value.unflatten(1, (layers, -1))
+    return value[:, None] if value.shape[1] == 1 else value.reshape(len(value), layers, -1, *value.shape[2:])
 
 
 class Observation:

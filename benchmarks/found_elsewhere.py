@@ -1,9 +1,10 @@
 """Best heads found on one treebank, tested on text that was not used to find them: the table in docs/results.md.
 
-    python benchmarks/found_elsewhere.py TREES
+    python benchmarks/found_elsewhere.py TREES [--limit N]
 
-TREES holds `en_ewt-ud-dev`, `en_ewt-ud-train` and `en_pud` as CoNLL-U (packed or not). It is what `headwise run
-dependency --heads-from dev.nc` does, with the second half of the training part as a corpus of its own.
+With `--limit` at most N sentences of each corpus are drawn, to try it out. TREES holds `en_ewt-ud-dev`,
+`en_ewt-ud-train` and `en_pud` as CoNLL-U (packed or not). It is what `headwise run dependency --heads-from dev.nc`
+does, with the second half of the training part as a corpus of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from headwise.analyses.dependency.analysis import Dependency
 from headwise.core.labels import FEW, head_name
 from headwise.run import make_atlas
 from headwise.text import Corpus, open_corpus
+
+NAMES = ("EWT dev", "EWT train, second half", "PUD")
 
 
 def measured(corpus: Corpus, heads: tuple[str, ...] = ()) -> xr.Dataset:
@@ -38,16 +41,21 @@ def cell(dataset: xr.Dataset, relation: str, name: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trees", type=Path)
-    folder = parser.parse_args().trees
+    parser.add_argument("--limit", type=int, help="at most so many sentences of each corpus, drawn by seed")
+    given = parser.parse_args()
+    folder = given.trees
     dev, train, pud = (
         open_corpus(next(iter(sorted(folder.glob(f"{name}*")))))
         for name in ("en_ewt-ud-dev", "en_ewt-ud-train", "en_pud")
     )
-    found = measured(dev)
-    heads = found_heads(found)
     sentences = list(train)
     second = Corpus.from_examples(sentences[len(sentences) // 2 :], "en_ewt-ud-train, second half")
+    dev, second, pud = (corpus.sample(given.limit, 0) for corpus in (dev, second, pud))
+    found = measured(dev)
+    heads = found_heads(found)
     tested = [measured(corpus, heads) for corpus in (second, pud)]
+    sizes = ", ".join(f"{name} {len(list(corpus)):,}" for name, corpus in zip(NAMES, (dev, second, pud), strict=True))
+    print(f"Sentences: {sizes}\n", flush=True)
     print("| relation | head | dev | bar | p | train, second half | bar | p | PUD | bar | p |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for relation in found["relation"].values[np.argsort(-found["count"].values, kind="stable")]:

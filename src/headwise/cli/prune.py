@@ -52,9 +52,12 @@ def prune_command(
     `ablation.harm:bottomN` are the heads whose loss harms least, be it a fall of a task's score or a rise of the
     language-model loss. `gates:N` learns a gate on every head on half of the data, and says what the choice is worth on
     the other half, against random sets. Heads are removed where plain transformers can load the smaller model, and
-    zeroed, which is said, where not (BERT, GPT-2).
+    zeroed, which is said, where not (BERT, GPT-2). Without a task or a text the score is the language-model loss on
+    the built-in corpus.
 
     [dim]Examples:[/dim]
+
+      headwise prune --heads L0H1,L1H3,L2H0 --out smaller
 
       headwise prune ./llama --heads L0H1,L1H3,L2H0 --corpus stories.txt --out smaller
 
@@ -94,6 +97,8 @@ def prune_command(
         mode="zero" if zero else "remove" if remove else "auto",
         batches=subject.batches[-3:] if subject is not None else (),
         score=score if scored else None,
+        limit=limit or PruneOptions().limit,
+        seed=seed,
         device=device,
         overwrite=overwrite,
     )
@@ -104,6 +109,7 @@ def prune_command(
         form = ",.0f" if name == "parameters" else ".4g"
         shown.add_row(name, format(before, form), format(result.table["after"][name], form))
     common.out.print(shown)
+    common.out.print(f"{result.about[:1].upper()}{result.about[1:]}.")
     if result.note:
         common.out.print(result.note)
     common.out.print(

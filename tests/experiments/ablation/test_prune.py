@@ -18,15 +18,16 @@ from transformers import (
 )
 
 from headwise.core.errors import ModelError, OutputError, ParameterError
-from headwise.experiments.ablation import PruneOptions, TaskSubject, evaluate, prune
+from headwise.experiments.ablation import Condition, LanguageSubject, PruneOptions, TaskSubject, evaluate, prune
 from headwise.experiments.finetuning import FinetuneOptions, finetune
 from headwise.models import HeadModel
 from headwise.models.opening import quiet
 from headwise.testing.models import random_model
 from headwise.testing.toy import WORDS, toy_folder, toy_task
+from headwise.text import Corpus, open_corpus
 
-CPU = PruneOptions(device="cpu", mode="remove")
-AUTO = PruneOptions(device="cpu")
+CPU = PruneOptions(device="cpu", mode="remove", limit=4)
+AUTO = PruneOptions(device="cpu", limit=4)
 SIZES = {
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -136,6 +137,39 @@ def test_scores_before_and_after_stand_in_one_table(tmp_path: Path) -> None:
     )  # nobody reads those two
     changed = prune(folder, [(2, 1), (1, 0)], tmp_path / "read", PruneOptions(mode="zero", score=score, device="cpu"))
     assert changed.table["after"]["accuracy"] != record.metrics["accuracy"]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_without_a_task_a_language_model_is_scored_by_its_loss(tmp_path: Path, causal: bool) -> None:
+    """Before and after are the whole model's loss and the one with the same heads disabled, as `ablate` has them."""
+    source = decoder(tmp_path / "model") if causal else toy_folder(tmp_path / "model")
+    heads = [(0, 1), (1, 0), (2, 3)]
+    found = prune(source, heads, tmp_path / "out", PruneOptions(device="cpu", mode="zero", limit=12))
+    with HeadModel.open(source, device="cpu") as model:
+        text = open_corpus(None, tokenizer=model.tokenizer, prose=causal)
+        subject = LanguageSubject(model, text, limit=12)
+        ran = evaluate(subject, [Condition("gone", tuple(heads))], "zero")
+        whole, without = (subject.score(values)["loss"] for values in (ran.baseline, ran.values[0]))
+    before, after = found.table["before"], found.table["after"]
+    assert before["loss"] == pytest.approx(whole, rel=1e-5)
+    assert after["loss"] == pytest.approx(without, rel=1e-5)
+    assert abs(whole - without) > 1e-3
+    assert before["seconds"] > 0 < after["seconds"]
+    assert f"on {subject.examples} texts of the built-in corpus" in found.about
+    named = Corpus.from_texts(["the film was very good", "a bad film"], name="mine")
+    other = prune(source, heads, tmp_path / "other", PruneOptions(device="cpu", mode="zero", corpus=named))
+    assert "on 2 texts of 'mine'" in other.about
+    assert other.table["before"]["loss"] != pytest.approx(whole, rel=1e-5)
+
+
+def test_a_model_without_a_language_model_head_has_speed_but_no_score(tmp_path: Path) -> None:
+    module, tokenizer = random_model(words=WORDS)
+    with quiet():
+        getattr(module, module.base_model_prefix, module).save_pretrained(tmp_path / "plain")
+    tokenizer.save_pretrained(tmp_path / "plain")
+    found = prune(tmp_path / "plain", [(0, 0)], tmp_path / "out", AUTO)
+    assert set(found.table["before"]) == set(found.table["after"]) == {"parameters", "seconds"}
+    assert "has no language-model head" in found.about
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

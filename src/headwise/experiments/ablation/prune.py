@@ -6,9 +6,8 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,16 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headwise.core.checks import check_types, one_of
+from headwise.core.checks import at_least, check_types, one_of
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.folders import new_folder, refuse_unsafe
 from headwise.core.labels import head_name, parse_head
 from headwise.experiments.ablation.sets import Heads, checked_heads
+from headwise.experiments.ablation.worth import Ground, Score, language_ground, seconds_of, timed_text
 from headwise.experiments.finetuning.classifier import HEAD_CONFIG, HEAD_FILE, save_folder
 from headwise.models import HeadModel, opening
 from headwise.models.sites import Sites
+from headwise.text import Corpus
 from headwise.text.encode import Batch, Encoded, collate
 
 MODES = ("auto", "remove", "zero")
@@ -38,7 +39,8 @@ class Pruned:
     """What became of a model: `table` has parameters, score (where one was asked for) and seconds of a run before and
     after; `difference` is the largest difference of its outputs to those of the model with the same heads disabled
     (zero), as a share of the largest output where that is above 1 (float32 rounds by shares); `absolute` is the same
-    difference as it is. `mode` is what was done, `note` why where that was not plain."""
+    difference as it is. `mode` is what was done, `note` why where that was not plain, `about` what score and seconds
+    were measured on."""
 
     folder: Path
     mode: str
@@ -47,6 +49,7 @@ class Pruned:
     absolute: float
     table: dict[str, dict[str, float]] = field(default_factory=dict)
     note: str = ""
+    about: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +65,17 @@ class PruneOptions:
         the others of its heads stay as zeros. `zero`: the same size, the heads' share of the output projection zero;
         for every class. `auto`: `remove` where that can be, else `zero`, and `note` says why.
     batches : sequence of Batch, optional
-        What outputs are compared and speed is measured on; a few made-up inputs by default.
+        What outputs are compared and speed is measured on; by default some of those that the loss is measured on, or a
+        few made-up inputs where there is no loss.
     score : callable, optional
-        Called with a model's folder, before and after.
+        Called with a model's folder, before and after. By default the language-model loss on `corpus`, where the model
+        has a language-model head.
+    corpus : Corpus, optional
+        The text of that loss; the built-in one by default.
+    limit : int, default 200
+        How many examples of it.
+    seed : int, default 0
+        For the examples and the tokens that are masked.
     device : str or torch.device, optional
         Where to run; a GPU where there is one.
     overwrite : bool, default False
@@ -73,13 +84,24 @@ class PruneOptions:
 
     mode: str = "auto"
     batches: Sequence[Batch] = ()
-    score: Callable[[Path], dict[str, float]] | None = None
+    score: Score | None = None
+    corpus: Corpus | None = None
+    limit: int = 200
+    seed: int = 0
     device: str | torch.device | None = None
     overwrite: bool = False
 
     def __post_init__(self) -> None:
         check_types(self)
         one_of("mode", self.mode, MODES)
+        at_least("limit", self.limit, 1)
+
+    def ground(self, model: HeadModel) -> Ground:
+        """What the model is compared with itself on."""
+        if self.score is not None:
+            return Ground(self.batches, self.score, "")
+        found = language_ground(model, self.corpus, self.limit, self.seed, self.device)
+        return replace(found, batches=self.batches or found.batches)
 
 
 def prune(
@@ -112,7 +134,8 @@ def prune(
     chosen = checked_heads(heads, model.layers, model.heads)
     if not chosen:
         raise ParameterError("No head is named to be removed; name heads, or a rule that finds some.")
-    samples = list(options.batches) or [_sample(model)]
+    ground = options.ground(model)
+    samples = list(ground.batches) or [_sample(model)]
     wanted = [_output(model, batch, dict.fromkeys(chosen, "zero")) for batch in samples]
     before = {"parameters": float(_count(model.module))}
     layout = {layer: list(range(model.heads)) for layer in range(model.layers)}
@@ -142,13 +165,15 @@ def prune(
                 f"{difference:.1e}; give --zero to zero them instead."
             )
     after = {"parameters": float(_count(again.module))}
-    before["seconds"], after["seconds"] = _seconds(
+    before["seconds"], after["seconds"] = seconds_of(
         HeadModel.open(source, device=device, dtype=torch.float32), again, samples
     )
-    if options.score is not None:
-        before |= options.score(Path(source))
-        after |= options.score(target)
-    return Pruned(target, mode, tuple(chosen), difference, max(apart), {"before": before, "after": after}, note)
+    if ground.score is not None:
+        before |= ground.score(Path(source))
+        after |= ground.score(target)
+    about = "; ".join(filter(None, [ground.about, timed_text(samples)]))
+    table = {"before": before, "after": after}
+    return Pruned(target, mode, tuple(chosen), difference, max(apart), table, note, about)
 
 
 # --- the two ways -----------------------------------------------------------------------------------------------------
@@ -346,22 +371,6 @@ def _output(model: HeadModel, batch: Batch, interventions: Any) -> Tensor:
     found: Tensor = output.logits if has_head and getattr(output, "logits", None) is not None else output[0]
     found = found.float().cpu()
     return found[batch.real.cpu()] if found.ndim == 3 else found
-
-
-def _seconds(whole: HeadModel, pruned: HeadModel, samples: Sequence[Batch], repeats: int = 3) -> tuple[float, float]:
-    """The shortest of several runs of each, in turns, so that a machine that is busy for a while slows both."""
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(repeats):
-        for model, found in zip((whole, pruned), times, strict=True):
-            if model.device.type == "cuda":
-                torch.cuda.synchronize()
-            began = time.perf_counter()
-            for batch in samples:
-                model.forward(batch)
-            if model.device.type == "cuda":
-                torch.cuda.synchronize()
-            found.append(time.perf_counter() - began)
-    return min(times[0]), min(times[1])
 
 
 def _count(module: nn.Module) -> int:

@@ -92,7 +92,7 @@ def page_data(atlas: Atlas, samples: Sequence[Sample] = ()) -> dict[str, Any]:
     model = atlas.provenance.get("model", {})
     return {
         "format": FORMAT,
-        "model": {"name": str(model.get("name", "?")), "layers": atlas.layers, "heads": atlas.heads, **_places(atlas)},
+        "model": {"name": str(model.get("name", "?")), "layers": atlas.layers, "heads": atlas.heads, **places(atlas)},
         "groups": {
             name: {
                 key: str(atlas[name].attrs[key]) for key in ("title", "paper", "section") if key in atlas[name].attrs
@@ -258,12 +258,12 @@ def _maps(atlas: Atlas, samples: Sequence[Sample], notes: list[str]) -> dict[str
     return {"sentences": sentences, "maps": packed(b"".join(parts))} if sentences else {}
 
 
-def _places(atlas: Atlas) -> dict[str, Any]:
+def places(atlas: Atlas) -> dict[str, Any]:
     """The key/value groups of heads with their sizes, and what layers may see where some see less than all."""
     found = {name: data[name].values for data in atlas.values() for name in ("kv_group", "layer_kind") if name in data}
-    places: dict[str, Any] = {}
+    told: dict[str, Any] = {}
     if "kv_group" in found:
-        places["kv_groups"] = [[f"kv {group}", len(list(own))] for group, own in groupby(found["kv_group"])]
+        told["kv_groups"] = [[f"kv {group}", len(list(own))] for group, own in groupby(found["kv_group"])]
     if "layer_kind" in found:
-        places["layer_kinds"] = [str(kind) for kind in found["layer_kind"]]
-    return places
+        told["layer_kinds"] = [str(kind) for kind in found["layer_kind"]]
+    return told

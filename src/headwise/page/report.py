@@ -15,6 +15,7 @@ from headwise.core.behaviours import shares
 from headwise.core.failures import Failure
 from headwise.core.labels import head_name
 from headwise.core.store import Store
+from headwise.page.data import page_data
 from headwise.page.files import ReportFiles
 from headwise.page.measures import group_order
 from headwise.page.sample import SAMPLE, Sample, sample_bytes
@@ -105,7 +106,8 @@ class _Writing:
         grid, notes = self._heads()
         self.files.note(["index.html"])
         page = self.folder / "index.html"
-        write_page(page, **_content(atlas, self.folder, sections, grid, notes))
+        data, more = self._data(samples) if grid is not None else (None, [])
+        write_page(page, **_content(atlas, self.folder, sections, grid, notes + more), data=data)
         self.files.close()
         return Report(page, tuple(self.failures))
 
@@ -135,6 +137,16 @@ class _Writing:
             return None, [failure.sentence]
         self.files.write(files)
         return grid, []
+
+    def _data(self, samples: Sequence[Sample]) -> tuple[dict[str, Any] | None, list[str]]:
+        """What the page's script reads, and what to say of what is not in it."""
+        try:
+            data = page_data(self.atlas, samples)
+        except Exception as error:
+            failure = Failure.of("the numbers in the page", error)
+            self.failures.append(failure)
+            return None, [failure.sentence]
+        return data, list(data["left_out"])
 
 
 def _plain(value: Any) -> Any:

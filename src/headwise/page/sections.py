@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +16,7 @@ from headwise.atlas.describe import KINDS, SHORT
 from headwise.core.behaviours import OTHER
 from headwise.core.failures import Failure
 from headwise.core.spreadsheet import csv_text
+from headwise.page.data import places
 from headwise.page.sample import Sample, draw_all_maps, draw_heads, telling_heads
 from headwise.page.write import HeadGrid, PageFigure, PageHead, PageTable, Section
 from headwise.plots import figure_bytes, figures_for
@@ -45,11 +45,11 @@ class Drawing:
             self.failures.append(Failure.of(what, error))
             return []
 
-    def figure(self, figure: Figure, name: str, title: str, caption: str, paper: str) -> PageFigure:
-        """A figure in every format, and how the page shows it."""
+    def figure(self, figure: Figure, name: str, title: str, caption: str, paper: str, numbers: str = "") -> PageFigure:
+        """A figure in every format, and how the page shows it; `numbers` is the table it shows."""
         names = {format: f"figures/{name}.{format}" for format in FORMATS}
         self.files |= {path: figure_bytes(figure, format) for format, path in names.items()}
-        return PageFigure(title, caption, Path(names["svg"]), list(names.values()), paper)
+        return PageFigure(title, caption, Path(names["svg"]), [*names.values(), *filter(None, [numbers])], paper)
 
     def table(self, table: pd.DataFrame, name: str) -> str:
         """A table as CSV; returns its path as the page links it."""
@@ -65,16 +65,18 @@ def draw_section(atlas: Atlas, name: str) -> Drawing:
         {"corpus": corpus.get("name", ""), **atlas[name].attrs, "model": model.get("name", "")}
     )
     drawing = Drawing()
+    everything = drawing.table(atlas.to_dataframe(name), name)
     figures: list[PageFigure] = []
     for spec in figures_for(name):
         figures += drawing.attempt(
             f"figure {name}-{spec.name}",
             lambda spec=spec: [  # type: ignore[misc]
-                drawing.figure(drawn.figure, f"{name}-{drawn.name}", drawn.title, drawn.caption, drawn.paper)
+                drawing.figure(
+                    drawn.figure, f"{name}-{drawn.name}", drawn.title, drawn.caption, drawn.paper, everything
+                )
                 for drawn in spec.draw(dataset)
             ],
         )
-    everything = drawing.table(atlas.to_dataframe(name), name)
     tables: list[PageTable] = []
     for table in tables_for(name):
         for frame in drawing.attempt(f"table {name}-{table.name}", lambda t=table: [_present(t.function(dataset))]):  # type: ignore[misc]
@@ -136,10 +138,10 @@ def draw_sample(atlas: Atlas, sample: Sample) -> Drawing:
 
 
 def head_grid(atlas: Atlas) -> tuple[HeadGrid | None, dict[str, bytes]]:
-    """A word for each head with the findings behind it, and its table as a file; None where the atlas has nothing to
-    take words from."""
+    """A word for each head with the findings behind it, and its table as a file; None where the atlas knows no
+    heads."""
     heads = atlas.describe()
-    if set(heads["kind"]) <= {"other"}:
+    if not len(heads):
         return None, {}
     told = {name: words for name, words in TOLD.items() if (heads[name] != "").any()}
     cells = [
@@ -155,16 +157,11 @@ def head_grid(atlas: Atlas) -> tuple[HeadGrid | None, dict[str, bytes]]:
         for row in heads.to_dict("records")
     ]
     drawing = Drawing()
-    groups, layers = _places(atlas)
+    found = places(atlas)
+    groups = [(name, size) for name, size in found.get("kv_groups", ())]
+    layers = dict(enumerate(found.get("layer_kinds", ())))
     grid = HeadGrid(cells, list(told.values()), KINDS, drawing.table(heads, "heads"), groups, layers)
     return grid, drawing.files
-
-
-def _places(atlas: Atlas) -> tuple[list[tuple[str, int]], dict[int, str]]:
-    """The key/value groups of heads with their sizes, and what layers may see where some see less than all."""
-    found = {name: data[name].values for data in atlas.values() for name in ("kv_group", "layer_kind") if name in data}
-    groups = [(f"kv {group}", len(list(own))) for group, own in groupby(found.get("kv_group", ()))]
-    return groups, {layer: str(kind) for layer, kind in enumerate(found.get("layer_kind", ()))}
 
 
 def _section_notes(atlas: Atlas, analysis: str) -> list[str]:

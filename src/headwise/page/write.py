@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import math
 import re
@@ -18,8 +19,10 @@ from markupsafe import Markup, escape
 from headwise.core.errors import OutputError, ParameterError
 from headwise.core.files import write_atomically
 from headwise.core.version import __version__
+from headwise.page.data import data_text, packed
 
 _MANY_HEADS = 600  # of a grid whose cells have room for a word
+SCRIPTS = ("base", "ask", "state", "picker", "grid", "maps", "card", "compare", "distance", "start")  # in assets/
 _MANY_ROWS = 400  # a page shows no more rows of a table; the CSV has them all
 
 
@@ -113,6 +116,8 @@ class Content(TypedDict, total=False):
     provenance: Mapping[str, Any]  # versions, fingerprints, parameters: shown at the end, mappings as nested lists
     absent: Sequence[str]  # what does not apply to this model or corpus, with the reason: named once, at the end
     citations: Sequence[str]  # web addresses in them are the only links that leave the page
+    tables: Sequence[PageTable]  # what concerns all heads, each a section of its own before the figures
+    data: Mapping[str, Any] | None  # what the page's script reads (`headwise.page.data.page_data`); no script without
     files: Sequence[tuple[str, str]]  # label and file, relative to the page, to link at the top (the atlas itself)
 
 
@@ -127,7 +132,8 @@ def render_page(folder: Path | None = None, **content: Unpack[Content]) -> str:
     given: dict[str, Any] = {
         "subtitle": "",
         "grid": None,
-        **dict.fromkeys(("facts", "notes", "highlights", "sections", "absent", "citations", "files"), ()),
+        "data": None,
+        **dict.fromkeys(("facts", "notes", "highlights", "sections", "tables", "absent", "citations", "files"), ()),
         **content,
     }
     names = [section.name for section in given["sections"]]
@@ -138,21 +144,45 @@ def render_page(folder: Path | None = None, **content: Unpack[Content]) -> str:
     environment.trim_blocks = environment.lstrip_blocks = True
     filters = (_anchor, _brief, _cell, _ending, _linked, _numeric, _prose, _relative)
     environment.filters.update({function.__name__.strip("_"): function for function in filters})
-    environment.globals.update(embed=lambda figure: _embed(figure, folder), many_rows=_MANY_ROWS)
+    scripted = given["data"] is not None
+    environment.globals.update(embed=lambda figure: _embed(figure, folder, scripted), many_rows=_MANY_ROWS)
+    if scripted:
+        script = page_script()
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+        given |= {"script": Markup(script), "script_hash": Markup(f"sha256-{digest}")}
+        given["data_text"] = Markup(data_text(given["data"]))
+    given["papers"] = _by_paper(given["sections"])
     style = Markup((Path(__file__).parent / "style.css").read_text(encoding="utf-8"))
     given["provenance"] = _tree(given.get("provenance", {}))
-    return environment.get_template("template.html").render(given, style=style, version=__version__)
+    return environment.get_template("template.html").render({"script": "", **given}, style=style, version=__version__)
+
+
+def page_script() -> str:
+    """The script of the page: its files one after the other, in a scope of their own."""
+    folder = Path(__file__).parent / "assets"
+    files = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
+    return '(() => {\n"use strict";\n' + "\n".join(files) + "\n})();"
+
+
+def _by_paper(sections: Sequence[Section]) -> list[tuple[str, list[Section]]]:
+    """Sections by the paper they follow, in the order in which papers first come; last what follows none."""
+    found: dict[str, list[Section]] = {}
+    for section in sections:
+        found.setdefault(section.paper.partition(", ")[0], []).append(section)
+    ours = found.pop("", [])
+    return [*found.items(), *([("More", ours)] if ours else [])]
 
 
 @dataclass(frozen=True, slots=True)
 class _Image:
     address: str
+    packed: bool  # whether the address is a packed SVG, for the script, or one that a browser shows
     width: int | None  # pixels on screen
 
 
-def _embed(figure: PageFigure, folder: Path | None) -> _Image:
-    """The figure as a data address: an image of its own, so that the ids of several SVGs never meet and no script in
-    one can run."""
+def _embed(figure: PageFigure, folder: Path | None, packs: bool) -> _Image:
+    """The figure as a data address, or packed for the page's script: always an image of its own, so that the ids of
+    several SVGs never meet and no script in one can run."""
     if isinstance(figure.svg, Path):
         path = figure.svg if figure.svg.is_absolute() or folder is None else folder / figure.svg
         try:
@@ -166,7 +196,9 @@ def _embed(figure: PageFigure, folder: Path | None) -> _Image:
     size = re.search(rb'<svg[^>]*\swidth="([0-9.]+)pt"', content[:4000])
     # Made for print, figures are shown 1.3 times as large on screen, so that their smallest letters stay readable.
     width = round(float(size.group(1)) * 4 / 3 * 1.3) if size else None
-    return _Image("data:image/svg+xml;base64," + base64.b64encode(content).decode("ascii"), width)
+    if packs:
+        return _Image(packed(content), True, width)
+    return _Image("data:image/svg+xml;base64," + base64.b64encode(content).decode("ascii"), False, width)
 
 
 def _anchor(text: str) -> str:

@@ -1,0 +1,112 @@
+// The card of a head, beside the grid: everything that is known of it.
+
+const FIRST_ROWS = 8;
+const TOLD = { attention: "attention goes to", finds: "finds", roles: "roles", maps: "its maps are" };
+const opened = new Set();  // groups that the reader has opened, kept from card to card
+
+const rankOf = (values, i) => { let above = 1; for (const x of values) if (x > values[i]) above++; return above; };
+
+function rowOf(measure, i) {
+  const values = valuesOf(measure), x = values[i];
+  const [low, high, p, against] = ["low", "high", "p", "against"].map((name) => part(measure, name));
+  return {
+    measure, x, low: low ? low[i] : NaN, high: high ? high[i] : NaN, p: p ? p[i] : NaN, against: against ? against[i] : NaN,
+    rank: measure.kind === "value" && !Number.isNaN(x) ? rankOf(values, i) : NaN,
+  };
+}
+
+function tableOf(rows) {
+  const has = (name) => rows.some((row) => !Number.isNaN(row[name]));
+  const columns = [["low", "95 % interval"], ["against", "held against"], ["p", "corrected p"]].filter(([name]) => has(name));
+  const head = make("tr", {}, make("th", { scope: "col" }, "measure"), make("th", { scope: "col" }, "value"), ...columns.map(([, text]) => make("th", { scope: "col" }, text)), make("th", { scope: "col" }, "rank"));
+  const body = rows.map((row) => {
+    const cell = (name) => ({
+      low: () => (Number.isNaN(row.low) ? "" : `${number(row.low)} to ${number(row.high)}`),
+      against: () => (Number.isNaN(row.against) ? "" : `${number(row.against)} ${row.measure.against_name || ""}`),
+      p: () => (Number.isNaN(row.p) ? "" : number(row.p, "p")),
+    })[name]();
+    const sure = row.p < 0.05;
+    return make("tr", { class: sure ? "sure" : null }, make("th", { scope: "row" }, nameButton(row.measure)),
+      make("td", { class: "number" }, number(row.x, row.measure.kind)), ...columns.map(([name]) => make("td", { class: "number" }, cell(name))),
+      make("td", { class: "number" }, Number.isNaN(row.rank) ? "" : String(row.rank)));
+  });
+  return make("table", {}, make("thead", {}, head), make("tbody", {}, ...body));
+}
+
+// Rows of a group, what is sure first; those that readers ask for first before the rest.
+function groupRows(group, i, all) {
+  const own = data.measures.filter((m) => m.group === group && (all || m.leading));
+  const rows = own.map((m) => rowOf(m, i)).filter((row) => !Number.isNaN(row.x));
+  const sure = (row) => (row.p < 0.05 ? 0 : 1);
+  return rows.some((row) => row.p < 0.05) ? rows.slice().sort((a, b) => sure(a) - sure(b) || (sure(a) ? 0 : b.x - a.x)) : rows;
+}
+
+function groupOf(group, i) {
+  const about = data.groups[group] || {}, leading = groupRows(group, i, false);
+  const count = data.measures.filter((m) => m.group === group).length;
+  if (!count) return null;
+  const sure = leading.filter((row) => row.p < 0.05).length;
+  const box = make("details", { class: "group", open: opened.has(group), "data-group": group },
+    make("summary", {}, (about.title || group).split(":")[0], make("span", { class: "count" }, sure ? `${sure} sure` : `${count} measures`)));
+  function fill(rows) {
+    const source = [about.paper, about.section].filter(Boolean).join(", ");
+    const parts = [make("p", { class: "quiet" }, `${group}${source ? ` · after ${source}` : ""}`), make("div", { class: "scroll" }, tableOf(rows))];
+    if (rows.length < count) parts.push(make("button", { type: "button", onclick: () => fill(rows.length === leading.length && leading.length > 0 ? groupRows(group, i, true) : leading.length ? leading : groupRows(group, i, true)) }, "more of this"));
+    box.replaceChildren(box.firstElementChild, ...parts);
+  }
+  const begin = () => { if (box.children.length === 1) fill(leading.length ? leading.slice(0, FIRST_ROWS) : groupRows(group, i, true)); };
+  box.addEventListener("toggle", () => { if (box.open) { opened.add(group); begin(); } else opened.delete(group); });
+  if (box.open) begin();
+  return box;
+}
+
+function cardCsv(i) {
+  const rows = data.measures.map((m) => [m, rowOf(m, i)]).filter(([, row]) => !Number.isNaN(row.x));
+  const lines = rows.map(([m, row]) => [m.group, m.variable, (m.item || []).join(" "), m.model || "", short(row.x), short(row.low), short(row.high), short(row.p), short(row.against), row.rank]);
+  download(`${data.heads[i].name}.csv`, csvText([["analysis", "variable", "item", "model", "value", "low", "high", "p_adjusted", "against", "rank"], ...lines]));
+}
+
+function nearestOf(i) {
+  const near = (data.nearest || [])[i];
+  if (!near || !near.length) return [];
+  const first = near.slice(0, 3).map(([other]) => data.heads[other].name);
+  return [make("h3", {}, "Heads most like it"),
+    make("p", { class: "near" }, ...near.flatMap(([other, js], k) => [k ? " · " : "", headLink(other), ` ${data.heads[other].word} `, make("span", { class: "quiet", title: "Jensen-Shannon divergence of their attention, in nats" }, number(js))])),
+    make("p", {}, make("button", { type: "button", id: "compare-near", onclick: () => { change({ compare: [data.heads[i].name, ...first] }); byId("compare").scrollIntoView({ block: "nearest" }); } }, "Compare with the three nearest"))];
+}
+
+function modelWords(head) {
+  if (!head.models) return [];
+  return Object.entries(head.models).map(([name, told]) => [`of ${name}`, told]);
+}
+
+function paintCard(keys) {
+  const card = byId("card");
+  if (!state.head) {
+    card.replaceChildren(make("p", { class: "quiet empty" }, "Choose a head in the grid: its card opens here, with everything that is known of it and its maps on example sentences."));
+    return;
+  }
+  const i = headIndex.get(state.head), head = data.heads[i];
+  const compared = state.compare.includes(head.name);
+  const facts = [...modelWords(head), ...Object.entries(TOLD).filter(([key]) => head[key]).map(([key, words]) => [words, head[key]])];
+  if (data.model.kv_groups) {
+    let left = i % HEADS;
+    const own = data.model.kv_groups.find(([, size]) => (left -= size) < 0);
+    if (own) facts.push(["key/value group", `${own[0]}, shared by ${own[1]} heads`]);
+  }
+  if (data.model.layer_kinds) facts.push(["its layer sees", data.model.layer_kinds[Math.floor(i / HEADS)]]);
+  const top = card.scrollTop;
+  card.replaceChildren(
+    make("h2", { id: "card-title" }, head.name, " ", make("span", { class: `does kind-${head.kind}` }, head.does || head.word)),
+    make("p", { class: "buttons" },
+      make("button", { type: "button", id: "compare-button", "aria-pressed": String(compared), onclick: () => toggleCompared(head.name) }, compared ? "Out of the comparison" : "Compare"),
+      make("button", { type: "button", id: "card-csv", onclick: () => cardCsv(i) }, "Download CSV")),
+    make("dl", {}, ...facts.flatMap(([name, text]) => [make("dt", {}, name), make("dd", {}, text)])),
+    ...((data.sentences || []).length ? [make("h3", {}, "On a sentence"), mapControls(), mapView(i)] : []),
+    ...nearestOf(i),
+    ...(head.examples && head.examples.length ? [make("h3", {}, "Where it is surest"), make("ul", { class: "rows" }, ...head.examples.map(([text, weight]) => make("li", {}, text, " ", make("span", { class: "quiet" }, number(weight)))))] : []),
+    make("h3", {}, "Measures"),
+    ...Object.keys(data.groups).map((group) => groupOf(group, i)).filter(Boolean),
+  );
+  card.scrollTop = keys && keys.has("head") ? 0 : top;
+}

@@ -1,0 +1,63 @@
+// The map of head distances: near heads attend alike. Linked with the grid: point at one, see the other.
+
+function setUpDistances() {
+  const box = byId("distances");
+  if (!data.positions) return;
+  box.hidden = false;
+  const canvas = byId("distance-map"), said = byId("distance-said");
+  const xs = data.positions.map((p) => p[0]), ys = data.positions.map((p) => p[1]);
+  const bounds = [xs, ys].map((own) => own.reduce(([low, high], x) => [Math.min(low, x), Math.max(high, x)], [Infinity, -Infinity]));
+  let places = [];
+
+  function paintMap() {
+    const width = Math.max(canvas.parentElement.clientWidth, 200), height = Math.round(Math.min(width * 0.72, 420)), ratio = Math.min(window.devicePixelRatio || 1, 2);
+    canvas.width = width * ratio;
+    canvas.height = height * ratio;
+    canvas.style.height = `${height}px`;
+    const pen = canvas.getContext("2d"), edge = 14;
+    pen.scale(ratio, ratio);
+    const span = Math.max(bounds[0][1] - bounds[0][0], 1e-9), tall = Math.max(bounds[1][1] - bounds[1][0], 1e-9);
+    const unit = Math.min((width - 2 * edge) / span, (height - 2 * edge) / tall);  // one scale for both: these are distances
+    places = data.positions.map(([x, y]) => [width / 2 + (x - (bounds[0][0] + bounds[0][1]) / 2) * unit, height / 2 - (y - (bounds[1][0] + bounds[1][1]) / 2) * unit]);
+    const radius = COUNT > 1500 ? 2.5 : COUNT > 400 ? 3.5 : 5, styles = getComputedStyle(document.body);
+    const kinds = new Map();
+    const kindColour = (i) => {
+      const kind = data.heads[i].kind;
+      if (!kinds.has(kind)) kinds.set(kind, (cells[i] && getComputedStyle(cells[i]).getPropertyValue("--kind").trim()) || "#888");
+      return kinds.get(kind).startsWith("#") ? kinds.get(kind) : "#888";
+    };
+    const dot = (i, size, ring) => {
+      pen.beginPath();
+      pen.arc(places[i][0], places[i][1], size, 0, 7);
+      pen.globalAlpha = filter && !filter(i) ? 0.15 : 1;
+      pen.fillStyle = headColours ? (headColours[i] ? css(headColours[i]) : "#999") : kindColour(i);
+      pen.fill();
+      if (ring) { pen.lineWidth = 2; pen.strokeStyle = styles.color; pen.stroke(); }
+      pen.globalAlpha = 1;
+    };
+    for (let i = 0; i < COUNT; i++) dot(i, radius, false);
+    state.compare.forEach((name) => dot(headIndex.get(name), radius + 1, true));
+    if (state.head) dot(headIndex.get(state.head), radius + 2, true);
+    if (pointed !== null) {
+      dot(pointed, radius + 3, true);
+      pen.fillStyle = styles.color;
+      pen.font = "600 12px system-ui, sans-serif";
+      pen.textAlign = places[pointed][0] > width * 0.7 ? "right" : "left";
+      pen.fillText(`${data.heads[pointed].name} ${data.heads[pointed].word}`, places[pointed][0] + (pen.textAlign === "right" ? -10 : 10), places[pointed][1] + 4);
+    }
+    canvas.dataset.pointed = pointed === null ? "" : data.heads[pointed].name;
+  }
+  const nearestTo = (event) => {
+    const box = canvas.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
+    let best = null, least = 15 ** 2;
+    places.forEach(([px, py], i) => { const far = (px - x) ** 2 + (py - y) ** 2; if (far < least) { least = far; best = i; } });
+    return best;
+  };
+  canvas.addEventListener("pointermove", (event) => { const i = nearestTo(event); if (i !== pointed) point(i); });
+  canvas.addEventListener("pointerleave", () => point(null));
+  canvas.addEventListener("click", (event) => { const i = nearestTo(event); if (i !== null) change({ head: data.heads[i].name }); });
+  pointers.push((i) => { said.textContent = i === null ? "" : `${data.heads[i].name}: ${data.heads[i].does || data.heads[i].word}`; requestAnimationFrame(paintMap); });
+  onState((keys) => { if (["head", "colour", "filter", "compare"].some((key) => keys.has(key))) paintMap(); });
+  new ResizeObserver(paintMap).observe(canvas.parentElement);
+  canvas.placeOf = (name) => places[headIndex.get(name)];
+}

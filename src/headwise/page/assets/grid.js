@@ -1,0 +1,207 @@
+// The grid of heads: coloured by a measure, walked with the arrow keys, dimmed by the filter; and the same as a list.
+
+const LISTED = 40;
+const cells = new Array(COUNT).fill(null);
+let filter = null, many = false;
+const cellRoom = (i) => cells[i].querySelector("a");
+
+function setUpGrid() {
+  const table = byId("grid");
+  many = table.classList.contains("many");
+  table.querySelectorAll("td[data-head]").forEach((cell) => {
+    const i = headIndex.get(cell.dataset.head);
+    if (i === undefined) return;
+    cells[i] = cell;
+    const link = cellRoom(i);
+    link.setAttribute("href", `#${cell.dataset.head}`);
+    link.tabIndex = -1;
+    link.dataset.word = link.getAttribute("aria-label") || "";
+  });
+  if (cells[0]) cellRoom(0).tabIndex = 0;
+  const at = (event) => { const cell = event.target.closest("td[data-head]"); return cell ? headIndex.get(cell.dataset.head) : undefined; };
+  table.addEventListener("click", (event) => {
+    const i = at(event);
+    if (i === undefined) return;
+    event.preventDefault();
+    if (event.shiftKey || event.ctrlKey || event.metaKey) toggleCompared(data.heads[i].name);
+    else {
+      change({ head: data.heads[i].name });
+      if (matchMedia("(max-width: 1020px)").matches) byId("card").scrollIntoView({ block: "start" });  // it lies below there
+    }
+    focusCell(i, false);
+  });
+  table.addEventListener("keydown", (event) => {
+    const i = at(event);
+    if (i === undefined) return;
+    const column = i % HEADS, row = Math.floor(i / HEADS);
+    const to = {
+      ArrowRight: column < HEADS - 1 ? i + 1 : i, ArrowLeft: column ? i - 1 : i,
+      ArrowDown: row < LAYERS - 1 ? i + HEADS : i, ArrowUp: row ? i - HEADS : i,
+      Home: event.ctrlKey ? 0 : row * HEADS, End: event.ctrlKey ? COUNT - 1 : row * HEADS + HEADS - 1,
+    }[event.key];
+    if (to !== undefined) {
+      event.preventDefault();
+      focusCell(to, true);
+      change({ head: data.heads[to].name });
+    } else if (event.key === " ") { event.preventDefault(); change({ head: data.heads[i].name }); }
+    else if (event.key.toLowerCase() === "c" && !event.ctrlKey && !event.metaKey) toggleCompared(data.heads[i].name);
+  });
+  table.addEventListener("pointerover", (event) => { const i = at(event); if (i !== undefined) point(i); });
+  table.addEventListener("pointerleave", () => point(null));
+}
+
+function focusCell(i, grab) {
+  const before = byId("grid").querySelector('a[tabindex="0"]');
+  if (before) before.tabIndex = -1;
+  cellRoom(i).tabIndex = 0;
+  if (grab) cellRoom(i).focus();
+}
+
+// The head under the pointer, here and on the map of distances.
+let pointed = null;
+const pointers = [];
+function point(i) {
+  if (pointed !== null && cells[pointed]) cells[pointed].classList.remove("pointed");
+  pointed = i;
+  if (i !== null && cells[i]) cells[i].classList.add("pointed");
+  for (const listener of pointers) listener(i);
+}
+
+// The colour of every head as it stands: [r, g, b], or null where it has no value, or where words colour the grid.
+let headColours = null;
+
+function paint() {
+  const measure = byName.get(state.colour), started = performance.now();
+  const values = measure && valuesOf(measure), scale = measure && scaleOf(measure);
+  headColours = measure ? [] : null;
+  byId("grid").classList.toggle("measured", Boolean(measure));
+  for (let i = 0; i < COUNT; i++) {
+    const cell = cells[i];
+    if (!cell) continue;
+    const x = measure ? values[i] : NaN, known = measure && !Number.isNaN(x);
+    const rgb = known ? blend(scale.stops, scale.share(x)) : null;
+    if (measure) headColours.push(rgb);
+    cell.style.background = rgb ? css(rgb) : "";
+    cell.style.setProperty("--cell-ink", rgb ? inkOn(rgb) : "");
+    const link = cell.firstElementChild, head = data.heads[i];
+    if (!many) link.lastElementChild.textContent = measure ? number(x, measure.kind) : head.below || "";
+    link.setAttribute("aria-label", `${head.name}: ${head.word === "–" ? "none of these words" : head.does || head.word}${measure ? `, ${measure.label} ${number(x, measure.kind)}` : ""}`);
+    link.title = link.getAttribute("aria-label");
+  }
+  paintLegend(measure, scale);
+  document.documentElement.dataset.painted = (performance.now() - started).toFixed(1);
+}
+
+function headLink(i, ...more) {
+  const name = data.heads[i].name;
+  return make("a", {
+    href: `#${name}`, class: "head",
+    onclick: (event) => { event.preventDefault(); change({ head: name }); },
+    onpointerenter: () => point(i), onpointerleave: () => point(null),
+  }, name, ...more);
+}
+
+function paintLegend(measure, scale) {
+  byId("colour-name").textContent = measure ? fullLabel(measure) : "what each head does";
+  const legend = byId("legend"), kinds = byId("kinds");
+  kinds.hidden = Boolean(measure);
+  legend.hidden = !measure;
+  if (!measure) return;
+  const steps = Array.from({ length: 9 }, (_, k) => css(blend(scale.stops, k / 8)));
+  const bar = make("span", { class: "bar", role: "img", "aria-label": `colours from ${number(scale.low, measure.kind)} to ${number(scale.high, measure.kind)}` });
+  bar.style.background = `linear-gradient(to right, ${steps.join(",")})`;
+  const about = [measure.unit, measure.n ? `n ${countText(measure.n)}${measure.over ? `, intervals over ${measure.over}` : ""}` : "", textOf(measure.paper)].filter(Boolean).join(" · ");
+  const order = ordered(measure).filter((i) => !Number.isNaN(valuesOf(measure)[i]));
+  const best = measure.kind === "p" ? order.slice().reverse() : order;
+  const ends = (list) => list.slice(0, 3).flatMap((i, k) => [k ? ", " : "", headLink(i), ` ${number(valuesOf(measure)[i], measure.kind)}`]);
+  const line = make("p", { class: "ends" }, measure.kind === "p" ? "smallest: " : "highest: ", ...ends(best), measure.kind === "p" ? "" : "; lowest: ", ...(measure.kind === "p" ? [] : ends(best.slice().reverse())));
+  legend.replaceChildren(
+    make("p", {}, number(scale.low, measure.kind), " ", bar, " ", number(scale.high, measure.kind), " ", make("span", { class: "quiet" }, about), " ", nameButton(measure, "what is this?")),
+    line,
+  );
+}
+
+// Heads from the highest value of a measure to the lowest, those without one last.
+function ordered(measure) {
+  const values = valuesOf(measure);
+  const rank = (x) => (Number.isNaN(x) ? -Infinity : x);
+  return Array.from({ length: COUNT }, (_, i) => i).sort((a, b) => rank(values[b]) - rank(values[a]) || a - b);
+}
+
+// The name of a measure: opens its definition just below it.
+function nameButton(measure, text) {
+  const button = make("button", { type: "button", class: "name", "aria-expanded": "false" }, text || measure.label + (measure.model ? ` · ${measure.model}` : ""));
+  button.addEventListener("click", () => {
+    const open = button.getAttribute("aria-expanded") === "true";
+    button.setAttribute("aria-expanded", String(!open));
+    if (open) { button.nextElementSibling.remove(); return; }
+    const paper = textOf(measure.paper), group = data.groups[measure.group] || {};
+    const facts = [`${measure.name}`, measure.unit, measure.n ? `n ${countText(measure.n)}` : "", paper ? `after ${paper}` : ""].filter(Boolean).join(" · ");
+    button.after(make("span", { class: "meaning", role: "note" }, coded(textOf(measure.definition) || group.title || "no more is known of it"), make("small", {}, facts)));
+  });
+  return button;
+}
+// Text with code in backticks set as such.
+const coded = (text) => text.split("`").map((piece, k) => (k % 2 ? make("code", {}, piece) : piece));
+
+function applyFilter() {
+  const said = byId("filter-said"), input = byId("filter");
+  if (document.activeElement !== input) input.value = state.filter;
+  filter = null;
+  said.textContent = "";
+  said.className = "quiet";
+  if (state.filter.trim()) {
+    try {
+      const made = parseFilter(state.filter);
+      filter = made.test;
+      const kept = Array.from({ length: COUNT }, (_, i) => i).filter(filter).length;
+      const used = made.used.map((m) => m.name).join(", ");
+      said.textContent = `${kept} of ${COUNT} heads${used ? ` (${used})` : ""}`;
+    } catch (error) {
+      said.textContent = `Not a filter yet: ${error.message}.`;
+      said.className = "wrong";
+    }
+  }
+  for (let i = 0; i < COUNT; i++) if (cells[i]) cells[i].classList.toggle("dim", Boolean(filter) && !filter(i));
+}
+
+let listedAll = false;
+function paintList() {
+  const measure = byName.get(state.colour), values = measure && valuesOf(measure);
+  const up = state.down ? 1 : -1, rank = (x) => (Number.isNaN(x) ? -Infinity * up : x);
+  const compare = {
+    value: (a, b) => (values ? up * (rank(values[b]) - rank(values[a])) || a - b : up * (a - b)),
+    name: (a, b) => up * (a - b),
+    word: (a, b) => up * data.heads[a].word.localeCompare(data.heads[b].word) || a - b,
+  }[state.sort];
+  const shown = Array.from({ length: COUNT }, (_, i) => i).filter((i) => !filter || filter(i)).sort(compare);
+  const beside = measure ? ["low", "high", "p", "against"].map((name) => part(measure, name)) : [];
+  const [low, high, p, against] = beside;
+  const column = (key, text) => make("th", { scope: "col", "aria-sort": state.sort === key ? (state.down ? "descending" : "ascending") : "none" },
+    make("button", { type: "button", onclick: () => change({ sort: key, down: state.sort === key ? !state.down : true }) }, text, state.sort === key ? (state.down ? " ↓" : " ↑") : ""));
+  const head = make("tr", {}, column("name", "head"), column("word", "word"));
+  if (measure) {
+    head.append(column("value", measure.label), make("th", { scope: "col" }, "95 % interval"));
+    if (against) head.append(make("th", { scope: "col" }, measure.against_name));
+    if (p) head.append(make("th", { scope: "col" }, "corrected p"));
+  }
+  const rows = shown.slice(0, listedAll ? COUNT : LISTED).map((i) => {
+    const row = make("tr", { "data-head": data.heads[i].name, class: state.head === data.heads[i].name ? "chosen" : null },
+      make("th", { scope: "row" }, headLink(i)), make("td", {}, data.heads[i].does || data.heads[i].word));
+    if (measure) {
+      row.append(make("td", { class: "number" }, number(values[i], measure.kind)));
+      row.append(make("td", { class: "number" }, low && !Number.isNaN(low[i]) ? `${number(low[i])} to ${number(high[i])}` : ""));
+      if (against) row.append(make("td", { class: "number" }, number(against[i])));
+      if (p) row.append(make("td", { class: "number" }, number(p[i], "p")));
+    }
+    return row;
+  });
+  byId("list").replaceChildren(make("thead", {}, head), make("tbody", {}, ...rows));
+  const more = byId("list-more");
+  more.hidden = shown.length <= LISTED;
+  more.textContent = listedAll ? `Show the first ${LISTED}` : `Show all ${shown.length}`;
+  byId("list-csv").onclick = () => {
+    const lines = shown.map((i) => [data.heads[i].name, data.heads[i].does || data.heads[i].word, ...(measure ? [short(values[i]), ...[low, high, p].map((own) => (own ? short(own[i]) : NaN))] : [])]);
+    download("heads.csv", csvText([["head", "does", ...(measure ? [measure.name, "low", "high", "p_adjusted"] : [])], ...lines]));
+  };
+}

@@ -1,0 +1,58 @@
+// Begin: figures that open when they are seen, then the numbers, then everything that hangs on them.
+
+// Figures lie packed in the page: each is unpacked when it comes into view, and its SVG can be saved from the page itself.
+function setUpFigures() {
+  const addresses = new Map();
+  const show = async (image) => {
+    if (!addresses.has(image)) addresses.set(image, unpack(image.dataset.svg).then((bytes) => URL.createObjectURL(new Blob([bytes], { type: "image/svg+xml" }))));
+    const address = await addresses.get(image);
+    if (!image.src) image.src = address;
+    return address;
+  };
+  const seen = new IntersectionObserver((entries) => entries.forEach((entry) => { if (entry.isIntersecting) { seen.unobserve(entry.target); show(entry.target); } }), { rootMargin: "400px" });
+  const images = document.querySelectorAll("img[data-svg]");
+  images.forEach((image) => seen.observe(image));
+  document.querySelectorAll("figure .downloads a[href$='.svg']").forEach((link) => link.addEventListener("click", async (event) => {
+    const image = link.closest("figure").querySelector("img[data-svg]");
+    if (!image) return;
+    event.preventDefault();
+    const copy = make("a", { href: await show(image), download: decodeURIComponent(link.getAttribute("href").split("/").pop()) });
+    document.body.append(copy);
+    copy.click();
+    copy.remove();
+  }));
+  window.addEventListener("beforeprint", () => { document.querySelectorAll("details.paper").forEach((box) => { box.open = true; }); images.forEach(show); });
+}
+
+async function start() {
+  setUpFigures();
+  if (!byId("grid")) { readAddress(); return; }
+  const [planesRead, mapsRead] = await Promise.all([unpack(data.arrays), data.maps ? unpack(data.maps) : new ArrayBuffer(0)]);
+  codes = new Uint16Array(planesRead);
+  mapCodes = new Uint8Array(mapsRead);
+  setUpGrid();
+  setUpPicker();
+  setUpDistances();
+  let typing = 0;
+  byId("filter").addEventListener("input", (event) => { clearTimeout(typing); const text = event.target.value; typing = setTimeout(() => change({ filter: text }), 120); });
+  byId("list-more").addEventListener("click", () => { listedAll = !listedAll; paintList(); });
+  listeners.unshift((keys) => {
+    const any = (...names) => names.some((name) => keys.has(name));
+    if (any("colour")) paint();
+    if (any("filter")) applyFilter();
+    if (any("colour", "filter", "sort", "down", "head")) paintList();
+    if (any("head")) {
+      byId("grid").querySelectorAll("td.chosen").forEach((cell) => { cell.classList.remove("chosen"); cell.removeAttribute("aria-selected"); });
+      if (state.head) { const i = headIndex.get(state.head); if (cells[i]) { cells[i].classList.add("chosen"); cells[i].setAttribute("aria-selected", "true"); focusCell(i, false); } }
+    }
+    if (any("head", "compare", "sentence", "view", "special", "words")) paintCard(keys);
+    if (any("compare", "sentence", "special", "words")) paintCompare();
+  });
+  readAddress();
+  tell(new Set(Object.keys(state)));
+  window.addEventListener("hashchange", () => { if (readAddress()) tell(new Set(Object.keys(state))); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => tell(new Set(["head", "compare"])));
+  document.documentElement.dataset.ready = "yes";
+}
+
+start();

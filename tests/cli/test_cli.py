@@ -46,7 +46,7 @@ def test_a_relative_folder_is_as_good(
     monkeypatch.chdir(tmp_path)
     done = headwise("atlas", model_folder, "--corpus", corpus_file, "--analyses", "surface", "--out", "deep/out")
     assert done.code == 0, done.err
-    assert (tmp_path / "deep" / "out" / "index.html").read_text().count("data:image/svg") >= 3
+    assert (tmp_path / "deep" / "out" / "index.html").read_text().count("<img data-svg=") >= 3
 
 
 def test_run_sets_parameters(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path) -> None:

@@ -107,7 +107,9 @@ class _Writing:
         self.files.note(["index.html"])
         page = self.folder / "index.html"
         data, more = self._data(samples) if grid is not None else (None, [])
-        write_page(page, **_content(atlas, self.folder, sections, grid, notes + more), data=data)
+        content = _content(atlas, self.folder, sections, grid, notes + more)
+        content["data"] = data
+        write_page(page, **content)
         self.files.close()
         return Report(page, tuple(self.failures))
 

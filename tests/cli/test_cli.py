@@ -189,6 +189,7 @@ def test_list_and_cite(headwise) -> None:
     assert "offsets" in listed.out
     assert "What Does BERT Look At" in headwise("cite", "surface").out
     assert "@inproceedings{pascual2021" in headwise("cite", "offsets", "--bibtex").out
+    assert "Quantifying Context Mixing" in headwise("cite", "attribution").out
 
 
 def test_draw_and_probe(headwise, model_folder: Path, tmp_path: Path) -> None:
@@ -204,6 +205,12 @@ def test_draw_and_probe(headwise, model_folder: Path, tmp_path: Path) -> None:
         assert drawn.code == 0, drawn.err
         assert "saw" in out.read_text()
         assert "dog" not in out.read_text()  # [CLS] and three words and [SEP]
+    for name, source in (("L0H0", "value_zeroing"), ("L1", "rollout")):
+        drawn = headwise("draw", name, *text, "--source", source, "--out", tmp_path / f"{source}.svg")
+        assert drawn.code == 0, drawn.err
+        assert name in (tmp_path / f"{source}.svg").read_text()
+    for names, said in ((("L7",), "There is no layer 7"), (("L0", "L0H0"), "heads (L7H9) or layers (L7)")):
+        assert said in headwise("draw", *names, *text, "--out", tmp_path / "x.svg").err
     assert "previous_layer" in headwise("draw", "L0H0", *text, "--what", "gradient", "--out", tmp_path / "x.svg").err
     assert (
         "There is no head L7H9"

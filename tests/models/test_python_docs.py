@@ -49,7 +49,8 @@ def test_the_code_of_the_document_runs(monkeypatch: pytest.MonkeyPatch, capsys: 
     space: dict[str, Any] = {}
     for block in blocks:
         exec(compile(block, "python.md", "exec", dont_inherit=True), space)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
+    assert space["found"].layers.shape == (1, 4, 7, 7)
     assert space["map"].sel(query=" sat", key=" cat").shape == ()
     assert space["given"].sel(token=" cat").shape == (8,)
     assert "probability_after" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,11 +14,15 @@ from headwise.core.errors import ParameterError
 if TYPE_CHECKING:
     from headwise.text import Spec
 
+LAYER_NAME = re.compile(r"L\d+")
+
 
 def draw(
     heads: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[HEAD...]", help="Heads like L7H9, or `all` for every map on one page."),
+        typer.Argument(
+            metavar="[HEAD...]", help="Heads like L7H9, layers like L7, or `all` for every map on one page."
+        ),
     ] = None,
     text: Annotated[
         str, typer.Option("--text", help="The sentence.")
@@ -39,8 +44,9 @@ def draw(
         str,
         typer.Option(
             "--what",
-            help="attention, or what tokens contribute to the heads: of the previous_layer, or of the input (hidden "
-            "token attribution).",
+            "--source",
+            help="attention; what tokens contribute to the heads, of the previous_layer or of the input (hidden token "
+            "attribution); or another reading of mixing: rollout, flow, norm, value_zeroing, chefer.",
         ),
     ] = "attention",
     max_tokens: Annotated[
@@ -69,12 +75,18 @@ def draw(
 
       headwise draw --relation coreference --out antecedents.svg
 
-      headwise draw L5H1 --what input --max-tokens 20 --text "She gave the old book to her sister."
+      headwise draw L5H1 --source input --max-tokens 20 --text "She gave the old book to her sister."
+
+      headwise draw L0 L11 --source rollout --text "She gave the old book to her sister."
+
+      headwise draw L5H1 --source value_zeroing --out zeroed.svg
+
+    A layer's map is what leaves the layer: the mean of its heads (attention), or what the reading says of it.
     """
     from headwise.core.files import sweep
-    from headwise.core.labels import parse_head
+    from headwise.core.labels import existing_heads, parse_head
     from headwise.models import HeadModel
-    from headwise.page.sample import draw_all_maps, draw_heads, sample_of
+    from headwise.page.sample import draw_all_maps, draw_heads, draw_layers, layer_sample, sample_of
     from headwise.plots import save_figure
     from headwise.plots.save import FORMATS
     from headwise.text import Example
@@ -82,11 +94,14 @@ def draw(
     ending = out_file.suffix.removeprefix(".")
     if ending not in FORMATS:
         raise ParameterError(f"--out must end in {', '.join('.' + f for f in FORMATS)}; it is '{out_file}'.")
-    chosen = [] if heads == ["all"] else [parse_head(name) for name in heads or []]
+    layers = [int(name[1:]) for name in heads or [] if LAYER_NAME.fullmatch(name)]
+    chosen = [] if heads == ["all"] or layers else [parse_head(name) for name in heads or []]
+    if layers and len(layers) < len(heads or []):
+        raise ParameterError(f"Name heads (L7H9) or layers (L7), not both; named are {' '.join(heads or [])}.")
     if not heads and not relation:
         raise ParameterError("Name heads like L7H9, `all`, or a relation with --relation.")
     if relation and what != "attention":
-        raise ParameterError("--relation draws attention; leave --what out, or name heads and a --text.")
+        raise ParameterError("--relation draws attention; leave --what (--source) out, or name heads and a --text.")
     if relation and heads and len(chosen) != 1:
         raise ParameterError(
             f"--relation draws one head: name one, or none for the relation's best; named are {' '.join(heads)}."
@@ -104,8 +119,14 @@ def draw(
         opened = opened.limited(max_tokens)
     if relation:
         figures = _relation_figures(opened, text_corpus, relation, chosen, count, atlas)
+    elif layers:
+        missing = [layer for layer in layers if layer >= opened.layers]
+        if missing:
+            raise ParameterError(f"There is no layer {missing[0]}: the model has layers 0 to {opened.layers - 1}.")
+        figures = [draw_layers(layer_sample(opened, Example(text=text, pair=pair), what), layers)]
     else:
-        sample = sample_of(opened, Example(text=text, pair=pair), what)
+        known = existing_heads(chosen, opened.layers, opened.heads) or None
+        sample = sample_of(opened, Example(text=text, pair=pair), what, known)
         figures = [draw_heads(sample, chosen) if chosen else draw_all_maps(sample)]
     for target, figure in zip(targets, figures, strict=False):  # there may be fewer sentences than asked for
         sweep(target.parent, target.name)

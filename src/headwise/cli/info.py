@@ -46,7 +46,8 @@ def cite(
     for name in analyses or []:
         if name not in registry:
             raise ParameterError(unknown("analysis", name, registry))
-    keys = dict.fromkeys(registry[name].paper.key for name in (analyses or registry))
+    papers = [registry[name].paper for name in (analyses or registry)]
+    keys = dict.fromkeys(key for paper in papers for key in (paper.key, *paper.more))
     for key in keys:
         paper = reference(key)
         out.print(paper.bibtex if bibtex else paper.citation, markup=False, soft_wrap=True)

@@ -13,6 +13,7 @@ class Paper:
 
     key: str  # "clark2019"
     section: str  # "§3.1-3.3, Fig 2, 4"
+    more: tuple[str, ...] = ()  # keys of other papers whose methods stand beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,21 @@ kobayashi2020
 Goro Kobayashi and Tatsuki Kuribayashi and Sho Yokoi and Kentaro Inui
 Attention is Not Only a Weight: Analyzing Transformers with Vector Norms
 Proceedings of EMNLP 2020
+
+kobayashi2021
+Goro Kobayashi and Tatsuki Kuribayashi and Sho Yokoi and Kentaro Inui
+Incorporating Residual and Normalization Layers into Analysis of Masked Language Models
+Proceedings of EMNLP 2021
+
+mohebbi2023
+Hosein Mohebbi and Willem Zuidema and Grzegorz Chrupała and Afra Alishahi
+Quantifying Context Mixing in Transformers
+Proceedings of EACL 2023
+
+chefer2021
+Hila Chefer and Shir Gur and Lior Wolf
+Generic Attention-model Explainability for Interpreting Bi-Modal and Encoder-Decoder Transformers
+Proceedings of ICCV 2021
 
 michel2019
 Paul Michel and Omer Levy and Graham Neubig

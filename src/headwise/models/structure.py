@@ -52,7 +52,8 @@ class Block:
 
     `projection` takes the joined head outputs; `reading` is the norm before attention, `writing` the one after its
     projection; None where there is none. `inner` are norms inside attention, of queries and keys. `attention`, `other`
-    are None where the layer adds no such branch.
+    are None where the layer adds no such branch: then `summed` is the norm that takes the sum of what entered and what
+    the heads write (post-norm), None where no norm does.
     """
 
     module: nn.Module
@@ -63,6 +64,7 @@ class Block:
     attention: nn.Module | None
     other: nn.Module | None
     factor: float
+    summed: Norm | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,25 +131,41 @@ def find_structure(model: HeadModel) -> Structure:
     """Find the parts of a model by running twelve made-up tokens through it."""
     if model.encoder_part is not None:
         raise ModelError(f"{model.name} is an encoder-decoder: its weights are not followed to the logits.")
+    logits = model.lm_kind == "causal"
+    watch, output = _watched(model, logits)
+    norms = _Norms(watch)
+    if any(len(site.layers) > 1 for site in model.sites.by_module.values()):
+        raise ModelError(f"The layers of {model.name} share modules, so their weights cannot be told apart.")
+    return _with_head(model, watch, norms, _blocks(model, watch, norms), output if logits else None)
+
+
+def find_blocks(model: HeadModel) -> list[Block]:
+    """The layers alone, by number; one block stands for all layers that share it. Serves encoders of
+    encoder-decoders too."""
+    watch, _ = _watched(model, logits=False)
+    return _blocks(model, watch, _Norms(watch))
+
+
+def _watched(model: HeadModel, logits: bool) -> tuple[_Watch, Any]:
     vocabulary = getattr(model.module.get_input_embeddings(), "num_embeddings", 100)
     ids = (torch.arange(12, device=model.device).view(2, 6) * 37 + 5) % vocabulary
     real = torch.ones_like(ids, dtype=torch.bool)
     half = model.dtype in (torch.float16, torch.bfloat16)
     watch = _Watch(CLOSE_HALF if half else CLOSE)
     session = Session(model.sites, real, watch)
-    logits = model.lm_kind == "causal"
     with torch.no_grad(), model.evaluating(), watch.hooked(model.module), session.running():
         output = model.run(ids, real, torch.zeros_like(ids), logits=logits)
-    norms = _Norms(watch)
-    entries = {site.layers[0]: (module, site.entry) for module, site in model.sites.by_module.items()}
-    if len(entries) != model.layers or any(entry is None for _, entry in entries.values()):
-        raise ModelError(f"The layers of {model.name} share modules, so their weights cannot be told apart.")
-    blocks = []
-    for layer in range(model.layers):
-        attention, entry = entries[layer]
-        assert entry is not None
-        blocks.append(_block(watch, norms, watch.layers[layer], attention, entry))
-    return _with_head(model, watch, norms, blocks, output if logits else None)
+    return watch, output
+
+
+def _blocks(model: HeadModel, watch: _Watch, norms: _Norms) -> list[Block]:
+    found: dict[int, Block] = {}
+    for attention, site in model.sites.by_module.items():
+        if site.entry is None:
+            raise ModelError(f"The layers of {model.name} share modules, so their weights cannot be told apart.")
+        block = _block(watch, norms, watch.layers[site.layers[0]], attention, site.entry)
+        found |= dict.fromkeys(site.layers, block)
+    return [found[layer] for layer in range(model.layers)]
 
 
 def _block(watch: _Watch, norms: _Norms, seen: Layer, attention: nn.Module, entry: nn.Module) -> Block:
@@ -176,7 +194,9 @@ def _block(watch: _Watch, norms: _Norms, seen: Layer, attention: nn.Module, entr
         own, writing = projection, None
         fitted = _branches(watch, gain, own, candidates)
     if fitted is None:
-        return Block(attention, inner, projection, reading, writing, None, None, 0.0)
+        fits = projected.numel() == hidden.numel()
+        summed = norms.taking(projected.reshape(hidden.shape) + hidden, parts) if fits else None
+        return Block(attention, inner, projection, reading, writing, None, None, 0.0, summed)
     other, factor = fitted
     return Block(attention, inner, projection, reading, writing, own, other, factor)
 
@@ -186,6 +206,9 @@ def _branches(
 ) -> tuple[nn.Module | None, float] | None:
     """The module whose output, with that of attention, is what the layer adds, and the factor on both."""
     a = watch.given[own]
+    if a.numel() != gain.numel():  # a bottleneck: the layer works in another width
+        return None
+    a = a.reshape(gain.shape)
     factor = float((gain * a).sum() / (a * a).sum().clamp(min=1e-30))
     if watch.same(factor * a, gain):
         return None, factor

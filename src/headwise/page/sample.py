@@ -14,21 +14,23 @@ from matplotlib.figure import Figure
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from headwise.analyses.attribution.contributions import contributions
+from headwise.analyses.attribution import READINGS, contributions, mixing
 from headwise.atlas import Atlas
 from headwise.core.behaviours import SINK, shares
 from headwise.core.checks import one_of
-from headwise.core.errors import ParameterError
+from headwise.core.errors import ModelError, ParameterError
 from headwise.core.labels import head_name
 from headwise.plots import all_maps, draw_head
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from headwise.models import HeadModel
     from headwise.text import Example
-    from headwise.text.encode import Encoded
+    from headwise.text.encode import Batch, Encoded
 
 ABOUT = ("tokens", "keys", "words", "special")
-SHOWN = ("attention", "previous_layer", "input")
+SHOWN = ("attention", "previous_layer", "input", *READINGS)
 SAMPLE = "sample.safetensors"  # beside the atlas: the page can then be drawn again without the model
 LOOKED_AT = 50  # examples among which samples are chosen
 SENTENCES = 4  # samples of an atlas
@@ -102,7 +104,9 @@ def _read(about: dict[str, Any], attention: np.ndarray) -> Sample:
     )
 
 
-def sample_of(model: HeadModel, example: Example | str, what: str = "attention") -> Sample:
+def sample_of(
+    model: HeadModel, example: Example | str, what: str = "attention", heads: Sequence[tuple[int, int]] | None = None
+) -> Sample:
     """Run one input and keep its maps.
 
     Parameters
@@ -111,21 +115,65 @@ def sample_of(model: HeadModel, example: Example | str, what: str = "attention")
         What runs.
     example : Example or str
         The input.
-    what : {"attention", "previous_layer", "input"}, default "attention"
-        Attention, or what tokens of the previous layer, or of the input, contribute to each head's output (hidden token
-        attribution, exact).
+    what : {"attention", "previous_layer", "input", "rollout", "norm", "flow", "value_zeroing", "chefer"}
+        Attention (default), what tokens of the previous layer, or of the input, contribute to each head's output
+        (hidden token attribution, exact), or another reading of mixing (`docs/attribution.md`).
+    heads : sequence of tuple, optional
+        Only these are needed: some readings take long for all.
     """
     one_of("what", what, SHOWN)
     batch = model.batch(example)
     trace = model.trace(batch, {"attention"})
     assert trace.attention is not None
     assert trace.visible is not None
-    maps = trace.attention if what == "attention" else contributions(model, batch, what, "exact").heads
-    seen = trace.visible[0] if what != "input" else trace.visible[0].any(0, keepdim=True)
+    deep = what == "input"
+    if what == "attention":
+        maps = trace.attention
+    elif what in READINGS:
+        found = mixing(model, batch, what, heads=heads)
+        assert found.heads is not None  # some are always asked for
+        maps, deep = found.heads, READINGS[what].deep
+    else:
+        maps = contributions(model, batch, what, "exact").heads
+    seen = trace.visible[0].any(0, keepdim=True) if deep else trace.visible[0]
     shown = maps[0].where(seen, float("nan"))
+    return _with_tokens(model, batch, shown.cpu().numpy())
+
+
+def layer_sample(model: HeadModel, example: Example | str, what: str) -> Sample:
+    """Run one input and keep what leaves its layers, by a reading: `attention[layer, 0, receiving, source]`.
+
+    Parameters
+    ----------
+    model, example
+        As in `sample_of`.
+    what : {"attention", "input", "rollout", "norm", "flow", "value_zeroing", "chefer"}
+        `attention`: the mean of a layer's heads; `input`: hidden token attribution of the hidden states.
+    """
+    one_of("what", what, tuple(one for one in SHOWN if one != "previous_layer"))
+    batch = model.batch(example)
+    trace = model.trace(batch, {"attention"})
+    assert trace.attention is not None
+    assert trace.visible is not None
+    note = ""
+    if what == "attention":
+        maps: Tensor | None = trace.attention.mean(2)
+    elif what in READINGS:
+        found = mixing(model, batch, what, heads=())
+        maps, note = found.layers, found.note
+    else:
+        maps = contributions(model, batch, what, "exact", layer_output=True).layers
+    if maps is None:
+        raise ModelError(f"{what} has no maps of layers here ({note}); name heads.")
+    seen = trace.visible[0].any(0)[0]
+    shown = maps[0].where(seen, float("nan"))
+    return _with_tokens(model, batch, shown[:, None].cpu().numpy())
+
+
+def _with_tokens(model: HeadModel, batch: Batch, maps: np.ndarray) -> Sample:
     tokens, keys = ([model.encoder.piece_text(int(i)) or "·" for i in b.ids[0]] for b in (batch, batch.keys))
     row = batch.rows[0]
-    return Sample(tokens, shown.cpu().numpy(), None if batch.keys is batch else keys, _words(row), row.special.tolist())
+    return Sample(tokens, maps, None if batch.keys is batch else keys, _words(row), row.special.tolist())
 
 
 def _words(row: Encoded) -> list[int] | None:
@@ -188,6 +236,12 @@ def draw_all_maps(sample: Sample) -> Figure:
 def draw_heads(sample: Sample, heads: Sequence[tuple[int, int]], **options: object) -> Figure:
     """Chosen heads side by side as lines between words (Clark et al. 2019, Fig 1)."""
     maps = {head_name(*h): sample.head(*h) for h in heads}
+    return draw_head(maps, sample.tokens, keys=sample.keys, **options)  # type: ignore[arg-type]
+
+
+def draw_layers(sample: Sample, layers: Sequence[int], **options: object) -> Figure:
+    """Chosen layers of a `layer_sample` side by side, as `draw_heads` draws heads."""
+    maps = {f"L{layer}": sample.head(layer, 0) for layer in layers}
     return draw_head(maps, sample.tokens, keys=sample.keys, **options)  # type: ignore[arg-type]
 
 

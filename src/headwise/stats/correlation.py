@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 import torch
@@ -113,3 +115,15 @@ def row_correlations(a: Tensor, b: Tensor, seen: Tensor) -> tuple[Tensor, Tensor
     enough = seen.sum(-1) >= FEWEST
     linear, by_rank = pearson(a, b, seen), pearson(ranks(a, seen), ranks(b, seen), seen)
     return torch.where(enough, linear, torch.nan), torch.where(enough, by_rank, torch.nan)
+
+
+def rank_correlations(maps: Mapping[str, Tensor], seen: Tensor) -> Iterator[tuple[str, str, Tensor]]:
+    """Spearman's correlation of every two of these maps, row by row: both names, and `[..., row]` as in
+    `row_correlations`."""
+    shape = torch.Size(np.broadcast_shapes(seen.shape, *(values.shape for values in maps.values())))
+    seen = seen.expand(shape)
+    enough = seen.sum(-1) >= FEWEST
+    ranked = {name: ranks(values.double().expand(shape), seen) for name, values in maps.items()}
+    for first, second in combinations(maps, 2):
+        found = pearson(ranked[first], ranked[second], seen)
+        yield first, second, torch.where(enough, found, torch.nan)

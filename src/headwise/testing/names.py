@@ -36,6 +36,9 @@ EXTRA_DIMS = {
     "draw": "a random draw of heads",
     "length": "tokens of a prompt",
     "depth": "where in a text a needle lies, from 0 to 1",
+    "source_b": "the second reading of a pair of readings of mixing",
+    "layer_source": "a reading of what leaves a layer",
+    "layer_source_b": "the second of a pair of these",
     "side": "the side of a head that reads what another wrote: query, key or value",
 }
 _HEADS = ("layer", "head")

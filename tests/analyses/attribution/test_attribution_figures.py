@@ -28,6 +28,10 @@ def made(layers: int = 3, heads: int = 4, n: int = 12, seed: int = 0) -> xr.Data
         ("spearman", (5, layers, heads), heads_dims),
         ("share", (5, layers, heads, 4, 4), (*heads_dims, "receiver", "token_type")),
         ("pattern_share", (5, layers, 5), ("source", "layer", "pattern")),
+        ("mixed_own", (4, layers), ("layer_source", "layer")),
+        ("mixed_distance", (4, layers), ("layer_source", "layer")),
+        ("between", (5, 5, layers), ("source", "source_b", "layer")),
+        ("mixed_between", (4, 4, layers), ("layer_source", "layer_source_b", "layer")),
     ):
         values = rng.random(shape)
         if name == "pattern_share":
@@ -51,6 +55,8 @@ def made(layers: int = 3, heads: int = 4, n: int = 12, seed: int = 0) -> xr.Data
     texts = ["[CLS]", *(f"word{chr(97 + i)}" for i in range(n - 2)), "[SEP]"]
     coords = {
         "source": SOURCES,
+        "source_b": SOURCES,
+        **{key: [one for one in SOURCES if one != "previous_layer"] for key in ("layer_source", "layer_source_b")},
         "layer": np.arange(layers),
         "head": np.arange(heads),
         "receiver": ["all", "cls", "sep", "other"],
@@ -74,7 +80,8 @@ def texts(figure: Figure) -> str:
 def test_every_figure_is_drawn_and_says_what_it_shows(layers: int, heads: int) -> None:
     dataset = made(layers, heads)
     specs = plots.figures_for("attribution")
-    assert [spec.name for spec in specs] == ["correlation", "centre", "special", "patterns", "maps", "five", "word"]
+    names = ["correlation", "centre", "special", "patterns", "maps", "five", "word", "mixing", "between"]
+    assert [spec.name for spec in specs] == names
     for spec in specs:
         (drawn,) = spec.draw(dataset)
         said = texts(drawn.figure)
@@ -88,7 +95,7 @@ def test_every_figure_is_drawn_and_says_what_it_shows(layers: int, heads: int) -
         sizes = [text.get_fontsize() for text in drawn.figure.findobj(Text) if text.get_visible() and text.get_text()]
         assert min(sizes) >= style.SMALL, spec.name
         assert drawn.caption
-        assert "Pascual" in drawn.paper
+        assert "Pascual" in drawn.paper or spec.name == "mixing"
 
 
 def test_medians_and_points_are_the_numbers() -> None:

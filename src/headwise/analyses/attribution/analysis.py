@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import xarray as xr
 
@@ -13,6 +14,7 @@ from headwise.analyses.attribution.contributions import METHODS, SOURCES, Option
 from headwise.analyses.attribution.forward import DEFAULT_MEMORY
 from headwise.analyses.attribution.gathered import Gathered, widen_offsets
 from headwise.analyses.attribution.passage import check_served, in_single
+from headwise.analyses.attribution.readings import READINGS
 from headwise.analyses.contract import WEIGHTINGS, Bench, Experiment, Paper, Shape, at_least, one_of
 from headwise.analyses.headlines import top_heads
 from headwise.core.errors import InputError, ModelError, ParameterError
@@ -28,14 +30,16 @@ class Attribution(Experiment):
 
     The contribution of token i to token j at a head is `‖∂O[l,h,j]/∂x_i‖ / Σ_k ‖∂O[l,h,j]/∂x_k‖` (Frobenius norms of
     Jacobian blocks), x being what enters the head's own layer (`previous_layer`) or the model (`input`). Beside them
-    stand two other readings of mixing: `rollout` (attention traced back to the input, Abnar & Zuidema 2020) and `norm`
-    (attention times the norm of the projected value, Kobayashi et al. 2020). With `source` one of `attention`,
-    `previous_layer`, `input`, `rollout`, `norm`:
+    stand other readings of mixing (`readings`; `docs/attribution.md`): `rollout` and `flow` (attention traced back to
+    the input, Abnar & Zuidema 2020), `norm` (norms of weighted values, Kobayashi et al. 2020, 2021), `value_zeroing`
+    (Mohebbi et al. 2023), `chefer` (gradient-weighted attention, Chefer et al. 2021). With `source` one of `attention`,
+    `previous_layer`, `input` and these:
 
     - `pearson`, `spearman[source, layer, head]`: correlation of attention with that reading, row by row over the tokens
       a row may see, then over rows and examples (Fig 1, 6); rows of fewer than three tokens and rows where one side is
       constant are left out and counted in `rows_left_out`; NaN for `attention` itself;
     - `agreement[source, layer, head]`: Spearman's correlation of that reading with the contribution of the input;
+      `between[source, source_b, layer]`: the same of every two readings, over the heads of a layer;
     - `histogram[source, layer, head, offset]`, `centre[source, layer, head]` and what else `offsets` gives, on these
       examples (Fig 2-5); `previous_layer` and `input` are added to the group `offsets` of the same atlas;
     - `share[source, layer, head, receiver, token_type]`: what tokens of each type contribute to receiving tokens of
@@ -43,6 +47,9 @@ class Attribution(Experiment):
       `own[source, layer, head]`: what a token contributes to itself;
     - `layer_own`, `layer_own_largest[layer]`: how much of a token is still in its own hidden state after each layer,
       and how often it is the largest part (the original form, on the layer's output);
+    - `mixed_own`, `mixed_distance[layer_source, layer]`: of what leaves a layer in the place of a token, the share that
+      is the token's own and the mean distance of all, by every reading that says so (attention: the mean of its heads);
+      `mixed_between[layer_source, layer_source_b, layer]`: Spearman's correlation of every two;
     - `pattern_share[source, layer, pattern]`, for `attention` and `input`: the share of heads whose map shows each of
       the five patterns (§9.1: which persist globally);
     - `sample_*[layer, head, token, source_token]`: the maps of one input, for figures 7 and 12-23.
@@ -63,6 +70,11 @@ class Attribution(Experiment):
     patterns : int, default 6
         So many examples have the maps of all heads, of attention and of the input's contribution, sorted into the five
         patterns; 0 for none.
+    readings : tuple of str, default ("rollout", "norm")
+        Which other readings stand beside. `rollout` and `norm` cost little. `value_zeroing` takes, for each input, as
+        many passes as it has tokens times heads; `chefer` a gradient for each token; `flow` a maximum flow for each
+        pair of tokens and layer, about half a millisecond each, and again for each head where an input takes at most
+        100,000.
     tf32 : bool, default False
         Let a GPU use tf32 for matrix products.
     compiled : bool, default False
@@ -77,13 +89,16 @@ class Attribution(Experiment):
     memory: float = DEFAULT_MEMORY
     weighting: str = "examples"
     patterns: int = 6
+    readings: tuple[str, ...] = ("rollout", "norm")
     tf32: bool = False
     compiled: bool = False
     seed: int | None = None
 
     name: ClassVar[str] = "attribution"
     title: ClassVar[str] = "What heads gather: contributions of tokens, from the layer below and from the input"
-    paper: ClassVar[Paper] = Paper("pascual2021", "§4-9, Fig 1-7")
+    paper: ClassVar[Paper] = Paper(
+        "pascual2021", "§4-9, Fig 1-7", ("abnar2020", "kobayashi2020", "kobayashi2021", "mohebbi2023", "chefer2021")
+    )
     budget: ClassVar[int | None] = 12
 
     def __post_init__(self) -> None:
@@ -91,6 +106,10 @@ class Attribution(Experiment):
         one_of("weighting", self.weighting, WEIGHTINGS)
         Options(error=self.error, memory=self.memory)
         at_least("patterns", self.patterns, 0)
+        for reading in self.readings:
+            one_of("readings", reading, tuple(READINGS))
+        if len(set(self.readings)) < len(self.readings):
+            raise ParameterError(f"`readings` names one twice: {', '.join(self.readings)}.")
         number = type(self.length) is int and self.length >= 2
         if self.length not in ("d_head", "all") and not number:
             raise ParameterError(
@@ -194,7 +213,8 @@ class Attribution(Experiment):
                 f"{int(one['pearson'].notnull().sum())} heads; median by layer {by_layer}",
                 f"  least alike: {top_heads(one.assign(least=-one['pearson']), 'least').replace(' -', ' ')}",
             ]
-        return lines
+        told = [f"{source} {value:.2f}" for source, value in _agreements(dataset) if np.isfinite(value)]
+        return [*lines, f"Rank correlation with the contribution of the input, mean over heads: {', '.join(told)}"]
 
     def extend(self, datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
         """Give the group `offsets` its sources `previous_layer` and `input`."""
@@ -202,6 +222,11 @@ class Attribution(Experiment):
         if "offsets" in found and self.name in found:
             found["offsets"] = widen_offsets(found["offsets"], found[self.name].sel(source=list(SOURCES)))
         return found
+
+
+def _agreements(dataset: xr.Dataset) -> list[tuple[str, float]]:
+    means = dataset["agreement"].mean(("layer", "head"))
+    return [(str(source), float(means.sel(source=source))) for source in dataset["source"].values]
 
 
 def _inputs(count: int) -> str:

@@ -22,7 +22,6 @@ from headwise.text.example import Example
 
 METHODS = ("exact", "sketch", "reverse")
 SOURCES = ("previous_layer", "input")
-READINGS = ("attention", *SOURCES, "rollout", "norm")  # the ways in which mixing is read
 
 
 Texts = Example | str | Encoded | Sequence[Example | str | Encoded]

@@ -10,7 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from headwise.analyses.attribution.contributions import READINGS
 from headwise.analyses.attribution.tables import SHOWN
 from headwise.analyses.offsets.figures import EVERY_OFFSET, by_layer
 from headwise.analyses.offsets.figures import READINGS as LOOKS
@@ -28,15 +27,16 @@ LIFTING = "; set `length` to lift it"
     name="correlation",
     title="How far attention tells what a head gathers, by layer",
     caption="One point per head: the correlation of its attention with what tokens really contribute to its output, "
-    "from the layer below and from the input, and with two other readings of mixing. Bars across are medians over the "
+    "from the layer below and from the input, and with other readings of mixing. Bars across are medians over the "
     "heads of a layer. High for the layer below and falling for the input: attention says what a head does locally, "
     "not what reaches it from the words.",
     paper="Pascual et al. 2021, Fig 1 and 6",
     needs=("pearson", "spearman"),
 )
-def correlation(dataset: xr.Dataset, *, sources: Sequence[str] = READINGS[1:]) -> Figure:
+def correlation(dataset: xr.Dataset, *, sources: Sequence[str] | None = None) -> Figure:
     """Correlation of attention with each reading, `[source, layer, head]`, Pearson's left, Spearman's right."""
     known = data.labels(dataset, "source")
+    sources = known if sources is None else sources
     shown = [one for one in sources if one in known and data.has(dataset.sel(source=one), "pearson")]
     if not shown:
         raise ParameterError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.attribution.contributions import READINGS, Contributions, Options, contributions, visible_sources
-from headwise.analyses.attribution.mixing import norm_weighted, rollout
+from headwise.analyses.attribution.contributions import SOURCES, Contributions, Options, contributions, visible_sources
+from headwise.analyses.attribution.readings import READINGS, Seen
+from headwise.analyses.attribution.readings.flow import MOST_FLOWS
 from headwise.analyses.contract import Shape, layer_head_coords, mean_variables
 from headwise.analyses.offsets.analysis import Offsets
 from headwise.analyses.patterns import PATTERNS, classify_maps, shipped_classifier
@@ -20,7 +22,7 @@ from headwise.models import HeadModel
 from headwise.models.ask import answered
 from headwise.models.view import Rows
 from headwise.stats.accumulators import Moments, State, Sums, means
-from headwise.stats.correlation import row_correlations
+from headwise.stats.correlation import rank_correlations, row_correlations
 from headwise.text.encode import Batch, Encoded
 from headwise.text.units import documents_of
 
@@ -47,6 +49,16 @@ MEANS = {
     "layer_own": (("layer",), "share of a token's own input in its hidden state"),
     "layer_own_largest": (("layer",), "tokens whose own input is the largest part of their hidden state"),
     "pattern_share": (("source", "layer", "pattern"), "share of heads with a pattern"),
+    "between": (
+        ("source", "source_b", "layer"),
+        "Spearman's correlation of two readings of the same head, over the heads of a layer",
+    ),
+    "mixed_own": (("layer_source", "layer"), "share of a token in what leaves the layer in its place, by reading"),
+    "mixed_distance": (("layer_source", "layer"), "how far away is what leaves the layer, by reading (tokens)"),
+    "mixed_between": (
+        ("layer_source", "layer_source_b", "layer"),
+        "Spearman's correlation of two readings of what leaves the layer",
+    ),
 }
 
 
@@ -72,20 +84,25 @@ class Gathered:
         self.classified = frozenset(enough[: asked.patterns])
         self.classifier = shipped_classifier() if self.classified else None
         self.offsets = Offsets(reach=max(1, min(asked.limit(shape), shape.max_length) - 1), weighting=asked.weighting)
+        self.sources = ("attention", *SOURCES, *asked.readings)
+        self.layer_sources = ("attention", "input", *asked.readings)
         self.coords: dict[str, Any] = layer_head_coords(shape) | {
-            "source": list(READINGS),
+            "source": list(self.sources),
+            "source_b": list(self.sources),
+            "layer_source": list(self.layer_sources),
+            "layer_source_b": list(self.layer_sources),
             "receiver": list(RECEIVERS),
             "token_type": list(TOKEN_TYPES),
             "pattern": list(PATTERNS),
         }
         self.state = State(
-            rows_left_out=Sums(len(READINGS), shape.layers, shape.heads),
+            rows_left_out=Sums(len(self.sources), shape.layers, shape.heads),
             sketch=Moments(2),  # tangents per token, foretold total variation
         )
         for name, (dims, _) in MEANS.items():
             sizes = [len(self.coords[dim]) for dim in dims]
             self.state[name] = Moments(*sizes) if name == "pattern_share" else means(asked.weighting, *sizes)
-        for source in READINGS:
+        for source in self.sources:
             self.state.update({f"{source}.{name}": part for name, part in self.offsets.start(shape).items()})
         self.sample: dict[str, np.ndarray] = {}
         self.notes: dict[str, str] = {}
@@ -101,22 +118,20 @@ class Gathered:
         method = self.asked.method
         local = contributions(self.model, batch, "previous_layer", method, options=self.options)
         deep = contributions(self.model, batch, "input", method, layer_output=True, options=self.options)
-        norm, projected = norm_weighted(self.model, batch, attention)
-        maps = {
-            "attention": attention,
-            "previous_layer": local.heads,
-            "input": deep.heads,
-            "rollout": rollout(attention, batch.real),
-            "norm": norm,
-        }
-        where = " after the output projection" if projected else ""
-        self.notes["norm_reading"] = f"attention × norm of the value{where}"
+        maps = {"attention": attention, "previous_layer": local.heads, "input": deep.heads}
+        assert deep.layers is not None
+        mixed = {"attention": attention.mean(2), "input": deep.layers}
+        self._read(Seen(self.model, batch, attention, near), maps, mixed)
         reach = visible_sources(batch, self.shape.causal)[:, None, None]
-        for place, source in enumerate(READINGS):
-            seen = reach.expand(-1, near.shape[1], -1, -1, -1) if source in ("input", "rollout") else near
-            self._correlate(place, source, maps, seen, reach, batch)
-            self._share(place, maps[source], batch)
-            self._offsets(source, maps[source], seen, batch)
+        for source, own in maps.items():
+            deeply = source == "input" or (source in READINGS and READINGS[source].deep)
+            seen = reach.expand(-1, near.shape[1], -1, -1, -1) if deeply else near
+            place = self.sources.index(source)
+            self._correlate(place, source, maps, seen, batch)
+            self._share(place, own, batch)
+            self._offsets(source, own, seen, batch)
+        self._between(maps, reach)
+        self._mixed(mixed, reach[:, 0], batch)
         self._layers(deep, batch)
         self._patterns(maps, batch)
         if deep.tangents is not None and deep.total_variation is not None:
@@ -124,22 +139,58 @@ class Gathered:
         if sample is not None and sample in batch.index:
             self._keep_sample(maps, deep, batch, batch.index.index(sample))
 
-    def _correlate(
-        self, place: int, source: str, maps: Mapping[str, Tensor], seen: Tensor, reach: Tensor, batch: Batch
-    ) -> None:
+    def _read(self, seen: Seen, maps: dict[str, Tensor], mixed: dict[str, Tensor]) -> None:
+        """Add the other readings that were asked for, of heads and of layers."""
+        for name in self.asked.readings:
+            few = replace(seen, heads=()) if name == "flow" and seen.attention[0].numel() > MOST_FLOWS else seen
+            found = READINGS[name].read(few)
+            if found.heads is not None:
+                maps[name] = found.heads
+            if found.layers is not None:
+                mixed[name] = found.layers
+            if found.note:
+                self.notes[f"{name}_reading"] = found.note
+            if few is not seen:
+                self.notes["flow_reading"] = f"by layer alone where heads would take over {MOST_FLOWS:,} flows an input"
+
+    def _correlate(self, place: int, source: str, maps: Mapping[str, Tensor], seen: Tensor, batch: Batch) -> None:
         real = batch.real[:, None, None]
         if source != "attention":
             pearson, spearman = row_correlations(maps["attention"], maps[source], seen)
             self._add_rows("pearson", place, pearson)
             self._add_rows("spearman", place, spearman)
             self.state.sums("rows_left_out").total[place] += (pearson.isnan() & real).sum((0, -1)).cpu()
-        if source != "input":
-            self._add_rows("agreement", place, row_correlations(maps["input"], maps[source], reach)[1])
         own = maps[source].diagonal(dim1=-2, dim2=-1)
         self._add_rows("own", place, torch.where(real, own, torch.nan))
 
+    def _between(self, maps: Mapping[str, Tensor], reach: Tensor) -> None:
+        """Every two readings of the same heads, by rank."""
+        for first, second, rows in rank_correlations(maps, reach):
+            if "input" in (first, second):
+                self._add_rows("agreement", self.sources.index(first if second == "input" else second), rows)
+            self._add_pair("between", self.sources, (first, second), rows.flatten(2))
+
+    def _mixed(self, mixed: Mapping[str, Tensor], reach: Tensor, batch: Batch) -> None:
+        """What leaves the layers, by every reading that says so: near or far, and how far they agree."""
+        place = torch.arange(reach.shape[-1], device=reach.device)
+        distance = (place[:, None] - place[None]).abs().double()
+        for source, maps in mixed.items():
+            here = self.layer_sources.index(source)
+            known = batch.real[:, None] & (maps.sum(-1) > 0)
+            for name, values in (("own", maps.diagonal(dim1=-2, dim2=-1)), ("distance", (maps * distance).sum(-1))):
+                self._add_rows(f"mixed_{name}", here, torch.where(known, values, torch.nan))
+        for first, second, rows in rank_correlations(mixed, reach):
+            self._add_pair("mixed_between", self.layer_sources, (first, second), rows)
+
+    def _add_pair(self, name: str, sources: Sequence[str], pair: tuple[str, str], rows: Tensor) -> None:
+        """Take in correlations of two readings, `[example, layer, row]`, both ways round."""
+        total, count = rows.nan_to_num().sum(-1), (~rows.isnan()).sum(-1).double()
+        first, second = (sources.index(one) for one in pair)
+        for where in ((first, second), (second, first)):
+            self.state.means(name).add_sums(total, count, where)
+
     def _add_rows(self, name: str, place: int, rows: Tensor) -> None:
-        """Take in numbers of rows `[example, layer, head, row]`, NaN where a row has none."""
+        """Take in numbers of rows `[example, layer, (head,) row]`, NaN where a row has none."""
         present = ~rows.isnan()
         self.state.means(name).add_sums(rows.nan_to_num().sum(-1), present.sum(-1).double(), (place,))
 
@@ -175,11 +226,13 @@ class Gathered:
                 continue
             n = len(row)
             self.state["pattern_share"].batch_units = documents and [documents[e]]
-            shares = torch.full((len(READINGS), self.shape.layers, len(PATTERNS)), torch.nan, dtype=torch.float64)
+            shares = torch.full((len(self.sources), self.shape.layers, len(PATTERNS)), torch.nan, dtype=torch.float64)
             for source in CLASSIFIED:
                 shown = maps[source][e, :, :, :n, :n].clamp(min=0)
                 said = classify_maps(shown, self.shape.causal, self.classifier).argmax(-1)
-                shares[READINGS.index(source)] = torch.nn.functional.one_hot(said, len(PATTERNS)).double().mean(1).cpu()
+                shares[self.sources.index(source)] = (
+                    torch.nn.functional.one_hot(said, len(PATTERNS)).double().mean(1).cpu()
+                )
             self.state.moments("pattern_share").add(shares[None])
 
     def _keep_sample(self, maps: Mapping[str, Tensor], deep: Contributions, batch: Batch, e: int) -> None:
@@ -231,7 +284,7 @@ class Gathered:
             texts = [self.model.encoder.piece_text(int(i)) or "·" for i in self.sample["ids"]]
             coords |= {f"{dim}_text": (dim, texts) for dim in pair}
         parts = []
-        for source in READINGS:
+        for source in self.sources:
             own = State({name: self.state[f"{source}.{name}"] for name in PER_SOURCE})
             parts.append(self.offsets.result(own, self.shape).assign_coords(source=[source]))
         return xr.Dataset(variables, coords=coords).merge(_joined(parts))

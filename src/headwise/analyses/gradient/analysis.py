@@ -133,7 +133,7 @@ class Gradient(Observer):
         ahead = 1 if kind == "causal" else 0
 
         def loss(output: Any, _: Batch) -> Tensor:
-            scores = _logits(output)
+            scores = logits_of(output)
             return token_loss(scores[:, : scores.shape[1] - ahead], targets[:, ahead:], predicted[:, ahead:])
 
         return batch, loss
@@ -199,7 +199,7 @@ def token_loss(logits: Tensor, targets: Tensor, predicted: Tensor) -> Tensor:
     return total / predicted.sum(-1).clamp(min=1)
 
 
-def _logits(output: Any) -> Tensor:
+def logits_of(output: Any) -> Tensor:
     """The scores of the language-model head: models with several heads name them `prediction_logits`."""
     found = getattr(output, "logits", None)
     scores: Tensor = output.prediction_logits if found is None else found

@@ -24,6 +24,9 @@ READINGS = {
     "input": ("contribution of the input", style.VERMILION, "s"),
     "rollout": ("attention rollout", style.PINK, "D"),
     "norm": ("norm-weighted attention", style.ORANGE, "v"),
+    "flow": ("attention flow", style.SKY, "P"),
+    "value_zeroing": ("value zeroing", style.BLACK, "X"),
+    "chefer": ("gradient-weighted attention", style.GREY, "*"),
 }
 EVERY_OFFSET = "Every offset weighs alike, however few pairs of tokens have it: far ones count for much"
 _DIMS = ("source", "layer", "head", "offset")

@@ -17,6 +17,7 @@ from headwise.analyses.headlines import top_heads
 from headwise.models.ask import Answers, Ask
 from headwise.stats.accumulators import State, means
 from headwise.text.encode import Batch
+from headwise.text.example import ROLES
 
 OFFSETS = (-1, 0, 1)
 TOKEN_TYPES = ("cls", "sep", "punct", "other")
@@ -27,6 +28,7 @@ LATER = (LATER_CLS, *(f"kind {name}" for name in TOKEN_TYPES[1:]))  # kinds of t
 ORIGINS = ("mass", "mass_from_sep", "mass_from_other")
 
 MASSES = (*ORIGINS, "mass_rest", "mass_uniform")
+ROLE_MASSES = ("role_mass", "role_mass_rest", "role_mass_uniform")
 POSITIONS = ("position", "position_rest", "position_uniform")
 SCALARS = (
     *("entropy", "entropy_from_cls", "entropy_rest", "entropy_uniform", "entropy_rest_uniform"),
@@ -54,6 +56,9 @@ class Surface(Observer):
     - `mass_rest`, `position_rest`, `entropy_rest`, `max_weight_rest`: the same with the first token left out and rows
       made to sum to one (Xiao et al. 2023 call it a sink), over the rows after the first that leave anything; and
       `entropy_rest_uniform[layer]`;
+    - `role_mass`, `role_mass_rest[layer, head, role]`, `role_mass_uniform[layer, role]` (conversations): the same of
+      tokens of each role, `system`, `user`, `assistant`, `tool` (what is said) and `template` (all that the tokenizer's
+      template adds), but for the first token, over the examples that are conversations;
     - `sink[layer, head]` (models with learned sinks): mass on the sink. Entropy is then that of the rest, made to sum
       to one.
 
@@ -89,7 +94,9 @@ class Surface(Observer):
     def start(self, shape: Shape) -> State:
         heads = (shape.layers, shape.heads)
         state = State()
-        for names, size in ((MASSES, (len(KINDS),)), (POSITIONS, (len(OFFSETS),)), (SCALARS, ())):
+        roles = ROLE_MASSES if "roles" in shape.annotations else ()
+        sizes = ((MASSES, (len(KINDS),)), (roles, (len(ROLES),)), (POSITIONS, (len(OFFSETS),)), (SCALARS, ()))
+        for names, size in sizes:
             for name in names:
                 where = heads if not name.endswith("_uniform") else heads[:1]
                 state[name] = means(self.weighting, *where, *size)
@@ -97,7 +104,7 @@ class Surface(Observer):
 
     def ask(self, batch: Batch) -> Ask:
         return Ask(
-            kind_columns(batch.keys),
+            kind_columns(batch.keys) | _role_columns(batch.keys),
             offsets=frozenset(OFFSETS) if batch.keys is batch else frozenset(),  # between two texts there are none
             entropy=True,
             largest=True,
@@ -129,6 +136,12 @@ class Surface(Observer):
             sums["position"] = torch.stack([answers.at[offset].sum(-1) for offset in OFFSETS], dim=-1)
             sums["position_uniform"] = torch.stack([even.at[offset].sum(-1) for offset in OFFSETS], dim=-1)
             sums["position_count"] = torch.stack([one.sum(-1) for one in can], dim=-1)
+        if f"kind {ROLES[0]}" in answers.columns:
+            said, as_even = (
+                torch.stack([of.columns[f"kind {role}"] for role in ROLES], dim=-1) for of in (answers, even)
+            )
+            sums["role_mass"], sums["role_mass_uniform"] = (queries[:, None, :1] @ said)[..., 0, :], as_even.sum(2)
+            return sums | _rest(answers, masses, real, said)
         return sums | _rest(answers, masses, real)
 
     def take(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
@@ -148,6 +161,11 @@ class Surface(Observer):
         uniform |= {"entropy_rest_uniform": sums["entropy_rest_uniform_count"][..., 0].double()}
         if "position_uniform" in sums:
             uniform["position_uniform"] = sums["position_count"][:, :, 0].double()
+        if "role_mass" in state and "role_mass" in sums:
+            talks = torch.tensor([row.roles is not None for row in batch.keys.rows], device=left.device)[:, None, None]
+            state.means("role_mass").add_sums(sums["role_mass"], (count * talks)[..., None], here)
+            state.means("role_mass_rest").add_sums(sums["role_mass_rest"], (left * talks)[..., None], here)
+            uniform["role_mass_uniform"] = count * talks
         many = layers.stop - layers.start
         for name, of in uniform.items():  # of every layer the same
             own = sums[name][:, :, 0].expand(-1, many, *sums[name].shape[3:])
@@ -162,6 +180,11 @@ class Surface(Observer):
             if one["mass"].notnull().any() and kind != "other":
                 over = int((one["mass"] > 0.5).sum())
                 lines.append(f"Most attention to {kind}: {top_heads(one, 'mass')}; over half: {over} heads")
+        for role in map(str, dataset["role"].values) if "role" in dataset.dims else ():
+            one = dataset.sel(role=role)
+            if one["role_mass"].notnull().any():
+                even = float(one["role_mass_uniform"].mean())
+                lines.append(f"Most attention to {role}: {top_heads(one, 'role_mass')} (even attention {even:.2f})")
         uniform = float(dataset["entropy_uniform"].mean())
         lines.append(f"Broadest: {top_heads(dataset, 'entropy')} nats of entropy (even attention {uniform:.2f})")
         return lines
@@ -169,8 +192,9 @@ class Surface(Observer):
     def result(self, state: State, shape: Shape) -> xr.Dataset:
         heads, share = ("layer", "head"), "share of attention"
         last = dict.fromkeys(MASSES, ("token_type",)) | dict.fromkeys(POSITIONS, ("offset",))
+        last |= dict.fromkeys(ROLE_MASSES, ("role",))
         variables: dict[str, xr.Variable] = {}
-        for name in (*MASSES, *POSITIONS, *SCALARS):
+        for name in (*MASSES, *POSITIONS, *SCALARS, *(name for name in ROLE_MASSES if name in state)):
             dims = (*(heads if not name.endswith("_uniform") else heads[:1]), *last.get(name, ()))
             units = "nats" if name.startswith("entropy") else share
             made = mean_variables(name, dims, state.means(name), units=units)
@@ -182,6 +206,11 @@ class Surface(Observer):
         absent = never | ~np.isin(KINDS, ("first", *shape.token_types))
         for name in MASSES:
             _blank(variables, name, np.broadcast_to(absent, variables[name].shape))
+        if "role_mass" in state:
+            coords["role"] = list(ROLES)
+            silent = ~(variables["role_mass_uniform"].values > 0).any(0)
+            for name in ROLE_MASSES:
+                _blank(variables, name, np.broadcast_to(silent, variables[name].shape))
         if shape.causal:
             _blank(variables, "entropy_from_cls", np.ones(variables["entropy_from_cls"].shape, bool))
         return xr.Dataset(variables, coords=coords, attrs={"token_types": json.dumps(list(shape.token_types))})
@@ -194,7 +223,14 @@ def kind_columns(batch: Batch) -> dict[str, Tensor]:
     return {FIRST: first, "kind cls": cls, **others, LATER_CLS: cls & ~first}
 
 
-def _rest(answers: Answers, masses: Tensor, real: Tensor) -> dict[str, Tensor]:
+def _role_columns(batch: Batch) -> dict[str, Tensor]:
+    """Which tokens but the first are of a role, where the batch holds a conversation."""
+    if all(row.roles is None for row in batch.rows):
+        return {}
+    return {f"kind {role}": batch.kind(role) & ~batch.kind("first") for role in ROLES}
+
+
+def _rest(answers: Answers, masses: Tensor, real: Tensor, said: Tensor | None = None) -> dict[str, Tensor]:
     """Sums over the rows after the first of what is left without the first token, each row made to sum to one."""
     rest, even = answers.rest, answers.uniform
     assert rest is not None
@@ -215,6 +251,8 @@ def _rest(answers: Answers, masses: Tensor, real: Tensor) -> dict[str, Tensor]:
         "entropy_rest_uniform": (seen.clamp(min=1).log() * later).sum(-1),
         "entropy_rest_uniform_count": later.sum(-1),
     }
+    if said is not None:
+        sums["role_mass_rest"] = (scale.unsqueeze(-2) @ said)[:, :, 0]
     if answers.at:
         there = {o: used & (even.at[o] > 0) & (place + o > 0) for o in OFFSETS}
         sums["position_rest"] = torch.stack([(answers.at[o] * scale * there[o]).sum(-1) for o in OFFSETS], dim=-1)

@@ -78,6 +78,28 @@ def token_types(dataset: xr.Dataset) -> Figure:
 
 @figure(
     "surface",
+    name="roles",
+    title="Attention to each role of a conversation, by layer",
+    caption="Each point is one head: the share of its attention that falls on what each role says, and on what the "
+    "template adds around it, the first token left out of all; beside it the same with rows made to sum to one without "
+    "the first token. A role with more tokens gets more from any head: a uniform head's share is in the tables.",
+    paper="after Clark et al. 2019, §3.2",
+    needs=("role_mass",),
+)
+def conversation_roles(dataset: xr.Dataset) -> Figure:
+    """`role_mass` and `role_mass_rest[layer, head, role]` by layer, one point per head."""
+    panels = {"role_mass": "of all attention", "role_mass_rest": "of what is not on the first token"}
+    series = {name: series_of(dataset, name, "role", {}) for name in panels}
+    fig, axes = _by_layer(dataset, series, 2.9, "attention mass (share of 1)")
+    axes[0].set_ylim(-0.02, 1.02)
+    style.panel_labels(axes, list(panels.values()))
+    handles = legend_handles(series["role_mass"])
+    style.annotate_figure(fig, "Attention to each role of a conversation", _notes(dataset, series), handles, 5)
+    return style.finish(fig)
+
+
+@figure(
+    "surface",
     name="positions",
     title="Attention to the previous, the same and the next token",
     caption="Each point is one head: the mean weight on the token just before, on the token itself and on the token "

@@ -1,7 +1,9 @@
-"""Other readings of mixing: rollout (Abnar & Zuidema 2020) and norm-weighted attention (Kobayashi et al. 2020)."""
+"""Norms of what is really mixed: of each head's weighted values (Kobayashi et al. 2020), and of a whole attention block
+with residual and norm (Kobayashi et al. 2021)."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,28 +13,110 @@ from torch.utils._pytree import tree_leaves
 import headwise.analyses.attribution.rules  # noqa: F401  (registers the rules)
 from headwise.analyses.attribution.bundle import Bundle, NotServed
 from headwise.analyses.attribution.passage import Finished, Passage, check_served, real_pairs
+from headwise.analyses.attribution.readings.base import Mixing, Seen, shares
 from headwise.analyses.attribution.sketch import normalised
+from headwise.core.errors import ModelError
 from headwise.models import HeadModel
+from headwise.models.structure import Block, Norm, affine, find_blocks
 from headwise.models.tap import Call
+from headwise.models.view import Layer, Rows
 from headwise.text.encode import Batch
 
 
-def rollout(attention: Tensor, real: Tensor) -> Tensor:
-    """Attention traced back to the input: `[example, layer, head, receiving, source]` from weights of the same shape.
+def read_norm_weighted(seen: Seen) -> Mixing:
+    """The reading `norm`: of heads `‖α_ji f(x_i)‖`, of layers the norm of all that token i adds to token j in the
+    attention block, residual and norm included."""
+    heads, projected = norm_weighted(seen.model, seen.batch, seen.attention)
+    note = f"attention × norm of the value{' after the output projection' if projected else ''}"
+    try:
+        return Mixing(heads, shares(block_norms(seen.model, seen.batch), seen), note)
+    except ModelError as error:
+        return Mixing(heads, None, f"{note}; not by layer: {error}")
 
-    Abnar & Zuidema's rollout of the layers below, `R[l] = Â[l-1] ⋯ Â[0]` with `Â = (mean over heads of A + I) / 2`, as
-    the head sees it: `A[l,h] · R[l]`. In the first layer that is attention.
+
+def block_norms(model: HeadModel, batch: Batch) -> Tensor:
+    """`‖ Σ_h α_ji f_h(x_i) + [i = j] x_j ‖` as it leaves the attention block, `[example, layer, receiving, source]`.
+
+    What the heads write goes through the model's own norms with their actual scale: the one after the output
+    projection (Gemma 2) and the one that takes the sum (post-norm models), `γ ⊙ (z − mean z) / s`. Biases of the output
+    projection and of norms belong to no token and are left out.
     """
-    weights = attention.double()
-    eye = torch.eye(weights.shape[-1], dtype=torch.float64, device=weights.device)
-    so_far = eye.expand(len(weights), -1, -1)
     found = []
-    for layer in weights.unbind(1):
-        found.append(layer @ so_far[:, None])
-        mixed = layer.mean(1) / 2 + eye / 2
-        so_far = mixed / mixed.sum(-1, keepdim=True).clamp(min=1e-300) @ so_far
-    pairs = real[:, :, None] & real[:, None, :]
-    return normalised(torch.stack(found, dim=1) * pairs[:, None, None])
+    for block, layer in _block_inputs(model, batch):
+        found.append(block_parts(block, layer).norm(dim=-1))
+    return torch.stack(found, dim=1)
+
+
+def block_parts(block: Block, layer: _Inputs) -> Tensor:
+    """The vectors whose norms `block_norms` takes, `[example, receiving, source, width]`: with what the biases add they
+    sum to what leaves the attention block."""
+    matrix, bias = _projection(block, layer.value)
+    outputs = matrix.view(layer.value.shape[1], -1, matrix.shape[-1])  # head, d_head, width
+    written = torch.einsum("ehji,ehid,hdw->ejiw", layer.weights, layer.value, outputs)
+    own = written.sum(2) + bias
+    if block.writing is not None:
+        written, own = _through(block.writing, written, own[:, :, None]), _normed(block.writing, own)
+    factor = block.factor if block.attention is not None else 1.0
+    written, own = written * factor, own * factor + layer.hidden
+    place = torch.arange(written.shape[1], device=written.device)
+    written[:, place, place] += layer.hidden
+    return written if block.summed is None else _through(block.summed, written, own[:, :, None])
+
+
+def _through(norm: Norm, part: Tensor, whole: Tensor) -> Tensor:
+    """A part of a sum after the norm of the sum, the scale held."""
+    part, scale = part - part.mean(-1, keepdim=True) if norm.centred else part, norm.scale(whole)
+    return norm.gain.double() * part / scale
+
+
+def _normed(norm: Norm, whole: Tensor) -> Tensor:
+    return _through(norm, whole, whole) + norm.bias.double()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Inputs:
+    """What an attention block works on, in float64: `weights[example, head, receiving, source]`, `value[example, head,
+    source, d_head]` repeated for groups, `hidden[example, token, width]`."""
+
+    weights: Tensor
+    value: Tensor
+    hidden: Tensor
+
+
+class _Watch:
+    needs = frozenset({"attention", "hidden"})
+
+    def __init__(self) -> None:
+        self.blocks: dict[int, list[Tensor]] = {}
+        self.layers: list[Layer] = []
+
+    def rows(self, rows: Rows) -> None:
+        self.blocks.setdefault(rows.layer, []).append(rows.weights)
+
+    def layer(self, layer: Layer) -> None:
+        self.layers.append(layer)
+
+
+def _block_inputs(model: HeadModel, batch: Batch) -> list[tuple[Block, _Inputs]]:
+    blocks, watch = find_blocks(model), _Watch()
+    unread = next((i for i, b in enumerate(blocks) if b.attention is None and b.summed is None), None)
+    if unread is not None:
+        raise ModelError(f"how layer {unread} of {model.name} adds what its heads write is not known.")
+    model.forward(batch, watch)
+    found = []
+    for block, layer in zip(blocks, sorted(watch.layers, key=lambda one: one.layer), strict=True):
+        assert layer.value is not None
+        assert layer.hidden is not None
+        weights = torch.cat(watch.blocks[layer.layer], dim=2).double()
+        value = layer.value.double().repeat_interleave(weights.shape[1] // layer.value.shape[1], dim=1)
+        found.append((block, _Inputs(weights, value, layer.hidden.double())))
+    return found
+
+
+def _projection(block: Block, value: Tensor) -> tuple[Tensor, Tensor]:
+    like = next(block.projection.parameters())
+    matrix, bias = affine(block.projection, value.shape[1] * value.shape[-1], like)
+    return matrix.double(), bias.double()
 
 
 def norm_weighted(model: HeadModel, batch: Batch, attention: Tensor) -> tuple[Tensor, bool]:

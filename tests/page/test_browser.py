@@ -1,14 +1,20 @@
-"""Hostile text in a real browser: on the page, in figures, in an SVG opened by itself, none of it runs."""
+"""The page in a real browser: what a reader does with it, by clicks and keys; and hostile text, none of which runs."""
 
 from __future__ import annotations
 
+import csv
+import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
-from test_page import page
+from site_of import BEST, NEAREST, samples, small_atlas, write_site
+from test_page import page as page_of
 
 from headwise.atlas.representation import html_card
 from headwise.page import HeadGrid, PageFigure, PageHead, PageTable, Section
@@ -22,6 +28,270 @@ HOSTILE = (
 )
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed here")
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """One browser for all tests of this file: the system's."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(
+            executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_site(tmp_path_factory.mktemp("site"), small_atlas(), samples())
+
+
+@pytest.fixture
+def visit(chromium: Any, site: Path) -> Iterator[Any]:
+    """Opens the page at an address, as `visit("#L1H2", dark=True)`; in the end nothing has left it, nothing failed."""
+    pages, said, asked = [], [], []
+
+    def go(state: str = "", path: Path = site, dark: bool = False, size: tuple[int, int] = (1400, 1000)) -> Any:
+        context = chromium.new_context(
+            viewport={"width": size[0], "height": size[1]},
+            color_scheme="dark" if dark else "light",
+            reduced_motion="reduce",
+            accept_downloads=True,
+        )
+        tab = context.new_page()
+        tab.set_default_timeout(10_000)
+        tab.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
+        tab.on("pageerror", lambda error: said.append(f"error: {error}"))
+        tab.on("request", lambda request: asked.append(request.url))
+        tab.goto(path.as_uri() + state)
+        tab.wait_for_selector("html[data-ready]")
+        pages.append(tab)
+        return tab
+
+    yield go
+    for tab in pages:
+        tab.context.close()
+    assert said == []
+    assert [url for url in asked if not url.startswith(("file:", "blob:", "data:"))] == []
+
+
+def colour_by(tab: Any, text: str) -> int:
+    """Colour by the first measure that a search finds; gives the clicks it took."""
+    tab.click("#colour-button")
+    tab.keyboard.type(text)
+    tab.click("#colour-list li:first-child")
+    return 2
+
+
+def test_a_stranger_finds_the_best_head_sees_it_its_likes_and_its_table(visit: Any) -> None:
+    tab = visit()
+    clicks = colour_by(tab, "obj")
+    assert "obj" in tab.inner_text("#colour-name")
+    tab.click("#legend a.head >> nth=0")
+    clicks += 1
+    best = f"L{BEST[0]}H{BEST[1]}"
+    assert tab.inner_text("#card-title").startswith(best)
+    assert clicks <= 3
+    assert tab.is_visible("#card .map canvas")  # on a sentence: no click more
+    near = tab.eval_on_selector_all("#card .near a", "links => links.slice(0, 3).map(link => link.textContent)")
+    assert tuple(near) == NEAREST  # no click more
+    with tab.expect_download() as found:
+        tab.click("#card-csv")  # one
+    rows = list(csv.DictReader(Path(found.value.path()).read_text(encoding="utf-8").splitlines()))
+    one = next(r for r in rows if (r["analysis"], r["variable"], r["item"]) == ("dependency", "accuracy", "obj"))
+    assert float(one["value"]) == pytest.approx(0.87, abs=1e-4)
+    assert float(one["low"]) == pytest.approx(0.84, abs=1e-4)
+    assert float(one["p_adjusted"]) == pytest.approx(1e-12, rel=1e-3)
+    assert (float(one["against"]), one["rank"]) == (0.39, "1")
+
+
+def test_the_card_tells_values_intervals_tests_and_definitions(visit: Any) -> None:
+    tab = visit(f"#L{BEST[0]}H{BEST[1]}")
+    tab.click("details[data-group=dependency] summary")
+    row = tab.inner_text("details[data-group=dependency] tr.sure >> nth=0")
+    assert re.search(r"obj.*0\.870\s+0\.840 to 0\.900\s+0\.390 best baseline\s+1e−12\s+1", row, re.S), row
+    tab.click("details[data-group=surface] summary")
+    tab.click("details[data-group=surface] button.name >> nth=0")
+    meaning = tab.inner_text("details[data-group=surface] .meaning")
+    assert "nats" in meaning
+    assert "surface.entropy" in meaning
+
+
+def test_filter_and_sort_keep_the_heads_they_should(visit: Any) -> None:
+    tab, atlas = visit(), small_atlas()
+    entropy = atlas["surface"]["entropy"].values
+    found = atlas["dependency"]["accuracy"].sel(relation="obj").max("direction").values
+    for text, kept in {
+        "entropy < 2.5 and obj > 0.3": (entropy < 2.5) & (found > 0.3),
+        "not (entropy < 2.5 or obj <= 0.3)": ~((entropy < 2.5) | (found <= 0.3)),
+        "2 * entropy - 1 >= 3": 2 * entropy - 1 >= 3,
+        "layer = 3": np.broadcast_to((np.arange(6) == 3)[:, None], entropy.shape),
+    }.items():
+        tab.fill("#filter", text)
+        tab.wait_for_function("text => location.hash.includes(encodeURIComponent(text))", arg=text)
+        assert f"{kept.sum()} of 48 heads" in tab.inner_text("#filter-said"), text
+        assert tab.locator("#grid td.dim").count() == 48 - kept.sum()
+    for wrong in ("entropy <", "nothing_such > 1", "alert(1)", "entropy < 1 ]", "((((", "constructor.constructor > 1"):
+        tab.fill("#filter", wrong)
+        tab.wait_for_selector("#filter-said.wrong")
+        assert tab.locator("#grid td.dim").count() == 0
+        tab.fill("#filter", "layer < 3")
+        tab.wait_for_selector("#filter-said:not(.wrong)")
+    tab.fill("#filter", "")
+    colour_by(tab, "entropy")
+    numbers = "rows => rows.map(row => Number(row.children[2].textContent))"
+    down = tab.eval_on_selector_all("#list tbody tr", numbers)
+    assert down == sorted(down, reverse=True)
+    assert down[0] == pytest.approx(entropy.max(), abs=0.01)
+    tab.click("#list thead th:nth-child(3) button")
+    up = tab.eval_on_selector_all("#list tbody tr", numbers)
+    assert up == sorted(up)
+    assert tab.get_attribute("#list thead th:nth-child(3)", "aria-sort") == "ascending"
+
+
+def test_heads_are_compared_side_by_side(visit: Any) -> None:
+    tab = visit()
+    for name in ("L0H0", "L1H1", "L2H2"):
+        tab.click(f"td[data-head={name}] a", modifiers=["Shift"])
+    assert tab.locator("#compare thead a.head").all_inner_texts() == ["L0H0", "L1H1", "L2H2"]
+    assert tab.locator("#compare canvas").count() == 3
+    assert tab.locator("#compare tbody.differ tr").count() == 19  # all leading measures
+    for k in range(3, 8):
+        tab.click(f"td[data-head=L3H{k}] a", modifiers=["Shift"])
+    assert tab.locator("#compare thead a.head").count() == 8
+    tab.click("#compare .out >> nth=0")
+    assert tab.locator("#compare thead a.head").count() == 7
+
+
+def test_the_address_shows_what_its_sender_saw(visit: Any) -> None:
+    tab = visit()
+    colour_by(tab, "obj")
+    tab.click("td[data-head=L2H5] a")
+    tab.click("td[data-head=L4H1] a", modifiers=["Shift"])
+    tab.check("#as-lines")
+    tab.check("#hide-special")
+    tab.select_option("#card select", "1")
+    tab.fill("#filter", "entropy < 3")
+    tab.wait_for_function("() => location.hash.includes('filter')")
+    address = tab.evaluate("location.hash")
+    assert address.startswith("#L2H5&colour=dependency.accuracy.obj")
+    other = visit(address)
+    seen = "[...document.querySelectorAll('#card, #grid, #compare, #legend')].map(e => e.innerText)"
+    assert other.evaluate(seen) == tab.evaluate(seen)
+    assert other.evaluate("location.hash") == address
+    assert other.locator("svg.lines").count() == 1
+    other.evaluate("location.hash = 'L0H1'")
+    other.wait_for_function("() => document.getElementById('card-title').textContent.startsWith('L0H1')")
+
+
+def test_maps_hide_special_tokens_join_words_and_give_numbers(visit: Any) -> None:
+    tab, (sample, _) = visit("#L1H2"), samples()
+    label = "document.querySelector('#card canvas').getAttribute('aria-label')"
+    assert "12 by 12 tokens" not in tab.evaluate(label)
+    assert "11 by 11 tokens" in tab.evaluate(label)
+    tab.check("#hide-special")
+    assert "10 by 10 tokens" in tab.evaluate(label)
+    tab.check("#as-words")
+    assert "9 by 9 tokens" in tab.evaluate(label)
+    tab.uncheck("#as-words")
+    tab.uncheck("#hide-special")
+    box = tab.locator("#card canvas").bounding_box()
+    for row, key in ((2, 1), (5, 10), (10, 0)):
+        tab.mouse.move(box["x"] + 92 + 16 * key + 8, box["y"] + 80 + 16 * row + 8)
+        said = tab.inner_text("#card .said")
+        assert said.startswith(f"{sample.tokens[row]} → {sample.tokens[key]}: ")
+        assert float(said.rsplit(" ", 1)[1]) == pytest.approx(sample.attention[1, 2, row, key], abs=0.01)
+    tab.check("#as-lines")
+    tab.hover("svg.lines .looks >> nth=3")
+    assert "→" in tab.inner_text("#card .said")
+
+
+def test_keys_walk_the_grid_and_the_picker(visit: Any) -> None:
+    tab = visit()
+    tab.focus("#grid a[tabindex='0']")
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowLeft", "ArrowRight", "End", "ArrowRight", "ArrowUp"):
+        tab.keyboard.press(key)
+    assert tab.evaluate("document.activeElement.closest('td').dataset.head") == "L1H7"
+    assert tab.inner_text("#card-title").startswith("L1H7")
+    tab.keyboard.press("c")
+    assert tab.evaluate("location.hash").startswith("#L1H7&compare=L1H7")
+    tab.focus("#colour-button")
+    tab.keyboard.press("Enter")
+    tab.keyboard.type("max weight")
+    tab.keyboard.press("ArrowDown")
+    tab.keyboard.press("ArrowUp")
+    tab.keyboard.press("Enter")
+    assert "max weight" in tab.inner_text("#colour-name")
+    assert tab.evaluate("document.activeElement.id") == "colour-button"
+    # For those who hear the page: a table with names, and what a cell says.
+    assert tab.get_attribute("#grid", "role") == "grid"
+    assert tab.locator("#grid tbody th[scope=row]").count() == 6
+    assert re.match(r"L0H0: .*, max weight 0\.\d+", tab.get_attribute("td[data-head=L0H0] a", "aria-label"))
+
+
+def test_the_map_of_distances_and_the_grid_point_at_each_other(visit: Any) -> None:
+    tab = visit()
+    tab.hover("td[data-head=L2H3] a")
+    tab.wait_for_function("() => document.getElementById('distance-map').dataset.pointed === 'L2H3'")
+    tab.locator("#distance-map").scroll_into_view_if_needed()
+    x, y = tab.evaluate("document.getElementById('distance-map').placeOf('L5H0')")
+    box = tab.locator("#distance-map").bounding_box()
+    tab.mouse.move(box["x"] + x, box["y"] + y)
+    name = tab.evaluate("document.querySelector('td.pointed').dataset.head")
+    near = tab.evaluate("name => document.getElementById('distance-map').placeOf(name)", name)
+    assert abs(near[0] - x) + abs(near[1] - y) < 16
+    tab.mouse.click(box["x"] + x, box["y"] + y)
+    assert tab.inner_text("#card-title").startswith(name)
+
+
+def test_figures_open_by_paper_and_are_saved_from_the_page(visit: Any) -> None:
+    tab = visit()
+    image = tab.locator("img[data-svg]").first
+    assert image.get_attribute("src") is None  # folded: nothing is unpacked
+    tab.click("details.paper > summary")
+    tab.wait_for_function("() => document.querySelector('img[data-svg]').naturalWidth > 0")
+    with tab.expect_download() as found:
+        tab.click("figure .downloads a >> nth=0")
+    assert Path(found.value.path()).read_text(encoding="utf-8").startswith("<svg")
+    with tab.expect_download() as found:
+        tab.click("#list-csv")
+    assert Path(found.value.path()).read_text(encoding="utf-8").startswith("head,does")
+    other = visit("#analysis-two")
+    assert other.locator("details.paper").first.evaluate("box => box.open")
+
+
+def test_in_the_dark_and_on_a_phone_everything_can_be_read(visit: Any) -> None:
+    tab = visit("#L1H2", dark=True, size=(390, 844))
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    assert tab.is_visible("#card canvas")
+    luminance = """element => { const [r, g, b] = getComputedStyle(element).color.match(/[\\d.]+/g).map(Number);
+        return (r + g + b) / 765; }"""
+    assert tab.eval_on_selector("h1", luminance) > 0.7
+    colour_by(tab, "obj")
+    tab.click("td[data-head=L3H2] a")
+    tab.wait_for_function("() => document.getElementById('card').getBoundingClientRect().top < 100")
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_no_hostile_name_word_or_token_runs_or_breaks_the_page(visit: Any, tmp_path: Path) -> None:
+    evil = HOSTILE + "\u202e\u2066 \U0001f9ff\U00020000"
+    atlas = small_atlas(evil, relation=evil)
+    given = samples(more=(evil, "x" * 10_000, "\u202eright to left", "\U0001f9ff" * 40))
+    path = write_site(tmp_path, atlas, given, title=evil)
+    tab = visit("#L3H2&colour=dependency.accuracy." + "x", path)
+    colour_by(tab, "script")
+    tab.click("details[data-group=dependency] summary")
+    tab.click("details[data-group=dependency] button.name >> nth=0")
+    for name in ("L0H0", "L3H2"):
+        tab.click(f"td[data-head={name}] a", modifiers=["Shift"])
+    tab.check("#as-lines")
+    tab.fill("#filter", HOSTILE[:60])
+    tab.wait_for_selector("#filter-said.wrong")
+    assert tab.evaluate("document.documentElement.dataset.ran") is None
+    assert tab.locator("iframe").count() == 0
+    assert "<script>document" in tab.inner_text("#colour-name")
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 1400
 
 
 def shown(folder: Path, html: str) -> str:
@@ -50,7 +320,7 @@ def test_no_text_runs_in_a_browser(tmp_path: Path) -> None:
     table = PageTable(HOSTILE, [HOSTILE], [[HOSTILE]])
     section = Section("a", HOSTILE, HOSTILE, f"{HOSTILE} `{HOSTILE}`", [figure], [table], HOSTILE, [HOSTILE])
     head = PageHead(HOSTILE, 0, HOSTILE, "other", HOSTILE, False, [HOSTILE])
-    html = page(
+    html = page_of(
         grid=HeadGrid([head], [HOSTILE], {"other": HOSTILE}),
         title=HOSTILE, subtitle=HOSTILE, facts=[(HOSTILE, HOSTILE)], notes=[HOSTILE], highlights=[(HOSTILE, HOSTILE)],
         sections=[section], provenance={HOSTILE: [HOSTILE]}, citations=[f"{HOSTILE} https://a.example/{HOSTILE}"],

@@ -1,0 +1,96 @@
+"""A small made-up atlas as a page, for the tests in a browser and for measuring: planted answers, no model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+
+from headwise.atlas import Atlas
+from headwise.page import PageFigure, PageTable, Section, write_page
+from headwise.page.data import page_data
+from headwise.page.sample import Sample
+from headwise.page.sections import head_grid
+from synthetic import TOKENS, attention, surface
+
+SVG = (
+    '<svg xmlns="http://www.w3.org/2000/svg" width="120pt" height="40pt">'
+    '<rect width="80" height="20" fill="red"/></svg>'
+)
+SPECIAL = [token.startswith("[") for token in TOKENS]
+BEST = (3, 2)  # the best head at `obj`
+NEAREST = ("L1H1", "L2H5", "L0H4")  # the three most like it
+
+
+def dependency(layers: int, heads: int, relations: tuple[str, ...] = ("all", "nsubj", "obj")) -> xr.Dataset:
+    """Two directions; head `BEST` finds `obj`."""
+    rng = np.random.default_rng(1)
+    dims = ("direction", "layer", "head", "relation")
+    accuracy = rng.uniform(0.05, 0.45, (2, layers, heads, len(relations)))
+    accuracy[1, BEST[0], BEST[1], -1] = 0.87
+    return xr.Dataset(
+        {
+            "accuracy": (dims, accuracy, {"units": "share of pairs"}),
+            "accuracy_n": (dims, np.full(accuracy.shape, 441)),
+            "accuracy_low": (dims, accuracy - 0.03),
+            "accuracy_high": (dims, accuracy + 0.03),
+            "p_adjusted": (dims, np.where(accuracy > 0.8, 1e-12, 1.0)),
+            "bar": (("direction", "relation"), np.full((2, len(relations)), 0.39)),
+        },
+        {"direction": ["dependent_to_head", "head_to_dependent"], "relation": list(relations)},
+        {"title": "Heads that follow syntax", "paper": "Clark et al. 2019", "section": "Table 1"},
+    )
+
+
+def distance(layers: int, heads: int) -> xr.Dataset:
+    """Heads at random places; `NEAREST` are planted beside `BEST`."""
+    points = np.random.default_rng(2).uniform(0, 1, (layers * heads, 2))
+    at = BEST[0] * heads + BEST[1]
+    for k, name in enumerate(NEAREST, 1):
+        layer, head = name[1:].split("H")
+        points[int(layer) * heads + int(head)] = points[at] + 0.001 * k
+    js = np.linalg.norm(points[:, None] - points[None], axis=-1)
+    return xr.Dataset({"js": (("head_a", "head_b"), js), "mds": (("head_a", "axis"), points)})
+
+
+def small_atlas(name: str = "tiny", relation: str = "obj", layers: int = 6, heads: int = 8) -> Atlas:
+    groups = {"surface": surface(layers, heads), "dependency": dependency(layers, heads, ("all", "nsubj", relation))}
+    groups["distance"] = distance(layers, heads)
+    for title, group in {"Where heads look": "surface", "Distances": "distance"}.items():
+        groups[group].attrs |= {"title": title, "paper": "Clark et al. 2019"}
+    return Atlas(groups, {"model": {"name": name}, "corpus": {"name": "made up", "examples": 200}})
+
+
+def samples(layers: int = 6, heads: int = 8, more: tuple[str, ...] = ()) -> list[Sample]:
+    """A sentence whose second token has two pieces, and one of other tokens."""
+    tokens = [*TOKENS[:4], "##gy", *TOKENS[4:10], *more]
+    words = [-1, 0, 1, 2, 2, *range(3, len(tokens) - 2)]
+    special = [True] + [False] * (len(tokens) - 1)
+    maps = attention(layers, heads, len(tokens))
+    return [
+        Sample(tokens, maps, None, words, special),
+        Sample(TOKENS, attention(layers, heads, len(TOKENS), seed=1), None, None, SPECIAL),
+    ]
+
+
+def write_site(folder: Path, atlas: Atlas, given: list[Sample], title: str = "What the heads of tiny do") -> Path:
+    """The page of an atlas without its figures: one made-up figure stands for them."""
+    (folder / "tables").mkdir(parents=True, exist_ok=True)
+    (folder / "tables" / "surface.csv").write_text("head,value\nL0H0,1\n")
+    figure = PageFigure("A figure", "How to read it.", SVG, ["figures/one.svg", "tables/surface.csv"], "Clark et al.")
+    table = PageTable("Rows", ["a"], [["1"]], "tables/surface.csv")
+    sections = [Section(n, n, "Clark et al. 2019, Fig 2", figures=[figure], tables=[table]) for n in ("one", "two")]
+    grid, _ = head_grid(atlas)
+    page = folder / "index.html"
+    write_page(
+        page,
+        title=title,
+        grid=grid,
+        data=page_data(atlas, given),
+        sections=sections,
+        notes=["One note."],
+        provenance={"seed": 0},
+        citations=["Clark et al. (2019). https://aclanthology.org/W19-4828/."],
+    )
+    return page

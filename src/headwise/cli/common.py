@@ -230,7 +230,7 @@ def end(failures: Iterable[Failure]) -> None:
     """Tell what failed unexpectedly, after everything else is safe: exit code 3."""
     failures = list(failures)
     for failure in failures:
-        _tell(failure)
+        tell_failure(failure)
     if failures:
         raise typer.Exit(3)
 
@@ -254,7 +254,7 @@ def tell_error(error: Exception, debug: bool) -> int:
 
     if isinstance(error, UnexpectedError):
         for failure in error.failures:
-            _tell(failure, debug)
+            tell_failure(failure, debug)
         return 3
     if not isinstance(error, HeadwiseError):
         try:
@@ -262,7 +262,7 @@ def tell_error(error: Exception, debug: bool) -> int:
         except HeadwiseError as told:  # the disk's doing, not ours
             error = told
         else:
-            _tell(failure, debug)
+            tell_failure(failure, debug)
             return 3
     if debug:
         err.print(Text("".join(traceback.format_exception(error))), soft_wrap=True)
@@ -270,7 +270,8 @@ def tell_error(error: Exception, debug: bool) -> int:
     return 2
 
 
-def _tell(failure: Failure, debug: bool | None = None) -> None:
+def tell_failure(failure: Failure, debug: bool | None = None) -> None:
+    """One sentence for what failed unexpectedly, after its traceback where that was asked for."""
     if _debug[0] if debug is None else debug:
         err.print(Text(failure.trace), soft_wrap=True)
     err.print(Text("headwise:", style="bold red"), Text(failure.sentence), soft_wrap=True)

@@ -13,7 +13,7 @@ import xarray as xr
 from headwise.core.errors import ParameterError
 
 FEW = 30  # below this many values an approximation by large samples is flagged
-HEAD_NAME = re.compile(r"^L(\d+)H(\d+)$")
+HEAD_NAME = re.compile(r"^L(\d{1,9})H(\d{1,9})$")
 
 
 def head_name(layer: int, head: int) -> str:

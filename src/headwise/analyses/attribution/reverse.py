@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from headwise.analyses.attribution.forward import Squares
-from headwise.analyses.attribution.passage import Passage, check_served, real_pairs
+from headwise.analyses.attribution.passage import Finished, Passage, check_served, real_pairs
 from headwise.models import HeadModel
+from headwise.models.interventions import Plan, on_outputs, on_weights
+from headwise.models.masks import is_open
 from headwise.models.tap import Call
 from headwise.text.encode import Batch
 
@@ -17,11 +19,23 @@ AT_ONCE = 64
 
 
 class _Graph(Passage):
-    """One pass with gradients: leaves at the input (or at every layer), outputs of heads and layers kept."""
+    """One pass with gradients: leaves at the input (or at every layer), outputs of heads and layers kept.
 
-    def __init__(self, model: HeadModel, every_layer: bool) -> None:
+    Parameters
+    ----------
+    model : HeadModel
+        Whose pass it is.
+    every_layer : bool
+        Whether each layer's input is a leaf, or the first one's alone.
+    plan : Plan, optional
+        Heads that are changed. What is kept of a head is what it gives before its output is replaced.
+    last : int, optional
+        The last layer of interest: the pass ends there.
+    """
+
+    def __init__(self, model: HeadModel, every_layer: bool, plan: Plan | None = None, last: int | None = None) -> None:
         super().__init__(model)
-        self.every_layer = every_layer
+        self.every_layer, self.plan, self.last = every_layer, plan or {}, last
         self.leaves_in: list[Tensor] = []
         self.outputs: list[Tensor] = []
         self.hidden: list[Tensor] = []
@@ -37,15 +51,36 @@ class _Graph(Passage):
 
     def attends(self, layer: int, call: Call, output: Tensor) -> None:
         self.outputs.append(output)
+        if layer == self.last:
+            raise Finished
+
+    def attend_layer(self, layer: int, call: Call) -> tuple[Tensor, Tensor | None]:
+        plan = self.plan.get(layer)
+        if plan is None:
+            return super().attend_layer(layer, call)
+        key, value = call.repeated()
+        rows = call.sizes[2]
+        weights, sink = call.weights(key, 0, rows)
+        mask = call.rows_mask(0, rows)
+        seen = torch.ones_like(weights[:, :1], dtype=torch.bool)
+        seen = seen if mask is None else is_open(mask).any(1, keepdim=True).expand_as(seen)
+        weights, _ = on_weights(plan, weights, seen, sink, 0)
+        output = weights.to(value.dtype) @ value
+        self.attends(layer, call, output)
+        real = torch.ones(output.shape[0], rows, dtype=torch.bool, device=output.device)
+        return on_outputs(plan, output, real).transpose(1, 2).contiguous(), weights
 
     def leaves(self, hidden: Tensor) -> None:
         self.hidden.append(hidden)
 
 
-def reverse_graph(model: HeadModel, batch: Batch, source: str = "input") -> _Graph:
-    """Run the model once with a graph from E[0] (or from each E[l], for `previous_layer`) to all head outputs."""
+def reverse_graph(
+    model: HeadModel, batch: Batch, source: str = "input", plan: Plan | None = None, last: int | None = None
+) -> _Graph:
+    """Run the model once with a graph from E[0] (or from each E[l], for `previous_layer`) to all head outputs, with
+    heads changed by a plan (batches of one example only), up to a layer."""
     check_served(model)
-    graph = _Graph(model, source == "previous_layer")
+    graph = _Graph(model, source == "previous_layer", plan, last)
     frozen = [p for p in model.module.parameters() if p.requires_grad]
     try:
         for parameter in frozen:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hmac
 import json
-import secrets
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,20 +10,22 @@ from importlib import resources
 from typing import Any, Protocol
 
 from headwise.core.errors import HeadwiseError, ParameterError
+from headwise.core.loopback import (
+    HEADERS,
+    HOST,
+    JSON_TYPE,
+    NO_SUCH_PAGE,
+    POLICY,
+    Guard,
+    Refused,
+    body_length,
+    content_of,
+)
 
-HOST = "127.0.0.1"
 PAGE = "label.html"
 LONGEST_BODY = 10_000  # bytes; the page sends a hundred
 PATIENCE = 20.0  # seconds that a request may take to arrive
-NOT_FOR_OTHERS = "not for other pages"
-HEADERS = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "connect-src 'self'; frame-ancestors 'none'",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",  # the address has the token in it
-    "X-Content-Type-Options": "nosniff",
-}
+INLINE = {"Content-Security-Policy": f"{POLICY}script-src 'unsafe-inline'; style-src 'unsafe-inline'"}
 
 
 class Session(Protocol):
@@ -53,27 +53,25 @@ class LabelServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, session: Session, port: int = 0) -> None:
-        self.token = secrets.token_urlsafe(16)
+        self.guard = Guard()
         try:
             super().__init__((HOST, port), partial(_Handler, session))
         except (OSError, OverflowError) as error:
             raise ParameterError(f"Port {port} cannot be used ({error}); choose another or 0 for any.") from error
+        self.guard.port = self.server_port
+
+    @property
+    def token(self) -> str:
+        """What nobody else can guess."""
+        return self.guard.token
 
     @property
     def address(self) -> str:
         """Where the page is."""
-        return f"http://{HOST}:{self.server_port}/{self.token}/"
+        return self.guard.address
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing: a connection that breaks off is no news."""
-
-
-class _Refused(Exception):
-    """A request that is not answered, with the status that says why."""
-
-    def __init__(self, status: HTTPStatus, why: str) -> None:
-        super().__init__(why)
-        self.status, self.why = status, why
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -95,24 +93,22 @@ class _Handler(BaseHTTPRequestHandler):
             elif asked == "next":
                 self._json(HTTPStatus.OK, self.session.next())
             else:
-                raise _Refused(HTTPStatus.NOT_FOUND, "no such page")
-        except _Refused as refused:
+                raise Refused(HTTPStatus.NOT_FOUND, NO_SUCH_PAGE)
+        except Refused as refused:
             self._refuse(refused)
 
     def do_POST(self) -> None:
         try:
             asked = self._asked()
-            if self.headers.get_content_type() != "application/json":
-                raise _Refused(HTTPStatus.FORBIDDEN, NOT_FOR_OTHERS)
             content = self._content()
             if asked == "label":
                 self.session.say(str(content.get("id")), str(content.get("label")))
             elif asked == "undo":
                 self.session.undo()
             else:
-                raise _Refused(HTTPStatus.NOT_FOUND, "no such page")
+                raise Refused(HTTPStatus.NOT_FOUND, NO_SUCH_PAGE)
             self._json(HTTPStatus.OK, self.session.next())
-        except _Refused as refused:
+        except Refused as refused:
             self._refuse(refused)
         except HeadwiseError as error:
             self._json(HTTPStatus.BAD_REQUEST, {"error": str(error)})
@@ -120,44 +116,23 @@ class _Handler(BaseHTTPRequestHandler):
             self._json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"The label could not be written ({error})."})
 
     def _asked(self) -> str:
-        """What is asked for, once it is clear that a page of this server asks."""
-        mine = {f"{name}:{self.server.server_port}" for name in (HOST, "localhost")}
-        hosts, origins = self.headers.get_all("Host", []), self.headers.get_all("Origin", [])
-        known = {f"http://{name}" for name in mine}
-        if len(hosts) != 1 or hosts[0] not in mine or len(origins) > 1 or not known.issuperset(origins):
-            raise _Refused(HTTPStatus.FORBIDDEN, NOT_FOR_OTHERS)
-        _, _, rest = self.path.partition("/")
-        token, slash, asked = rest.partition("/")
-        # In bytes, since the path may hold any character, and in constant time.
-        if not slash or not hmac.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
-            raise _Refused(HTTPStatus.FORBIDDEN, NOT_FOR_OTHERS)
-        return asked
+        headers = self.headers
+        return self.server.guard.asked(headers.get_all("Host", []), headers.get_all("Origin", []), self.path)
 
     def _content(self) -> dict[str, Any]:
-        lengths = self.headers.get_all("Content-Length", [])
-        length = lengths[0] if len(lengths) == 1 and "Transfer-Encoding" not in self.headers else ""
-        if not (length.isascii() and length.isdigit()):
-            raise _Refused(HTTPStatus.LENGTH_REQUIRED, "one Content-Length is needed")
-        if len(length) > 9 or int(length) > LONGEST_BODY:
-            raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {LONGEST_BODY} bytes")
-        try:
-            found = json.loads(self.rfile.read(int(length)) or b"{}")
-        except (ValueError, RecursionError) as error:
-            raise _Refused(HTTPStatus.BAD_REQUEST, "no JSON") from error
-        if not isinstance(found, dict):
-            raise _Refused(HTTPStatus.BAD_REQUEST, "no names with values")
-        return found
+        lengths, chunked = self.headers.get_all("Content-Length", []), "Transfer-Encoding" in self.headers
+        return content_of(self.rfile.read(body_length(self.headers.get_content_type(), lengths, chunked, LONGEST_BODY)))
 
-    def _refuse(self, refused: _Refused) -> None:
+    def _refuse(self, refused: Refused) -> None:
         self._json(refused.status, {"error": refused.why})
 
     def _json(self, status: HTTPStatus, content: dict[str, Any]) -> None:
-        self._answer(status, "application/json", json.dumps(content).encode())
+        self._answer(status, JSON_TYPE, json.dumps(content).encode())
 
     def _answer(self, status: HTTPStatus, kind: str, content: bytes) -> None:
         self.close_connection = True
         self.send_response(status)
-        for name, value in {"Content-Type": kind, "Content-Length": str(len(content)), **HEADERS}.items():
+        for name, value in {"Content-Type": kind, "Content-Length": str(len(content)), **HEADERS, **INLINE}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)

@@ -1,0 +1,262 @@
+"""The explorer's server: who is answered, how much is taken, that a full queue is polite."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from exploring import PORT, Client
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from headwise.cli import app as command
+from headwise.core.errors import MissingExtraError
+from headwise.explore.desk import WAITING, Busy, Desk
+from headwise.explore.server import FILES, LONGEST_BODY, check_extra
+
+TEXT = "the cat saw the dog"
+HOST = (b"host", f"127.0.0.1:{PORT}".encode())
+JSON = (b"content-type", b"application/json")
+
+
+def test_the_page_and_its_questions(client: Client) -> None:
+    async def session() -> None:
+        for name, (_, _, kind) in FILES.items():
+            status, headers, body = await client.send(f"/TOKEN/{name}")
+            assert (status, headers["content-type"]) == (200, kind)
+            assert body
+            for said in ("default-src 'none'", "script-src 'self'", "frame-ancestors 'none'"):
+                assert said in headers["content-security-policy"]
+            assert headers["cache-control"] == "no-store"
+        status, _, body = await client.send("/TOKEN/state")
+        assert [model["layers"] for model in json.loads(body)["models"]] == [2, 2]
+        status, seen = await client.ask("look", text=TEXT)
+        assert (status, seen["shape"]) == (200, [2, 3, 7, 7])
+        status, head = await client.ask("head", text=TEXT, head="L1H0")
+        assert (status, head["shape"]) == (200, [7, 7])
+        status, got = await client.ask("attribution", text=TEXT, head="L1H0", token=2, source="previous_layer")
+        assert status == 200
+        assert sum(got["contribution"]) == pytest.approx(1)
+
+    asyncio.run(session())
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/", [HOST]),
+        ("/TOKEN", [HOST]),
+        ("/TOKENx/state", [HOST]),
+        ("/state", [HOST]),
+        ("/TOKEN/state", []),
+        ("/TOKEN/state", [HOST, HOST]),
+        ("/TOKEN/state", [(b"host", b"evil.example")]),
+        ("/TOKEN/state", [(b"host", b"127.0.0.1:1")]),
+        ("/TOKEN/state", [HOST, (b"origin", b"http://evil.example")]),
+        ("/TOKEN/state", [HOST, (b"origin", b"null")]),
+    ],
+)
+def test_others_are_refused(client: Client, path: str, headers: list[tuple[bytes, bytes]]) -> None:
+    status, _, body = asyncio.run(client.send(path, headers=headers))
+    assert status == 403
+    assert b"not for other pages" in body
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "code"),
+    [
+        (b"{}", [HOST], 403),
+        (b"{}", [HOST, (b"content-type", b"text/plain"), (b"content-length", b"2")], 403),
+        (b"{}", [HOST, JSON], 411),
+        (b"{}", [HOST, JSON, (b"transfer-encoding", b"chunked")], 411),
+        (b"{}", [HOST, JSON, (b"content-length", str(LONGEST_BODY + 1).encode())], 413),
+        (b"{}" * 40, [HOST, JSON, (b"content-length", b"2")], 413),
+        (b"[]", [HOST, JSON, (b"content-length", b"2")], 400),
+        (b"[" * 9_000, [HOST, JSON, (b"content-length", b"9000")], 400),
+    ],
+)
+def test_bodies_have_limits(client: Client, body: bytes, headers: list[tuple[bytes, bytes]], code: int) -> None:
+    assert asyncio.run(client.send("/TOKEN/look", body, headers))[0] == code
+
+
+@pytest.mark.parametrize(
+    "path", ["../serve.py", "static/explore.html", "%2e%2e/x", "explore.js/..", "\x00", "/etc/passwd"]
+)
+def test_no_path_reaches_the_disk(client: Client, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "open", lambda *_, **__: pytest.fail("a file was opened"))
+    assert asyncio.run(client.send(f"/TOKEN/{path}"))[0] == 404
+
+
+def test_other_methods_and_websockets_get_nothing(client: Client) -> None:
+    async def session() -> None:
+        for method in ("PUT", "DELETE", "OPTIONS", "HEAD", "PATCH"):
+            assert (await client.send("/TOKEN/state", method=method))[0] == 405
+        assert (await client.send("/TOKEN/state", b"{}"))[0] == 405
+        sent: list[Any] = []
+        await client.app({"type": "websocket", "path": "/"}, None, sent.append)
+        assert not sent
+
+    asyncio.run(session())
+
+
+def test_what_fails_unexpectedly_is_told_in_the_terminal_alone(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    import headwise.explore.explorer as explorer
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a secret of this machine")
+
+    monkeypatch.setattr(explorer.Explorer, "_pass", broken)
+    status, got = asyncio.run(client.ask("look", text=TEXT))
+    assert status == 500
+    assert "secret" not in json.dumps(got)
+    (failure,) = client.failures
+    assert "a secret of this machine" in failure.sentence
+    client.failures.clear()
+
+
+def test_a_full_queue_is_polite_and_empties_again(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    import headwise.explore.explorer as explorer
+
+    free, real = threading.Event(), explorer.Explorer._pass
+
+    def slow(*given: Any) -> Any:
+        free.wait(20)
+        return real(*given)
+
+    monkeypatch.setattr(explorer.Explorer, "_pass", slow)
+
+    async def session() -> list[int]:
+        asked = [asyncio.create_task(client.ask("look", text=f"cat {i}", top=3)) for i in range(WAITING + 6)]
+        while sum(task.done() for task in asked) < 5:
+            await asyncio.sleep(0.01)
+        refused = [task.result() for task in asked if task.done()]
+        assert all(status == 503 and "try again" in got["error"] for status, got in refused)
+        free.set()
+        answered = [status for status, _ in await asyncio.gather(*asked)]
+        assert (await client.ask("look", text="cat"))[0] == 200
+        return answered
+
+    answered = asyncio.run(session())
+    assert set(answered) == {200, 503}
+    assert answered.count(200) in (WAITING, WAITING + 1)
+
+
+def test_the_desk_tells_errors_and_forgets_who_went_away() -> None:
+    desk, free, done = Desk(1), threading.Event(), []
+
+    async def session() -> None:
+        first = asyncio.create_task(desk.do(lambda: free.wait(20)))
+        await asyncio.sleep(0.05)
+        second = asyncio.create_task(desk.do(lambda: done.append(2)))
+        await asyncio.sleep(0)
+        with pytest.raises(Busy):
+            await desk.do(lambda: done.append(3))
+        second.cancel()
+        await asyncio.sleep(0.05)
+        free.set()
+        await first
+        with pytest.raises(KeyError):
+            await desk.do(lambda: {}["x"])
+
+    asyncio.run(session())
+    desk.close()
+    assert not done
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30)
+    | st.sampled_from([TEXT, "L0H0", "L1H1", "L9H9", "zero", "mean", "input", "[MASK]", "\ud800", "\0", 3, -1]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)  # fmt: skip
+NAMES = st.sampled_from(
+    ["text", "pair", "model", "disabled", "how", "mask", "position", "top", "head", "token", "source", "x"]
+)
+
+
+def test_no_question_makes_it_fall(client: Client) -> None:
+    answers: dict[int, int] = {}
+
+    beside: dict[str, Any] = {"look": {}, "head": {"head": "L1H0"}, "attribution": {"head": "L1H0", "token": 1}}
+    good = st.fixed_dictionaries(
+        {"text": st.text(max_size=20).map(lambda text: f"{TEXT} {text}")},
+        optional={
+            "model": st.integers(0, 1),
+            "disabled": st.lists(st.sampled_from(["L0H0", "L1H1", "L0H2", "L7H0"]), max_size=3),
+            "how": st.sampled_from(["zero", "uniform", "mean"]),
+            "top": st.integers(1, 60),
+        },
+    )
+
+    @settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(st.sampled_from(list(beside)), good, st.dictionaries(NAMES, VALUES, max_size=2), st.none() | st.binary())
+    def fuzz(path: str, sound: dict[str, Any], strange: dict[str, Any], noise: bytes | None) -> None:
+        content = json.dumps({**sound, **beside[path], **strange}).encode()
+        body = content if noise is None else content[: len(noise)] + noise if len(noise) > 4 else content
+        status, headers, said = asyncio.run(client.send(f"/TOKEN/{path}", body))
+        answers[status] = answers.get(status, 0) + 1
+        assert status in (200, 400), said
+        assert headers["x-content-type-options"] == "nosniff"
+        json.loads(said)
+
+    fuzz()
+    assert answers[200] > 5
+    assert answers[400] > 20
+    assert not client.failures
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwise.explore.server.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=re.escape("pip install 'headwise[explore]'")):
+        check_extra()
+    assert "explore" in str(CliRunner().invoke(command, ["explore"]).exception)
+
+
+@contextmanager
+def killed(process: subprocess.Popen[str]) -> Iterator[None]:
+    """However the test ends, the process does too."""
+    try:
+        yield
+    finally:
+        process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sign", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_it_serves_on_loopback_and_stops_cleanly(sign: signal.Signals, code: int, little_bert: Path) -> None:
+    words = [sys.executable, "-m", "headwise.cli", "explore", str(little_bert), "--no-browser"]
+    pipe: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(words, env=os.environ | {"OMP_NUM_THREADS": "1"}, **pipe) as process, killed(process):
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        address = re.search(r"http://127\.0\.0\.1:\d+/[\w-]+/", line)
+        assert address, (line, process.stderr.read() if process.stderr else "")
+        with urllib.request.urlopen(address[0], timeout=30) as page:
+            assert b"headwise explore" in page.read()
+            assert page.headers["Server"] is None
+        question = urllib.request.Request(
+            f"{address[0]}look", json.dumps({"text": TEXT}).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(question, timeout=60) as answer:
+            assert json.loads(answer.read())["shape"][0] == 2
+        begun = time.monotonic()
+        process.send_signal(sign)
+        _, said = process.communicate(timeout=30)
+        assert process.returncode == code
+        assert time.monotonic() - begun < 15
+        assert said.count("\n") == 1
+        assert "Stopped by" in said

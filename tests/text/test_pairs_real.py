@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 
 from headwise.text import Encoder, open_corpus
@@ -12,7 +14,8 @@ def test_wikipedia_pairs(shared, wiki_bert):
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(wiki_bert)
-    corpus = open_corpus(shared / "data" / "wikipedia" / "articles.jsonl.gz", tokenizer=tokenizer, limit=200)
+    articles = open_corpus(shared / "data" / "wikipedia" / "articles.jsonl.gz", tokenizer=tokenizer)
+    corpus = list(islice(articles, 200))
     encoder = Encoder(tokenizer, 128)
     lengths = []
     for example in corpus:

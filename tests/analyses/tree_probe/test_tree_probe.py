@@ -221,8 +221,8 @@ def test_order_of_probes_on_wiki_bert(wiki_bert: Path, shared: Path) -> None:
     trees, vectors = shared / "data" / "trees", shared / "data" / "vectors" / "glove_6B_100d_bertvocab_f16.npz"
     parameters = {
         "train": str(trees / "en_ewt-ud-train.conllu.xz"),
-        "train_sentences": 4000 if many else 300,
-        "test_sentences": 0 if many else 80,
+        "train_sentences": 4000 if many else 200,
+        "test_sentences": 0 if many else 60,
         "vectors": str(vectors),
     }
     corpus = open_corpus(trees / "en_ewt-ud-dev.conllu.xz")

@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,12 @@ def names_of(command: str) -> None:
     words = shlex.split(command)[1:]
     known = COMMAND.commands  # type: ignore[attr-defined]
     assert words[0] in known or words[0].startswith("--"), command
+    if words[0] in known and "..." not in words:
+        context = typer.Context(known[words[0]], info_name=words[0])
+        extra: list[str] = []
+        with suppress(Exception):  # in prose an option may be named without its value
+            extra = known[words[0]].make_parser(context).parse_args(words[1:])[1]
+        assert not extra, f"{command}: {' '.join(extra)} is more than the command takes"
     options = {name for parameter in known.get(words[0], COMMAND).params for name in parameter.opts} | {"--help", "-h"}
     assert {word.partition("=")[0] for word in words if word.startswith("--")} <= options, command
 

@@ -27,6 +27,10 @@ def patch_command(
     positions: Annotated[
         int, typer.Option("--positions", min=0, help="Also patch so many positions, from the last, one at a time.")
     ] = 0,
+    ablate: Annotated[
+        int,
+        typer.Option("--ablate", min=0, help="Also zero so many of the best heads, one at a time, in the clean run."),
+    ] = 10,
     out_file: Annotated[Path, typer.Option("--out", help="A NetCDF file with the group `patching`.")] = Path(
         "patching.nc"
     ),
@@ -53,7 +57,7 @@ def patch_command(
     from headwise.core.errors import ModelError
     from headwise.core.place import Place
     from headwise.experiments.patching import BUILTIN, PatchOptions, builtin_pairs, patch, read_pairs
-    from headwise.experiments.patching.result import best_heads
+    from headwise.experiments.patching.result import ablated_heads, best_heads
     from headwise.experiments.patching.run import provenance
     from headwise.models import HeadModel
 
@@ -66,7 +70,7 @@ def patch_command(
             raise ModelError(
                 f"'{opened.name}' has no head that predicts the next token; name a decoder (headwise patch MODEL)."
             )
-        options = PatchOptions(exact=not first_order, positions=positions)
+        options = PatchOptions(exact=not first_order, positions=positions, ablate=ablate)
         with common.Watch() as watch:
             made = patch(
                 opened, given, options, strict=not built_in, folder=place.work, overwrite=overwrite, report=watch
@@ -85,7 +89,9 @@ def patch_command(
         "(right "
         f"in {100 * facts['corrupted_right']:.0f} %); {out_file}"
     )
-    common.out.print(f"Bring back most: {', '.join(best_heads(dataset))}")
+    common.out.print(f"Bring back most: {', '.join(best_heads(dataset, max(5, ablate)))}")
+    if "ablated" in dataset:
+        common.out.print(f"Zeroed in the clean run, they lose: {', '.join(ablated_heads(dataset))}")
     if "pearson" in facts:
         common.out.print(
             f"First order and exact over heads: Pearson {facts['pearson']:.2f} ({facts['pearson_low']:.2f} … "

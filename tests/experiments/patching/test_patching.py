@@ -44,6 +44,7 @@ def test_the_planted_induction_head_carries_everything(made, found) -> None:
     assert found["recovered_p_adjusted"].values[place] < 0.05
     assert found["recovered_at"].values[place][0] == pytest.approx(1, abs=1e-4)  # the last token, and no other
     assert np.abs(found["recovered_at"].values[place][1:]).max() < 1e-4
+    assert found["ablated"].values[place] == pytest.approx(0.5, abs=1e-3)  # without it neither answer is preferred
     assert found.attrs["clean"] == pytest.approx(-found.attrs["corrupted"], rel=1e-3)
     assert found.attrs["clean_right"] == 1
 
@@ -57,9 +58,9 @@ def test_a_slow_computation_agrees_and_random_weights_are_nothing() -> None:
         a, b, c, d = random.choice(words, 4, replace=False)
         pairs.append(Pair(f"the {a} {b}", f"the {c} {b}", str(a), str(d), f"random:{index}"))
     with HeadModel.open(module, tokenizer=tokenizer) as model:
-        found = patch(model, pairs)
+        found = patch(model, pairs, PatchOptions(ablate=5))
         whole = patch(model, pairs, PatchOptions(share=False))
-        moved, gaps = [], []
+        moved, gaps, lost = [], [], []
         for pair in pairs:
             clean, corrupted = model.batch(pair.clean), model.batch(pair.corrupted)
             outputs = model.trace(clean, {"outputs"}).outputs[0]  # layer, head, token, size
@@ -71,6 +72,8 @@ def test_a_slow_computation_agrees_and_random_weights_are_nothing() -> None:
 
             base = d(corrupted)
             gaps.append(d(clean) - base)
+            intact = d(clean)
+            lost.append([[intact - d(clean, interventions={(i, j): "zero"}) for j in range(4)] for i in range(3)])
             moved.append(
                 [
                     [d(corrupted, interventions={(i, j): Patch(output=outputs[i, j])}) - base for j in range(4)]
@@ -79,6 +82,11 @@ def test_a_slow_computation_agrees_and_random_weights_are_nothing() -> None:
             )
     expected = np.sum(moved, 0) / np.sum(gaps)
     np.testing.assert_allclose(found["recovered"].values, expected, rtol=1e-3, atol=1e-4)
+    best = np.argsort(-expected, axis=None)[:5]
+    ablated = found["ablated"].values.ravel()
+    assert set(np.flatnonzero(np.isfinite(ablated))) == set(best)
+    np.testing.assert_allclose(ablated[best], (np.sum(lost, 0) / np.sum(gaps)).ravel()[best], rtol=1e-3, atol=1e-4)
+    assert (np.isfinite(found["ablated_p_adjusted"].values) == np.isfinite(found["ablated"].values)).all()
     np.testing.assert_allclose(whole["recovered"].values, found["recovered"].values, atol=1e-5)
     assert (found["recovered_p_adjusted"] > 0.05).all()
     assert found.attrs["pearson"] > 0.8  # small weights: nearly linear
@@ -131,4 +139,5 @@ def test_command_and_figures(made, found, tmp_path) -> None:
     )
     assert done.exit_code == 0, done.output
     assert "Bring back most: L1H0 +1.00" in " ".join(done.output.split())
+    assert "Zeroed in the clean run, they lose: L1H0 +0.50" in " ".join(done.output.split())
     assert (tmp_path / "patching-heads.svg").exists() or list(tmp_path.glob("patching-heads.*"))

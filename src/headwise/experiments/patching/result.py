@@ -26,7 +26,7 @@ def patching_dataset(found: Mapping[str, np.ndarray], model: HeadModel, attrs: d
     clean, corrupted = found["clean"], found["corrupted"]
     gap = clean - corrupted
     variables: dict[str, Any] = {}
-    for name in ("recovered", "lost", "estimate", "recovered_at", "estimate_at"):
+    for name in ("recovered", "lost", "estimate", "ablated", "recovered_at", "estimate_at"):
         if name not in found:
             continue
         values = found[name]
@@ -34,6 +34,7 @@ def patching_dataset(found: Mapping[str, np.ndarray], model: HeadModel, attrs: d
         variables |= _shares(name, values, gap, dims)
         if values.ndim == 3:
             p = np.minimum(1.0, 2 * np.minimum(mean_above(values), mean_above(-values)))
+            p = np.where(np.isnan(values).any(0), np.nan, p)  # a head that was not looked at
             variables |= {f"{name}_p": (HEADS, p), f"{name}_p_adjusted": (HEADS, holm(p))}
     attrs |= {
         "title": "Patching: what a head carries from one input into another",
@@ -73,6 +74,20 @@ def _shares(name: str, values: np.ndarray, gap: np.ndarray, dims: tuple[str, ...
     ratios.parts["ww"] += torch.as_tensor((total**2).sum(0))
     ratios.parts["count"] += torch.as_tensor(present.sum(0).astype(float))
     return mean_variables(name, dims, ratios, units="share of the difference of logits")
+
+
+def carriers(found: Mapping[str, np.ndarray], count: int) -> list[tuple[int, int]]:
+    """The heads that bring back most, exactly or, without that, to first order: (layer, head), the first first."""
+    values = found["recovered" if "recovered" in found else "estimate"].sum(0)
+    values = values * np.sign((found["clean"] - found["corrupted"]).sum() or 1.0)
+    return [divmod(int(i), values.shape[1]) for i in np.argsort(-values, axis=None, kind="stable")[:count]]
+
+
+def ablated_heads(dataset: xr.Dataset) -> list[str]:
+    """The heads that were zeroed, in the order of what they bring back, with the share lost and corrected p."""
+    values, first = dataset["ablated"].values, dataset["recovered" if "recovered" in dataset else "estimate"].values
+    places = sorted(map(tuple, np.argwhere(np.isfinite(values)).tolist()), key=lambda at: -first[at])
+    return [f"{head_name(*at)} {values[at]:+.2f} (p {dataset['ablated_p_adjusted'].values[at]:.2g})" for at in places]
 
 
 def best_heads(dataset: xr.Dataset, count: int = 5) -> list[str]:

@@ -19,7 +19,7 @@ from headwise.core.errors import ModelError
 from headwise.experiments.ablation.prefix import Prefix
 from headwise.experiments.ablation.subjects import HeadOutputs
 from headwise.experiments.patching.pairs import Pair, Rows, encode_pairs
-from headwise.experiments.patching.result import patching_dataset
+from headwise.experiments.patching.result import carriers, patching_dataset
 from headwise.experiments.work import Report, kept_work, silent, software
 from headwise.models import HeadModel
 from headwise.models.interventions import Patch, Plan
@@ -39,6 +39,8 @@ class PatchOptions:
         Every head by a run of its own, both ways; otherwise the first-order estimate alone.
     positions : int, default 0
         So many positions, counted from the last, are also patched one at a time (clean into corrupted).
+    ablate : int, default 10
+        So many of the heads that bring back most are also zeroed, one at a time, in the clean run.
     batch : int, default 16
         Pairs that go through the model at once.
     share : bool, default True
@@ -47,11 +49,13 @@ class PatchOptions:
 
     exact: bool = True
     positions: int = 0
+    ablate: int = 10
     batch: int = 16
     share: bool = True
 
     def __post_init__(self) -> None:
         at_least("positions", self.positions, 0)
+        at_least("ablate", self.ablate, 0)
         at_least("batch", self.batch, 1)
 
 
@@ -85,12 +89,12 @@ def patch(
     Dataset
         With `d` the logit of the answer less that of the wrong answer at the last token: `recovered[layer, head]`, the
         share of `d(clean) − d(corrupted)` that comes back when the head's output in the corrupted run is replaced by
-        the
-        clean one (totals over pairs, with `_n` and 95 % interval); `lost`, the share that goes the other way round;
+        the clean one (totals over pairs, with `_n` and 95 % interval); `lost`, the share that goes the other way round;
         `_p`, `_p_adjusted`: two-sided over pairs, corrected over heads (Holm); `estimate`: `recovered` to first order,
-        from two runs and one gradient; `recovered_at`, `estimate_at[layer, head, offset]` by position. Attributes:
-        `clean`, `corrupted` (mean d), `clean_right`, `corrupted_right` (share of pairs whose d says so), `pearson`,
-        `spearman` of estimate and exact over heads.
+        from two runs and one gradient; `ablated`: the share that is lost when the head is zeroed in the clean run, for
+        the heads that bring back most, NaN for all others; `recovered_at`, `estimate_at[layer, head, offset]` by
+        position. Attributes: `clean`, `corrupted` (mean d), `clean_right`, `corrupted_right` (share of pairs whose d
+        says so), `pearson`, `spearman` of estimate and exact over heads.
     """
     if model.lm_kind != "causal":
         raise ModelError(
@@ -113,7 +117,15 @@ def patch(
             make = partial(_piece, runner, options, report)
             parts.append(store.piece(f"pairs-{number:06d}", make).arrays)
             report("pairs", number + 1, len(groups))
-    joined = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+        joined = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+        if options.ablate:
+            best = carriers(joined, options.ablate)
+            lost = []
+            for number, group in enumerate(groups):
+                make = partial(_ablated, model, group, share, best)
+                lost.append(store.piece(f"ablated-{number:06d}", make).arrays["ablated"])
+                report("ablated", number + 1, len(groups))
+            joined["ablated"] = np.concatenate(lost)
     attrs = {"pairs": len(rows), "left_out_pairs": left_out, "note": note}
     return patching_dataset(joined, model, attrs)
 
@@ -187,6 +199,17 @@ class Runner:
                 stack.enter_context(self._prefix[into].skipping(layer, session))
             return self._run(batch, session)
 
+    @torch.no_grad()
+    def zeroed(self, layer: int, head: int) -> Tensor:
+        """d of the clean run with one head's output zero."""
+        batch = self.batches["clean"]
+        plan: Plan = {layer: {head: "zero"}}
+        session = Session(self.model.sites, batch.real, None, plan)
+        with ExitStack() as stack:
+            if self.share:
+                stack.enter_context(self._prefix["clean"].skipping(layer, session))
+            return self._run(batch, session)
+
     def shares(self) -> bool:
         """Whether runs that share lower layers give what whole runs give, at the first, middle and last layer."""
         layers = self.model.layers
@@ -248,3 +271,14 @@ def _piece(runner: Runner, options: PatchOptions, report: Report) -> tuple[dict[
                 report("positions", layer + 1, model.layers)
             found["recovered_at"] = exact
     return {name: value.detach().double().cpu().numpy() for name, value in found.items()}, {}
+
+
+def _ablated(
+    model: HeadModel, group: Sequence[Rows], share: bool, best: Sequence[tuple[int, int]]
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """What zeroing each of these heads takes from d of the clean run, NaN for all others."""
+    runner = Runner(model, group, share)
+    lost = torch.full((len(group), model.layers, model.heads), torch.nan, dtype=torch.float64)
+    for layer, head in best:
+        lost[:, layer, head] = (runner.difference["clean"] - runner.zeroed(layer, head)).double().cpu()
+    return {"ablated": lost.numpy()}, {}

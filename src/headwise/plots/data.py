@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from headwise.core.errors import ParameterError, unknown
-from headwise.core.labels import labels_of
+from headwise.core.labels import FEW, labels_of
 
 labels = labels_of
 
@@ -50,7 +50,8 @@ def texts(dataset: xr.Dataset, name: str) -> list[str]:
 
 
 def count_text(dataset: xr.Dataset, *names: str, each: str = "examples") -> str:
-    """How many examples are behind the means: `n = 200 examples`, or a range where heads or items differ."""
+    """How many examples are behind the means: `n = 200 examples`, or a range where heads or items differ; and that
+    they are few, where they are."""
     counts = [
         np.asarray(dataset.variables[f"{name}_n"].values, dtype=float).ravel()
         for name in names
@@ -62,7 +63,8 @@ def count_text(dataset: xr.Dataset, *names: str, each: str = "examples") -> str:
         total = dataset.attrs.get("examples", dataset.attrs.get("n_examples"))
         return f"n = {int(total):,} {each}" if isinstance(total, int | float | np.number) else ""
     low, high = int(found.min()), int(found.max())
-    return f"n = {low:,} {each}" if low == high else f"n = {low:,} to {high:,} {each}"
+    rough = f" (fewer than {FEW}: rough)" if high < FEW else ""
+    return (f"n = {low:,} {each}" if low == high else f"n = {low:,} to {high:,} {each}") + rough
 
 
 def source_text(dataset: xr.Dataset) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import matplotlib.text
 import numpy as np
 import pytest
 import torch
@@ -14,6 +15,7 @@ import xarray as xr
 
 from headwise import Corpus, HeadModel, make_atlas
 from headwise.analyses.contract import make_analysis
+from headwise.analyses.frames.figures import frame_scores
 from headwise.core.errors import InputError, MissingAnnotationError, ParameterError
 from headwise.models.view import Layer, Rows
 from headwise.run.encoded import EncodedCorpus
@@ -193,6 +195,33 @@ def test_a_head_for_the_element_s_word_is_no_frame_head() -> None:
     assert found["stands_out"].values.tolist() == [False, True]
 
 
+def test_few_sentences_are_said_and_nothing_is_tested() -> None:
+    planted, examples = planted_annotations(sentences(40, seed=1), [["to:frame", "uniform"]], several_pieces_every=0)
+    model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
+    given = {"frames": {"permutations": 20, "random_models": 0, "exclude": "links"}}
+    whole, few = (
+        make_atlas(model, Corpus.from_examples(part), ["frames"], parameters=given)["frames"]
+        for part in (examples * 3, examples[:12])
+    )
+    analysis = make_analysis("frames")
+    assert few.attrs["sentences"] < 30 <= whole.attrs["sentences"]
+    assert whole["p_value"].notnull().all()
+    for name in ("p_value", "reverse_p_value", "both_p_value", "p_adjusted", "reverse_p_adjusted", "both_p_adjusted"):
+        assert few[name].isnull().all()
+    assert not few["stands_out"].any()
+    said, whole_said = (" ".join(analysis.headline(one)) for one in (few, whole))
+    sentence = f"Only {few.attrs['sentences']} sentences, fewer than 30: no head is tested"
+    assert sentence in said
+    assert "stand out" not in said
+    assert "stand out" in whole_said
+    assert "Only" not in whole_said
+    for one, is_few in ((few, True), (whole, False)):
+        drawn = " ".join(text.get_text() for text in frame_scores(one).findobj(matplotlib.text.Text)).replace("\n", " ")
+        assert (sentence in drawn) == is_few
+        assert ("fewer than 30: rough" in drawn) == is_few
+        assert ("corrected" in drawn) != is_few
+
+
 def test_the_permutation_test_holds_its_level() -> None:
     """Links at random places of sentences that a model with random heads reads: a test at 5 % rejects about 5 % of
     heads."""
@@ -203,7 +232,7 @@ def test_the_permutation_test_holds_its_level() -> None:
     small = 0
     heads = 0
     for seed in range(6):
-        examples = [replace(e, words=tuple(rng.choice(words, len(e.words)))) for e in sentences(25, seed=20 + seed)]
+        examples = [replace(e, words=tuple(rng.choice(words, len(e.words)))) for e in sentences(70, seed=20 + seed)]
         # where a link lies must not depend on the place in the sentence: it is moved at random, as under the null
         examples = [
             replace(e, frames=tuple(_moved(link, len(e.words), rng) for link in e.frames[:1]))
@@ -217,6 +246,7 @@ def test_the_permutation_test_holds_its_level() -> None:
             ["frames"],
             parameters={"frames": {"permutations": 99, "random_models": 0}},
         )["frames"]
+        assert found.attrs["sentences"] >= 30
         small += int((found["p_value"] <= 0.05).sum())
         heads += found["p_value"].size
         assert (found["p_adjusted"] >= found["p_value"] - 1e-9).all()

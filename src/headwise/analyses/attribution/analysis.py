@@ -18,6 +18,7 @@ from headwise.analyses.attribution.readings import READINGS
 from headwise.analyses.contract import WEIGHTINGS, Bench, Experiment, Paper, Shape, at_least, one_of
 from headwise.analyses.headlines import top_heads
 from headwise.core.errors import InputError, ModelError, ParameterError
+from headwise.core.labels import FEW
 from headwise.text.encode import Encoded, batches
 
 BATCH_TOKENS = 256
@@ -203,7 +204,8 @@ class Attribution(Experiment):
         return found | ({f"{_inputs(single)} of one token": "all of it comes from that token"} if single else {})
 
     def headline(self, dataset: xr.Dataset) -> list[str]:
-        lines = []
+        few = f", fewer than {FEW}: rough" if dataset.attrs["examples"] < FEW else ""
+        lines = [f"Over {_inputs(dataset.attrs['examples'])}{few}:"]
         for source, what in (("previous_layer", "the previous layer"), ("input", "the input")):
             one = dataset.sel(source=source)
             by_layer = " ".join(f"{float(value):.2f}" for value in one["pearson"].median("head").values)

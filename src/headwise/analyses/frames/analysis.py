@@ -55,8 +55,8 @@ class Frames(RandomNull):
       sentence; `other_element`: the same target, at its place, looking at other words. A head that likes a distance, a
       word or a place scores as high under one of them. p is the share of `permutations` whose mean score is at least as
       large; `p_adjusted` and so on: corrected over heads by the largest standardised score of each permutation
-      (Westfall and Young). `expected`, `expected_reverse`, `expected_both`: the mean over permutations, of the null
-      where it is largest; `excess`: `score − expected`;
+      (Westfall and Young); none of them from fewer than 30 sentences. `expected`, `expected_reverse`,
+      `expected_both`: the mean over permutations, of the null where it is largest; `excess`: `score − expected`;
     - `random_excess`, an attribute: the mean `excess` of heads of random-weights models of the same shape, as sharp as
       this one, on the same sentences (they keep words, places, distances and links; only the training is missing);
       `random_bound`: what, at 0.05, none of their heads passes; `above_random[layer, head]`: `excess − random_bound`;
@@ -164,9 +164,14 @@ class Frames(RandomNull):
         above = f"score above the {self.percentile:g}th percentile of all heads"
         variables["above"] = xr.Variable(HEADS, score > cut, {"long_name": above})
         permuted = state.sums("permuted").total.numpy()
+        counts = {name: int(value) for name, value in zip(COUNTS, state.sums("counts").total, strict=True)}
         for place, name in enumerate(SCORES) if self.permutations else ():
             direction = name.removeprefix("score").strip("_")
-            variables |= _permutation_variables(direction, state.moments(name), permuted[:, place])
+            made = _permutation_variables(direction, state.moments(name), permuted[:, place])
+            if counts["sentences"] < FEW:  # what a handful of sentences give is shown, never tested
+                for tested in (own for own in made if "p_" in own):
+                    made[tested].values[:] = np.nan
+            variables |= made
         if self.permutations:
             excess = variables["score"].values - variables["expected"].values
             variables["excess"] = xr.Variable(HEADS, excess, {"long_name": "score − expected"})
@@ -178,7 +183,6 @@ class Frames(RandomNull):
             labels, moments = records.by_name(place)
             coords[kind] = np.array(labels, dtype=str)
             variables |= mean_variables(f"by_{kind}", (*HEADS, kind), moments)
-        counts = {name: int(value) for name, value in zip(COUNTS, state.sums("counts").total, strict=True)}
         if not counts["sentences"] and any(counts.values()):
             raise ParameterError(
                 f"No sentence has a link that passes the filters ({counts['sentences_too_long']:,} are longer than "
@@ -228,12 +232,26 @@ class Frames(RandomNull):
         lines = [
             f"{attrs['sentences']:,} sentences with {attrs['links']:,} links; highest: {', '.join(map(one, best))}"
         ]
-        if tested:
+        if attrs["sentences"] < FEW:
+            lines.append(too_few(dataset))
+        elif tested:
             out = [head_name(*at) for at in np.argwhere(dataset["stands_out"].values)]
             beside = f", random heads below +{attrs['random_bound']:.2f}" if attrs["random_models"] else ""
             least = f"p < 0.05 corrected, +{self.margin:g} or more{beside}"
             lines.append(f"Heads that stand out ({least}): {', '.join(out) or 'none'}")
         return lines
+
+
+def too_few(dataset: xr.Dataset) -> str:
+    """Why there is no test, and where the other sentences went; "" where there are enough."""
+    attrs = dataset.attrs
+    if attrs["sentences"] >= FEW:
+        return ""
+    return (
+        f"Only {attrs['sentences']:,} sentences, fewer than {FEW}: no head is tested. Left out: "
+        f"{attrs['sentences_too_long']:,} too long (max_words), {attrs['sentences_without_link']:,} without such a "
+        f"link, {attrs['sentences_with_other_links']:,} with others beside it (exclude=links keeps these)"
+    )
 
 
 def _permutation_variables(prefix: str, moments: Moments, permuted: np.ndarray) -> dict[str, xr.Variable]:

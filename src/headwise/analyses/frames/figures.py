@@ -10,6 +10,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from headwise.analyses.frames.analysis import too_few
 from headwise.core.errors import ParameterError
 from headwise.core.labels import head_name
 from headwise.plots import data, style
@@ -38,13 +39,13 @@ def frame_scores(dataset: xr.Dataset) -> Figure:
     score = data.values(dataset, "score", _LH)
     coords = {side: data.numbers(dataset, side) for side in _LH}
     panels = {"target to element": xr.DataArray(score, dims=_LH, coords=coords)}
-    tested = "expected" in dataset.variables
-    if tested:
+    if "expected" in dataset.variables:
         beyond = score - data.values(dataset, "expected", _LH)
         panels["beyond the same words unlinked"] = xr.DataArray(beyond, dims=_LH, coords=coords)
     named = []
+    p_adjusted = data.values(dataset, "p_adjusted", _LH) if "p_adjusted" in dataset.variables else score * np.nan
     for layer, head in zip(*np.nonzero(data.values(dataset, "above", _LH) > 0), strict=True):
-        p = f", p = {data.values(dataset, 'p_adjusted', _LH)[layer, head]:.3f} corrected" if tested else ""
+        p = f", p = {p_adjusted[layer, head]:.3f} corrected" if np.isfinite(p_adjusted[layer, head]) else ""
         name = head_name(coords["layer"][layer], coords["head"][head])
         named.append((score[layer, head], f"{name} {score[layer, head]:.3f}{p}"))
     best = "; ".join(text for _, text in sorted(named, reverse=True))
@@ -52,7 +53,7 @@ def frame_scores(dataset: xr.Dataset) -> Figure:
         data.source_text(dataset),
         data.count_text(dataset, "score", each="sentences"),
         f"Above the percentile ({dataset.attrs.get('cut', float('nan')):.3f}): {best}" if best else "",
-        _standing_out(dataset),
+        too_few(dataset) or _standing_out(dataset),
         "Each cell: mean over sentences of one head; intervals are in the tables",
     ]
     return heatmap_panels(

@@ -16,6 +16,7 @@ import xarray as xr
 from headwise.analyses.contract import Bench, Experiment, Paper, at_least, layer_head_coords
 from headwise.analyses.tree_probe.collect import Sentences, collect_maps, make_trees
 from headwise.core.errors import InputError, MissingAnnotationError, ParameterError
+from headwise.core.labels import FEW
 from headwise.core.store import Piece
 from headwise.models import HeadModel
 from headwise.models.twins import random_but_embeddings
@@ -223,7 +224,9 @@ class TreeProbeAnalysis(Experiment):
         bench.progress(what, min(epoch, self.epochs), self.epochs)
 
     def headline(self, dataset: xr.Dataset) -> list[str]:
-        lines = ["Words whose head is found (UAS, without punctuation), 95 % interval over sentences:"]
+        count = int(dataset.attrs["sentences_test"])
+        over = f"{count:,} sentences" + (f", fewer than {FEW}: rough" if count < FEW else "")
+        lines = [f"Words whose head is found (UAS, without punctuation), 95 % interval over {over}:"]
         for name in map(str, dataset["probe"].values):
             one = dataset.sel(probe=name)
             mean, low, high = (100 * float(one[f"uas{end}"]) for end in ("", "_low", "_high"))

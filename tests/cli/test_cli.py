@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer
 from safetensors.torch import load_file, save_file
 
 from headwise import Atlas, __version__
 from headwise.analyses.roles.sieves.registry import forget_sieve
+from headwise.cli.either import OTHER
+from headwise.cli.main import app
 from headwise.run import runner as runner_module
 from headwise.testing import planted_annotations, planted_model
 from headwise.testing.corpora import battery_examples
@@ -100,6 +103,45 @@ def test_heads_found_on_one_text_and_tested_on_another(headwise, tmp_path: Path)
     wrong = headwise("run", "surface", *common, tmp_path / "two.jsonl", "--heads-from", tmp_path / "one.nc")
     assert wrong.code == 2
     assert "no best heads of surface" in wrong.err
+
+
+def test_the_model_is_taken_as_an_argument_and_as_an_option(
+    headwise, model_folder: Path, corpus_file: Path, tmp_path: Path
+) -> None:
+    rest = ("--corpus", corpus_file, "--out")
+    ways = {
+        "argument": (model_folder,),
+        "option": ("--model", model_folder),
+        "both": (model_folder, "--model", model_folder),
+    }
+    found = {}
+    for name, way in ways.items():
+        done = headwise("run", "offsets", *way, *rest, tmp_path / f"{name}.nc")
+        assert done.code == 0, done.err
+        found[name] = Atlas.load(tmp_path / f"{name}.nc")["offsets"]
+        assert found[name].sizes["layer"] < 12  # not the built-in model
+        assert found[name].equals(found["argument"])
+    for command in (("run", "offsets"), ("atlas",)):
+        two = headwise(*command, model_folder, "--model", tmp_path, *rest, tmp_path / "two.nc")
+        assert two.code == 2
+        assert f"Two models are named, the argument '{model_folder}' and --model '{tmp_path}'" in " ".join(
+            two.err.split()
+        )
+
+
+def test_every_command_with_a_model_takes_it_both_ways_where_it_can() -> None:
+    """Commands with a list of arguments of their own could not tell a model from them: the option alone."""
+    ways = {}
+    for name, command in typer.main.get_command(app).commands.items():
+        kinds = {param.param_type_name for param in command.params if param.name in ("model", OTHER)}
+        if kinds:
+            ways[name] = kinds
+    lists = {"draw", "probe"}
+    assert {name for name, kinds in ways.items() if kinds == {"option"}} == lists
+    assert {name for name, kinds in ways.items() if kinds == {"option", "argument"}} >= {
+        *("atlas", "run", "find", "ablate", "prune", "patch", "finetune")
+    }
+    assert all("option" in kinds for kinds in ways.values())
 
 
 def test_help_begins_with_what_a_newcomer_needs_and_the_version_is_told(headwise) -> None:

@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from headwise.cli import common
+from headwise.cli.either import model_either_way
 
 if TYPE_CHECKING:
     from headwise.atlas import Atlas
@@ -119,7 +120,7 @@ def run(
 
       headwise run surface --set weighting=tokens
 
-      headwise run offsets --model gpt2 --corpus stories.txt --reader split=lines --out gpt2-offsets.nc
+      headwise run offsets gpt2 --corpus stories.txt --reader split=lines --out gpt2-offsets.nc
 
       headwise run dependency --corpus en_ewt-ud-dev.conllu --out dev.nc
 
@@ -187,5 +188,5 @@ def _show_summary(made: Atlas, analysis: str, target: Path) -> None:
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(atlas)
-    app.command()(run)
+    app.command()(model_either_way(atlas))
+    app.command()(model_either_way(run))

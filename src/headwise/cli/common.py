@@ -32,7 +32,8 @@ out = Console(width=None if sys.stdout.isatty() else 160, markup=False, emoji=Fa
 err = Console(stderr=True, markup=False, emoji=False)
 
 _MODEL = "A hub name or a folder; nothing for the built-in demo model."
-Model = Annotated[str | None, typer.Argument(metavar="[MODEL]", help=_MODEL)]
+# Commands are registered through `model_either_way`, so that each takes its model both ways where it can.
+Model = Annotated[str | None, typer.Argument(metavar="MODEL", help=_MODEL)]
 ModelOption = Annotated[str | None, typer.Option("--model", help=_MODEL)]
 CorpusSpec = Annotated[
     str | None,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from headwise.cli import common
+from headwise.cli.either import model_either_way
 
 
 def find_command(
@@ -34,7 +35,7 @@ def find_command(
 
       headwise find L4H0 --above 0.8
 
-      headwise find L5H1 --model gpt2 --corpus wiki.txt --role induction --hits 5
+      headwise find L5H1 gpt2 --corpus wiki.txt --role induction --hits 5
 
       headwise find L6H1 --role relation:det --query dog
     """
@@ -55,4 +56,4 @@ def find_command(
 
 
 def register(app: typer.Typer) -> None:
-    app.command("find")(find_command)
+    app.command("find")(model_either_way(find_command))

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from headwise.cli import common
+from headwise.cli.either import model_either_way
 
 
 def finetune_command(
@@ -165,4 +166,4 @@ def _from_probing(
 
 
 def register(app: typer.Typer) -> None:
-    app.command("finetune")(finetune_command)
+    app.command("finetune")(model_either_way(finetune_command))

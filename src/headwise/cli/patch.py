@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from headwise.cli import common
+from headwise.cli.either import model_either_way
 
 
 def patch_command(
@@ -101,4 +102,4 @@ def patch_command(
 
 
 def register(app: typer.Typer) -> None:
-    app.command("patch")(patch_command)
+    app.command("patch")(model_either_way(patch_command))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwise.cli import common
+from headwise.cli.either import model_either_way
 
 if TYPE_CHECKING:
     from headwise.experiments.ablation.subjects import Subject
@@ -139,4 +140,4 @@ def _by_gates(rule: str, subject: Subject | None, seed: int) -> list[tuple[int, 
 
 
 def register(app: typer.Typer) -> None:
-    app.command("prune")(prune_command)
+    app.command("prune")(model_either_way(prune_command))

@@ -62,6 +62,49 @@ def small_atlas(name: str = "tiny", relation: str = "obj", layers: int = 6, head
     return Atlas(groups, {"model": {"name": name}, "corpus": {"name": "made up", "examples": 200}})
 
 
+def compared() -> Atlas:
+    """Two models that differ in one thing: head L1H2 of the second looks at the first token, surely."""
+    heads, dims = ("layer", "head"), ("model", "layer", "head", "token_type")
+    mean = np.random.default_rng(3).uniform(0.1, 0.3, (2, 3, 4, 2))
+    mean[1] = mean[0]
+    mean[1, 1, 2, 0] = 0.8
+    cosine = np.ones((1, 3, 4))
+    cosine[0, 1, 2] = 0.5
+    change, p = (mean[1] - mean[0])[None], np.ones((1, 3, 4, 2))
+    p[0, 1, 2, 0] = 1e-9
+    words = np.full((2, 3, 4), "broad", dtype="<U20")
+    words[1, 1, 2] = "to cls"
+    kinds = np.where(words == "broad", "broad", "cls")
+    names, types = {"model": ["new"], "model_all": ["old", "new"]}, {"token_type": ["cls", "other"]}
+    groups = {
+        "change": xr.Dataset(
+            {"cosine": (heads, cosine[0]), "cosine_to": (("model", *heads), cosine)},
+            {"model": ["new"]},
+            {"reference_model": "old", "title": "How far the maps of two models are alike"},
+        ),
+        "change_surface": xr.Dataset(
+            {
+                "mass_mean": (("model_all", *dims[1:]), mean),
+                "mass_change": (dims, change),
+                "mass_change_low": (dims, change - 0.02),
+                "mass_change_high": (dims, change + 0.02),
+                "mass_change_p_adjusted": (dims, p),
+            },
+            {**names, **types},
+            {"title": "Change of surface", "reference_model": "old"},
+        ),
+        "change_words": xr.Dataset(
+            {
+                "does": (("model_all", *heads), words),
+                "kind": (("model_all", *heads), kinds),
+                "attention": (("model_all", *heads), np.full((2, 3, 4), "cls 0.20")),
+            },
+            {"model_all": ["old", "new"]},
+        ),
+    }
+    return Atlas(groups, {"model": {"name": "old"}})
+
+
 def samples(layers: int = 6, heads: int = 8, more: tuple[str, ...] = ()) -> list[Sample]:
     """A sentence whose second token has two pieces, and one of other tokens."""
     tokens = [*TOKENS[:4], "##gy", *TOKENS[4:10], *more]

@@ -7,17 +7,19 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from site_of import BEST, NEAREST, samples, small_atlas, write_site
+from site_of import BEST, NEAREST, compared, samples, small_atlas, write_site
 from test_page import page as page_of
 
 from headwise.atlas.representation import html_card
-from headwise.page import HeadGrid, PageFigure, PageHead, PageTable, Section
+from headwise.page import HeadGrid, PageFigure, PageHead, PageTable, Section, report
+from headwise.page.sections import Drawing
 from headwise.plots import save_figure
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -272,6 +274,34 @@ def test_in_the_dark_and_on_a_phone_everything_can_be_read(visit: Any) -> None:
     tab.click("td[data-head=L3H2] a")
     tab.wait_for_function("() => document.getElementById('card').getBoundingClientRect().top < 100")
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_two_models_stand_on_one_page_with_what_changed(
+    visit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("draw_section", "draw_sample"):  # figures are not asked for here, and take long
+        monkeypatch.setattr(report, name, lambda _, what: Drawing(Section(str(what)[:20], "A section")))
+    given = [replace(sample, model=name) for sample in samples(3, 4)[:1] for name in ("old", "new")]
+    path = report.write_report(compared(), tmp_path, given).page
+    tab = visit("", path)
+    assert "What changed from old to new" in tab.inner_text("h1")
+    assert "cosine to · new" in tab.inner_text("#colour-name")  # the grid of differences
+    assert "0.500" in tab.inner_text("td[data-head=L1H2]")
+    tab.click("#what-changed-most td a.head")
+    assert tab.inner_text("#card-title").startswith("L1H2")
+    card = tab.inner_text("#card dl")
+    assert re.search(r"of old\s+broad: cls 0.20\s+of new\s+to cls: cls 0.20", card), card
+    tab.click("details[data-group=change_surface] summary")
+    row = tab.inner_text("table.changes tr.sure")
+    before = compared()["change_surface"]["mass_mean"].sel(model_all="old", layer=1, head=2, token_type="cls").item()
+    assert row.split("\t")[0] == "mass: cls"
+    assert row.split("\t")[1:3] == [f"{before:.3f}", "0.800"]
+    assert tab.locator("table.changes tr.sure").count() == 1
+    assert "new: " in tab.inner_text("#card select")
+    tab.click("#colour-button")
+    tab.click("#colour-list li:first-child")
+    assert tab.evaluate("location.hash").endswith("colour=words")
+    assert "cls" in tab.inner_text("td[data-head=L1H2] small")  # what it does in the other
 
 
 def test_no_hostile_name_word_or_token_runs_or_breaks_the_page(visit: Any, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +13,13 @@ from headwise.cli import common
 
 if TYPE_CHECKING:
     import xarray as xr
+
+    from headwise.atlas import Atlas
+    from headwise.models import HeadModel
+    from headwise.page.sample import Sample
+    from headwise.text import Corpus
+
+SENTENCES = 2  # inputs whose maps the page shows, of every model
 
 
 def compare_command(
@@ -44,6 +53,10 @@ def compare_command(
         Path, typer.Option("--out", help="A NetCDF file with the groups `change`, `change_roles`, …")
     ] = Path("change.nc"),
     figures: common.Figures = None,
+    page: Annotated[
+        str | None,
+        typer.Option("--page", help="The folder of the page; by default named like --out, `none` for no page."),
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Use at most this many examples.")] = 1000,
     correction: common.Correction = "holm",
     parser: common.Parser = None,
@@ -52,7 +65,8 @@ def compare_command(
     overwrite: common.Overwrite = False,
 ) -> None:
     """Compare two or more models, each with the first: cosine similarity of maps, roles, features, surface, probing
-    accuracy.
+    accuracy. Ends in a page (change/index.html): the grid of differences, what changed most, what each head does in
+    every model.
 
     [dim]Examples:[/dim]
 
@@ -63,16 +77,28 @@ def compare_command(
     from rich.table import Table
 
     from headwise.atlas import Atlas
+    from headwise.core.errors import OutputError
+    from headwise.core.folders import refuse_sources
     from headwise.core.labels import head_name
     from headwise.core.place import Place
     from headwise.experiments.comparison import ComparisonOptions, compare
     from headwise.models import HeadModel
+    from headwise.page.report import write_report
     from headwise.text import annotate, open_corpus
 
     text = common.corpus_of(corpus, reader, text_field)
     chosen = [] if analyses.strip() == "none" else common.names_in(analyses)
     read = common.sources_of(models, text, probing)
+    folder = None if page == "none" else Path(page) if page else out_file.with_suffix("")
+    if folder is not None:
+        if folder == out_file:
+            raise OutputError(f"The page needs a folder, and {folder} is the result's file; name one with --page.")
+        refuse_sources(folder, [*read, out_file.parent])
     with Place(out_file, common.work_of(out_file), overwrite=overwrite, sources=read) as place:
+        if folder is not None and (folder / "index.html").exists() and not (place.may_replace or place.unfinished):
+            raise OutputError(
+                f"{folder / 'index.html'} exists; give --overwrite to replace it, or another folder with --page."
+            )
         opened = [HeadModel.open(None if name == "demo" else name, device=device) for name in models]
         first = opened[0]
         inputs = open_corpus(text, tokenizer=first.tokenizer, limit=limit, seed=seed, prose=first.causal)
@@ -91,6 +117,11 @@ def compare_command(
         place.write(made.to_bytes())
         atlas = Atlas.load(out_file)
         failures = common.draw_figures(atlas, figures)
+        if folder is not None:
+            with common.Watch() as watch:
+                samples = _samples(opened, given, atlas)
+                drawn = write_report(atlas, folder, samples, watch, overwrite=place.may_replace)
+            failures += drawn.failures
         place.done()
     change = atlas["change"]
     title = f"Maps against {change.attrs['reference_model']} ({out_file})"
@@ -105,7 +136,21 @@ def compare_command(
     for group, dataset in atlas.items():
         for line in _surely_changed(dataset, group.removeprefix("change_")) if group != "change" else ():
             common.out.print(line)
+    if folder is not None:
+        common.out.print(f"Page: {folder / 'index.html'}", soft_wrap=True)
     common.end(failures)
+
+
+def _samples(models: Sequence[HeadModel], corpus: Corpus, atlas: Atlas) -> list[Sample]:
+    """The maps of every model on the same few inputs, one input after the other."""
+    from headwise.page.compared import models_of
+    from headwise.page.sample import choose_samples
+
+    found = [
+        [replace(sample, model=name) for sample in choose_samples(model, corpus, SENTENCES)]
+        for name, model in zip(models_of(atlas), models, strict=True)
+    ]
+    return [sample for same in zip(*found, strict=True) for sample in same]
 
 
 def _surely_changed(dataset: xr.Dataset, what: str) -> list[str]:

@@ -13,11 +13,13 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from headwise.atlas import Atlas
 from headwise.atlas.describe import KINDS, SHORT
 from headwise.core.behaviours import OTHER
+from headwise.page.compared import WORDS, models_of, words_of
 from headwise.page.measures import Measure, group_order, head_measures
 from headwise.page.sample import Sample
 
@@ -90,8 +92,12 @@ def page_data(atlas: Atlas, samples: Sequence[Sample] = ()) -> dict[str, Any]:
     measured, arrays = _measures(head_measures(atlas), notes)
     maps = _maps(atlas, samples, notes)
     model = atlas.provenance.get("model", {})
+    compared: dict[str, Any] = {"models": models} if (models := models_of(atlas)) else {}
+    if compared and any(m["name"] == (first := f"change.cosine_to.{models[1]}") for m in measured["measures"]):
+        compared["colour"] = first
     return {
         "format": FORMAT,
+        **compared,
         "model": {"name": str(model.get("name", "?")), "layers": atlas.layers, "heads": atlas.heads, **places(atlas)},
         "groups": {
             name: {
@@ -159,6 +165,11 @@ def _entry(measure: Measure, texts: dict[str, int]) -> dict[str, Any]:
     return entry | ({"leading": 1} if measure.leading else {})
 
 
+def described(atlas: Atlas) -> pd.DataFrame:
+    """What each head does (`Atlas.describe`), in a comparison in every model."""
+    return words_of(atlas[WORDS]) if WORDS in atlas else atlas.describe()
+
+
 def _heads(atlas: Atlas, notes: list[str]) -> dict[str, Any]:
     """Every head in words, layer by layer."""
     heads: list[dict[str, Any]] = [
@@ -169,8 +180,9 @@ def _heads(atlas: Atlas, notes: list[str]) -> dict[str, Any]:
             **({"below": SHORT.get(row["looks"], row["looks"])} if row["looks"] not in (row["does"], OTHER) else {}),
             **({"best": 1} if row["best"] else {}),
             **{name: row[name] for name in TOLD if row[name]},
+            **({"models": row["models"]} if "models" in row else {}),
         }
-        for row in atlas.describe().to_dict("records")
+        for row in described(atlas).to_dict("records")
     ]
     for head, rows in zip(heads, _examples(atlas, len(heads), notes), strict=False):
         head["examples"] = rows
@@ -250,6 +262,8 @@ def _maps(atlas: Atlas, samples: Sequence[Sample], notes: list[str]) -> dict[str
         for name in ("keys", "words", "special"):
             if getattr(sample, name) is not None:
                 about[name] = [int(x) if not isinstance(x, str) else x for x in getattr(sample, name)]
+        if sample.model is not None:
+            about["model"] = sample.model
         if len(kept) < count:
             about["heads"] = kept.tolist()
             notes.append(f"The maps of {len(kept)} of {count} heads are on the page, evenly spread, to keep it small.")

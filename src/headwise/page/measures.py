@@ -254,6 +254,11 @@ def definition(group: str, variable: str, long_name: str = "", title: str = "") 
     >>> definition("surface", "max_weight")
     '`max_weight[layer, head]`: `max_j A[i, j]`'
     """
+    if group.startswith("change_") and not long_name:
+        base, _, what = variable.rpartition("_")
+        words = {"mean": "Mean of each model", "change": "Mean difference to the first model, on the same examples"}
+        if what in words:
+            return ". ".join(filter(None, (words[what], definition(group.removeprefix("change_"), base))))
     found = next((clause for clause in clauses(group) if _names(clause, variable)), "")
     texts = [text for text in (long_name, found) if text]
     return ". ".join(texts) or title

@@ -15,6 +15,7 @@ from headwise.core.behaviours import shares
 from headwise.core.failures import Failure
 from headwise.core.labels import head_name
 from headwise.core.store import Store
+from headwise.page.compared import COLUMNS, changed_most, models_of
 from headwise.page.data import page_data
 from headwise.page.files import ReportFiles
 from headwise.page.measures import group_order
@@ -166,8 +167,13 @@ def _content(atlas: Atlas, folder: Path, sections: list[Section], grid: HeadGrid
     """What stands on the page."""
     model, corpus = atlas.provenance.get("model", {}), atlas.provenance.get("corpus", {})
     watched = str(corpus.get("name", "?"))
+    models = models_of(atlas)
+    changes, note = changed_most(atlas) if models else ([], "")
     return Content(
-        title=f"What the heads of {model.get('name', '?')} do",
+        title=f"What changed from {models[0]} to {', '.join(models[1:])}"
+        if models
+        else f"What the heads of {model.get('name', '?')} do",
+        tables=[PageTable("What changed most", COLUMNS, changes, note=note)] if changes else [],
         subtitle=f"{atlas.layers} layers × {atlas.heads} heads, watched on "
         + (f"the built-in corpus ({watched})" if watched == REAL else watched),
         facts=[

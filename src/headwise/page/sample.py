@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headwise.text import Example
     from headwise.text.encode import Batch, Encoded
 
-ABOUT = ("tokens", "keys", "words", "special")
+ABOUT = ("tokens", "keys", "words", "special", "model")
 SHOWN = ("attention", "previous_layer", "input", *READINGS)
 SAMPLE = "sample.safetensors"  # beside the atlas: the page can then be drawn again without the model
 LOOKED_AT = 50  # examples among which samples are chosen
@@ -48,6 +48,7 @@ class Sample:
     keys: list[str] | None = None
     words: list[int] | None = None
     special: list[bool] | None = None
+    model: str | None = None  # whose maps these are, where several models are compared
 
     def head(self, layer: int, head: int) -> np.ndarray:
         layers, heads = self.attention.shape[:2]
@@ -101,6 +102,7 @@ def _read(about: dict[str, Any], attention: np.ndarray) -> Sample:
         keys,
         None if words is None else [int(word) for word in words],
         None if special is None else [bool(one) for one in special],
+        None if about.get("model") is None else str(about["model"]),
     )
 
 

@@ -16,7 +16,7 @@ from headwise.atlas.describe import KINDS, SHORT
 from headwise.core.behaviours import OTHER
 from headwise.core.failures import Failure
 from headwise.core.spreadsheet import csv_text
-from headwise.page.data import places
+from headwise.page.data import described, places
 from headwise.page.sample import Sample, draw_all_maps, draw_heads, telling_heads
 from headwise.page.write import HeadGrid, PageFigure, PageHead, PageTable, Section
 from headwise.plots import figure_bytes, figures_for
@@ -140,17 +140,18 @@ def draw_sample(atlas: Atlas, sample: Sample) -> Drawing:
 def head_grid(atlas: Atlas) -> tuple[HeadGrid | None, dict[str, bytes]]:
     """A word for each head with the findings behind it, and its table as a file; None where the atlas knows no
     heads."""
-    heads = atlas.describe()
+    heads = described(atlas)
     if not len(heads):
         return None, {}
     told = {name: words for name, words in TOLD.items() if (heads[name] != "").any()}
+    heads = heads.drop(columns="models", errors="ignore")
     cells = [
         PageHead(
             row["name"],
             row["layer"],
             SHORT.get(row["does"], row["does"]),
             row["kind"],
-            SHORT[row["looks"]] if row["looks"] not in (row["does"], OTHER) else "",
+            SHORT.get(row["looks"], row["looks"]) if row["looks"] not in (row["does"], OTHER) else "",
             row["best"],
             [row[name] for name in told],
         )

@@ -151,6 +151,7 @@ def render_page(folder: Path | None = None, **content: Unpack[Content]) -> str:
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
         given |= {"script": Markup(script), "script_hash": Markup(f"sha256-{digest}")}
         given["data_text"] = Markup(data_text(given["data"]))
+    given["head_names"] = {head.name for head in given["grid"].heads} if given["grid"] else set()
     given["papers"] = _by_paper(given["sections"])
     style = Markup((Path(__file__).parent / "style.css").read_text(encoding="utf-8"))
     given["provenance"] = _tree(given.get("provenance", {}))

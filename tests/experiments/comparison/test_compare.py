@@ -89,6 +89,17 @@ def test_differences_are_those_of_two_runs_with_paired_tests(change: Atlas) -> N
     assert np.abs(change["change_surface"]["entropy_change_p"].sel(model="b").values - expected_p).max() < 1e-3
 
 
+def test_words_are_those_of_each_model_by_itself(change: Atlas) -> None:
+    words = change["change_words"]
+    assert list(words["model_all"].values) == ["a", "b", "copy"]
+    for name, seed in (("a", 0), ("b", 1), ("copy", 0)):
+        alone = compare([model(seed), model(seed)], Corpus.from_examples(EXAMPLES), ComparisonOptions(names=["x", "y"]))
+        own = alone["change_words"].sel(model_all="x")
+        for what in ("does", "kind", "attention"):
+            assert (words[what].sel(model_all=name).values == own[what].values).all()
+    assert (words["attention"].sel(model_all="a").values != words["attention"].sel(model_all="b").values).any()
+
+
 def test_thirds_are_means_over_the_heads_of_their_layers(change: Atlas) -> None:
     roles = change["change_roles"].sel(model="b")
     by_head = roles["bias_change"].transpose("layer", "head", "role").values
@@ -175,7 +186,7 @@ def test_a_regression_is_not_drawn_as_an_accuracy() -> None:
 def test_the_result_is_an_atlas_file(change: Atlas, tmp_path: Path) -> None:
     path = change.save(tmp_path / "change.nc")
     again = Atlas.load(path)
-    assert set(again) == {"change", "change_surface", "change_roles", "change_features"}
+    assert set(again) == {"change", "change_surface", "change_roles", "change_features", "change_words"}
     assert again.head("L1H2")["change", "cosine"] == pytest.approx(float(change["change"]["cosine"][1, 2]))
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import xarray as xr
 from scipy import stats as scipy_stats
 
+from headwise.atlas.describe import describe_heads
 from headwise.core.papers import reference
 from headwise.experiments.comparison.measures import Measured
 from headwise.stats.corrections import correct
@@ -128,3 +129,19 @@ def difference_dataset(
     attrs = {"title": f"Change of {analysis}", "reference_model": names[0], "correction": correction}
     kept = {key: value for key, value in coords.items() if key not in variables}
     return xr.Dataset(variables, coords=kept, attrs={**attrs, "analysis": analysis})
+
+
+def words_dataset(
+    results: Sequence[Mapping[str, Measured]], names: Sequence[str], layers: int, heads: int
+) -> xr.Dataset:
+    """The group `change_words`: what each head of each model does, in a word, from what was measured of all of them
+    (`does`, `kind`, `attention[model_all, layer, head]`; see `headwise.atlas.describe`)."""
+    told = [describe_heads({name: one.dataset for name, one in own.items()}, layers, heads) for own in results]
+    shape = (len(names), layers, heads)
+    dims = ("model_all", "layer", "head")
+    kept = {
+        name: (dims, np.array([frame[name].astype(str).to_numpy() for frame in told], dtype=str).reshape(shape))
+        for name in ("does", "kind", "attention")
+    }
+    coords = {"model_all": list(names), "layer": np.arange(layers), "head": np.arange(heads)}
+    return xr.Dataset(kept, coords, {"title": "What each head does in each model", "reference_model": names[0]})

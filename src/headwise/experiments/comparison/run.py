@@ -22,7 +22,7 @@ from headwise.core.store import Store
 from headwise.experiments.comparison.maps import map_cosines
 from headwise.experiments.comparison.measures import Measured, Measuring
 from headwise.experiments.comparison.probing import probing_change
-from headwise.experiments.comparison.result import change_dataset, difference_dataset
+from headwise.experiments.comparison.result import change_dataset, difference_dataset, words_dataset
 from headwise.experiments.work import Report, kept_work, silent, software
 from headwise.models import HeadModel
 from headwise.run.encoded import EncodedCorpus
@@ -108,7 +108,7 @@ def compare(
     Atlas
         `change` (`cosine[layer, head]`: Kovaleva et al. 2019, Fig 5), `change_surface`, `change_roles` (with thirds of
         the layers: Pande et al. 2021, Fig 6), `change_features` (Kovaleva Fig 6), `change_probing` (Jo & Myaeng 2020,
-        Fig 4).
+        Fig 4); `change_words`: what each head of each model does, in a word.
     """
     if len(models) < 2:
         raise ParameterError(f"Comparing takes at least two models; {len(models)} was given.")
@@ -195,6 +195,8 @@ class _Comparison:
             dataset = difference_dataset(name, [each[name] for each in results], self.names, options.correction)
             if dataset.data_vars:
                 datasets[f"change_{name}"] = dataset.assign_attrs(_paper(self.analyses, name))
+        if results:
+            datasets["change_words"] = words_dataset(results, self.names, first.layers, first.heads)
         if options.probing is not None:
             datasets["change_probing"] = probing_change(self.models, self.names, options, store=store, report=report)
         return Atlas(datasets, {**self.provenance(), "threads": store.adopted["threads"]})

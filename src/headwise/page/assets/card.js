@@ -33,6 +33,23 @@ function tableOf(rows) {
   return make("table", {}, make("thead", {}, head), make("tbody", {}, ...body));
 }
 
+// In a comparison: what each model has, what changed, and how sure that is. null for groups without changes.
+function changesOf(group, i) {
+  const changes = data.measures.filter((m) => m.group === group && m.kind === "value" && m.variable.endsWith("_change"));
+  if (!data.models || !changes.length) return null;
+  const rows = changes.map((m) => {
+    const mean = (model) => byName.get([group, m.variable.replace(/_change$/, "_mean"), ...(m.item || []), model].join("."));
+    const [before, after] = [mean(data.models[0]), mean(m.model)].map((own) => (own ? valuesOf(own)[i] : NaN));
+    return { m, before, after, ...rowOf(m, i) };
+  }).filter((row) => !Number.isNaN(row.x));
+  rows.sort((a, b) => (a.p < 0.05 ? 0 : 1) - (b.p < 0.05 ? 0 : 1));
+  const heads = ["measure", data.models[0], data.models.length > 2 ? "other model" : data.models[1], "change", "95 % interval", "corrected p"];
+  const cells = (row) => [number(row.before), number(row.after), number(row.x), Number.isNaN(row.low) ? "" : `${number(row.low)} to ${number(row.high)}`, Number.isNaN(row.p) ? "" : number(row.p, "p")];
+  const named = (m) => m.label.replace(/ change(?=:|$)/, "") + (data.models.length > 2 ? ` · ${m.model}` : "");
+  return make("table", { class: "changes" }, make("thead", {}, make("tr", {}, ...heads.map((text) => make("th", { scope: "col" }, text)))),
+    make("tbody", {}, ...rows.map((row) => make("tr", { class: row.p < 0.05 ? "sure" : null }, make("th", { scope: "row" }, nameButton(row.m, named(row.m))), ...cells(row).map((text) => make("td", { class: "number" }, text))))));
+}
+
 // Rows of a group, what is sure first; those that readers ask for first before the rest.
 function groupRows(group, i, all) {
   const own = data.measures.filter((m) => m.group === group && (all || m.leading));
@@ -48,10 +65,11 @@ function groupOf(group, i) {
   const sure = leading.filter((row) => row.p < 0.05).length;
   const box = make("details", { class: "group", open: opened.has(group), "data-group": group },
     make("summary", {}, (about.title || group).split(":")[0], make("span", { class: "count" }, sure ? `${sure} sure` : `${count} measures`)));
+  const changes = changesOf(group, i);
   function fill(rows) {
     const source = [about.paper, about.section].filter(Boolean).join(", ");
-    const parts = [make("p", { class: "quiet" }, `${group}${source ? ` · after ${source}` : ""}`), make("div", { class: "scroll" }, tableOf(rows))];
-    if (rows.length < count) parts.push(make("button", { type: "button", onclick: () => fill(rows.length === leading.length && leading.length > 0 ? groupRows(group, i, true) : leading.length ? leading : groupRows(group, i, true)) }, "more of this"));
+    const parts = [make("p", { class: "quiet" }, `${group}${source ? ` · after ${source}` : ""}`), make("div", { class: "scroll" }, changes || tableOf(rows))];
+    if (!changes && rows.length < count) parts.push(make("button", { type: "button", onclick: () => fill(rows.length === leading.length && leading.length > 0 ? groupRows(group, i, true) : leading.length ? leading : groupRows(group, i, true)) }, "more of this"));
     box.replaceChildren(box.firstElementChild, ...parts);
   }
   const begin = () => { if (box.children.length === 1) fill(leading.length ? leading.slice(0, FIRST_ROWS) : groupRows(group, i, true)); };

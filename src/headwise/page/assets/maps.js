@@ -107,7 +107,7 @@ function describeMap(map) {
 function mapControls() {
   const sentences = data.sentences || [], now = sentences[state.sentence] || {};
   const choice = make("select", { "aria-label": "sentence", onchange: (event) => change({ sentence: Number(event.target.value) }) },
-    ...sentences.map((s, k) => make("option", { value: k, selected: k === state.sentence }, cut(s.tokens.filter((_, t) => !(s.special && s.special[t])).join(" "), 60))));
+    ...sentences.map((s, k) => make("option", { value: k, selected: k === state.sentence }, (s.model ? `${s.model}: ` : "") + cut(s.tokens.filter((_, t) => !(s.special && s.special[t])).join(" "), 60))));
   const tick = (text, checked, changed, id) => make("label", {}, make("input", { type: "checkbox", checked, id, onchange: changed }), ` ${text}`);
   const boxes = [tick("lines", state.view === "lines", (e) => change({ view: e.target.checked ? "lines" : "matrix" }), "as-lines")];
   if (now.special && now.special.some(Boolean)) boxes.push(tick("hide special tokens", !state.special, (e) => change({ special: !e.target.checked }), "hide-special"));

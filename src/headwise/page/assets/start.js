@@ -48,6 +48,13 @@ async function start() {
     if (any("head", "compare", "sentence", "view", "special", "words")) paintCard(keys);
     if (any("compare", "sentence", "special", "words")) paintCompare();
   });
+  document.addEventListener("click", (event) => {  // heads named in tables
+    const link = event.target.closest("td > a.head");
+    if (!link || event.defaultPrevented || !headIndex.has(link.textContent)) return;
+    event.preventDefault();
+    change({ head: link.textContent });
+    byId("card").scrollIntoView({ block: "nearest" });
+  });
   readAddress();
   tell(new Set(Object.keys(state)));
   window.addEventListener("hashchange", () => { if (readAddress()) tell(new Set(Object.keys(state))); });

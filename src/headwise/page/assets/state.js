@@ -1,7 +1,8 @@
 // What is shown, kept in the address: #L4H0&colour=surface.entropy, so that a link shows what its sender saw.
 
+const PLAIN = data.colour || "";  // what colours the grid where the address says nothing
 const state = {
-  head: null, colour: "", filter: "", compare: [], sentence: 0, view: "matrix", special: true, words: false, sort: "value", down: true,
+  head: null, colour: PLAIN, filter: "", compare: [], sentence: 0, view: "matrix", special: true, words: false, sort: "value", down: true,
 };
 const listeners = [];
 const onState = (listener) => listeners.push(listener);
@@ -16,7 +17,7 @@ function readAddress() {
   }
   const decoded = (key) => { try { return decodeURIComponent(given.get(key) || ""); } catch { return ""; } };
   state.head = isHead ? first : null;
-  state.colour = byName.has(decoded("colour")) ? decoded("colour") : "";
+  state.colour = given.has("colour") ? (byName.has(decoded("colour")) ? decoded("colour") : "") : PLAIN;
   state.filter = decoded("filter");
   state.compare = decoded("compare").split(",").filter((name) => headIndex.has(name)).slice(0, 8);
   state.sentence = Math.max(0, Math.min(Number(given.get("sentence")) || 0, (data.sentences || []).length - 1));
@@ -31,7 +32,7 @@ function readAddress() {
 function writeAddress() {
   const parts = [state.head || ""];
   const add = (key, value) => { if (value) parts.push(`${key}=${encodeURIComponent(value)}`); };
-  add("colour", state.colour);
+  if (state.colour !== PLAIN) add("colour", state.colour || "words");
   add("filter", state.filter);
   add("compare", state.compare.join(","));
   add("sentence", state.sentence || "");

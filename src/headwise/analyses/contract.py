@@ -42,10 +42,19 @@ __all__ = [
     "make_analysis",
     "mean_variables",
     "one_of",
+    "work",
 ]
 
 WEIGHTINGS = ("examples", "tokens")
 Loss = Callable[[Any, Batch], Tensor]  # (the model's output, the batch) -> one loss for each example
+
+LEAST_EXAMPLES = 30  # fewer are too few for a test
+
+
+def work(shape: Shape) -> float:
+    """What an example costs in this model, as a multiple of BERT's (12 layers of 12 heads, 768 wide); at least 1."""
+    heads, weights = shape.layers * shape.heads / 144, shape.layers * shape.hidden**2 / (12 * 768**2)
+    return max(1.0, heads, weights)
 
 
 class Analysis:
@@ -59,11 +68,16 @@ class Analysis:
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
     paper: ClassVar[Paper]
-    budget: ClassVar[int | None] = None  # examples `headwise atlas` gives it; None for all
+    budget: ClassVar[int | None] = None  # examples `headwise atlas` gives it for BERT's size; None for all
     cross: ClassVar[bool] = False  # whether it can look at cross-attention, from a target to its source
     automatic: ClassVar[bool] = True  # part of `headwise atlas` where nothing else is said
     # Variables whose value depends on the order of heads by convention (numbered clusters).
     order_dependent: ClassVar[frozenset[str]] = frozenset()
+
+    def allowance(self, shape: Shape) -> int | None:
+        """How many examples `headwise atlas` gives it: its budget, or for a model that costs more than BERT by as much
+        less, but never fewer than thirty. It depends on sizes alone, so that a run can go on elsewhere."""
+        return None if self.budget is None else max(min(self.budget, LEAST_EXAMPLES), int(self.budget / work(shape)))
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -147,6 +161,10 @@ class Observer(Analysis):
         `longest` is the longest row of the corpus in tokens, `truncated` the number of examples that had to be cut.
         """
         return None
+
+    def allowance(self, shape: Shape) -> int | None:
+        one_pass = self.scope == "layer" and "attention_gradient" not in self.taps  # costs as much as the model does
+        return self.budget if one_pass else super().allowance(shape)
 
     def start(self, shape: Shape) -> State:
         """An empty state."""

@@ -145,7 +145,7 @@ def make_plan(
     if not kept:
         reasons = "; ".join(f"{name}: {items['']}" for name, items in dropped.items())
         raise MissingAnnotationError(f"None of the analyses can run on '{rows.corpus.name}' ({reasons}).")
-    limits = MappingProxyType({a.name: None if full else a.budget for a in kept})
+    limits = MappingProxyType({a.name: None if full else a.allowance(seen[a.name].shape) for a in kept})
     return Plan(
         analyses=tuple(kept),
         shape=parts[0].shape,

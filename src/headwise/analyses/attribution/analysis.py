@@ -15,7 +15,7 @@ from headwise.analyses.attribution.forward import DEFAULT_MEMORY
 from headwise.analyses.attribution.gathered import Gathered, widen_offsets
 from headwise.analyses.attribution.passage import check_served, in_single
 from headwise.analyses.attribution.readings import READINGS
-from headwise.analyses.contract import WEIGHTINGS, Bench, Experiment, Paper, Shape, at_least, one_of
+from headwise.analyses.contract import WEIGHTINGS, Bench, Experiment, Paper, Shape, at_least, one_of, work
 from headwise.analyses.headlines import top_heads
 from headwise.core.errors import InputError, ModelError, ParameterError
 from headwise.core.labels import FEW
@@ -101,6 +101,10 @@ class Attribution(Experiment):
         "pascual2021", "§4-9, Fig 1-7", ("abnar2020", "kobayashi2020", "kobayashi2021", "mohebbi2023", "chefer2021")
     )
     budget: ClassVar[int | None] = 12
+
+    def allowance(self, shape: Shape) -> int | None:
+        # Every layer is followed through all the layers below it.
+        return max(4, int(12 / (work(shape) * max(1, shape.layers / 12))))
 
     def __post_init__(self) -> None:
         one_of("method", self.method, METHODS)

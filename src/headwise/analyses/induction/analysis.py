@@ -60,7 +60,7 @@ class Induction(Experiment):
         Heads disabled together; 0 leaves the confirmation out.
     draws : int, default 20
         Random draws it is compared with.
-    confirm : int, default 8
+    confirm : int, default 6
         Sequences used for the confirmation.
     seed : int, optional
         For sequences and draws; the run's by default.
@@ -70,7 +70,7 @@ class Induction(Experiment):
     sequences: int = 25
     disable: int = 5
     draws: int = 20
-    confirm: int = 8
+    confirm: int = 6
     seed: int | None = None
 
     name: ClassVar[str] = "induction"

@@ -275,17 +275,17 @@ def score_all(
     sizes = {str(model): _size(training.head[training.model == model]) for model in sorted(set(training.model))}
     causal = " and ".join(sorted(set(training.model[~encoder])))
     encoders = " and ".join(sorted(set(training.model[encoder])))
+    every, by_model = np.full(len(held), True), {"by_model": True}
+    unseen = f"maps of {HELD_OUT}, a model never in training"
     by_head = {
         "trained_on": sizes,
         "seen": {
-            "encoder": _mistakes(truth, said.folds, training.head, encoder, SEEN.format(encoders)),
-            "causal": _mistakes(truth, said.folds, training.head, ~encoder, SEEN.format(causal)),
+            "encoder": _mistakes((truth, said.folds, training.head), encoder, SEEN.format(encoders)),
+            "causal": _mistakes((truth, said.folds, training.head), ~encoder, SEEN.format(causal)),
         },
         "unseen": {
-            "encoder": _mistakes(
-                held_truth, said.held, held.head, held_truth >= 0, f"maps of {HELD_OUT}, a model never in training"
-            ),
-            "causal": _mistakes(truth, said.models, training.head, ~encoder, UNSEEN.format(causal)),
+            "encoder": _mistakes((held_truth, said.held, held.head), every, unseen, **by_model),
+            "causal": _mistakes((truth, said.models, training.head), ~encoder, UNSEEN.format(causal), **by_model),
         },
     }
     counts = confusion(np.concatenate([truth[encoder], held_truth]), np.concatenate([said.folds[encoder], said.held]))
@@ -298,13 +298,16 @@ def _size(heads: np.ndarray) -> list[int]:
     return (places.max(0) + 1).tolist()
 
 
-def _mistakes(truth: np.ndarray, said: np.ndarray, head: np.ndarray, own: np.ndarray, origin: str) -> dict[str, Any]:
-    """The confusion counts of each head, over some of the maps."""
-    tables = [
-        confusion(truth[here], said[here]).tolist()
-        for here in (own & (head == name) for name in sorted(set(head[own])))
-    ]
-    return {"origin": f"{own.sum()} {origin}", "tables": tables}
+def _mistakes(
+    judged_maps: tuple[np.ndarray, np.ndarray, np.ndarray], own: np.ndarray, origin: str, by_model: bool = False
+) -> dict[str, Any]:
+    """The confusion counts of each head, over some of the maps (truth, what is said, head), and the model of each head
+    where it is models that the mistakes must carry over to."""
+    truth, said, head = (values[own] for values in judged_maps)
+    heads = sorted(set(head))
+    tables = [confusion(truth[head == name], said[head == name]).tolist() for name in heads]
+    units = {"unit": [name.rpartition(" L")[0] for name in heads]} if by_model else {}
+    return {"origin": f"{len(truth)} {origin}", "tables": tables, **units}
 
 
 if __name__ == "__main__":

@@ -41,7 +41,9 @@ class Patterns(Observer):
     - `overall_corrected[pattern]`, `proportion_corrected[layer, head, pattern]`: the true shares that the classifier's
       known confusion would turn into those (least squares on the simplex); the interval of the former holds the doubt
       about examples and about the confusion, whose labelled maps are drawn by head. NaN where the correction is likely
-      to do more harm than good (attribute `correction_helps`): then there are only counts;
+      to do more harm than good (attribute `correction_helps`): then there are only counts. That is so where the
+      mistakes on half of the labelled heads (of a model never seen: on another model) do not bring the other half
+      nearer to its labels, and where the correction adds more variance than it takes bias away;
     - `confusion[pattern, said]`: the counts on held-out labelled maps behind the correction: of encoders or of causal
       models, of models that the classifier was trained on or of one it never saw, as the model at hand is (attribute
       `error_model`).
@@ -158,8 +160,10 @@ class Patterns(Observer):
         counted, corrected = dataset["overall"], dataset["overall_corrected"]
         if corrected.isnull().all():
             shares = ", ".join(f"{name} {100 * float(counted[k]):.0f} %" for k, name in enumerate(PATTERNS))
+            labelled = dataset["confusion"].values
             why = "a correction for the classifier's confusion would do more harm than good here"
-            return [f"Of all maps, as counted ({why}): {shares}"]
+            right = f"{100 * np.trace(labelled) / max(labelled.sum(), 1):.0f} % of {labelled.sum():,}"
+            return [f"Of all maps, as counted ({why}; it is right on {right} labelled maps): {shares}"]
         shares = ", ".join(
             f"{name} {100 * float(counted[k]):.0f} % ({100 * float(corrected[k]):.0f})"
             for k, name in enumerate(PATTERNS)

@@ -67,14 +67,32 @@ class Corrected:
     helps: bool
 
 
+def carries_over(errors: ErrorModel, repeats: int = REPEATS, seed: int = 0) -> bool:
+    """Whether the mistakes on some heads (or models) mend the shares of others.
+
+    Half of the labelled units give the confusion, by which the shares said of the other half are corrected; their
+    labels say whether that is nearer the truth. It is, where the squared distance is less in the mean over such halves.
+    """
+    known, others = errors.halves(repeats, np.random.default_rng(seed))
+    enough = (known.sum((-2, -1)) > 0) & (others.sum((-2, -1)) > 0)
+    if not enough.any():
+        return False
+    known, others = known[enough], others[enough]
+    total = others.sum((-2, -1))[:, None]
+    truth, said = others.sum(-1) / total, others.sum(-2) / total
+    mended = corrected_shares(said, said_given_true(known))
+    return bool(((mended - truth) ** 2).sum(-1).mean() < ((said - truth) ** 2).sum(-1).mean())
+
+
 def corrected_with_interval(
     per_example: np.ndarray, errors: ErrorModel, repeats: int = REPEATS, seed: int = 0
 ) -> Corrected:
     """Correct the shares said in each example, `per_example[example, class]`.
 
     Both sources of doubt are in the interval: examples are resampled, and so are the labelled heads behind the error
-    model. The correction helps where what it takes away (the squared bias of the counted shares, less what chance alone
-    would show of it, and their variance) is more than the variance it brings in.
+    model. The correction helps where two things hold: the mistakes carry over (`carries_over`), and what it takes away
+    (the squared bias of the counted shares, less what chance alone would show of it, and their variance) is more than
+    the variance it brings in.
     """
     seen = per_example[~np.isnan(per_example).any(-1)]
     classes = per_example.shape[-1]
@@ -91,7 +109,7 @@ def corrected_with_interval(
         return float(values.var(0, ddof=1).sum())
 
     bias = max(float(((counted - point) ** 2).sum()) - spread(redrawn - resampled), 0.0)
-    helps = bias + spread(resampled) > spread(redrawn)
+    helps = bias + spread(resampled) > spread(redrawn) and carries_over(errors, repeats, seed)
     if len(seen) < 2:
         return Corrected(point, nothing, nothing, helps)
     low, high = percentile_interval(redrawn)

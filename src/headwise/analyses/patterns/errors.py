@@ -19,13 +19,13 @@ ERRORS = "errors.json"
 class ErrorModel:
     """Labelled maps by true and by said pattern, `tables[head, true, said]`.
 
-    Maps of one head resemble each other, so doubt about the mistakes is drawn by head. Where only the totals are known
-    (one table), they are drawn as if there were fewer by the design effect, which was measured by head.
+    Maps of one head resemble each other, so doubt about the mistakes is drawn by head. `unit[head]` is what the
+    mistakes must carry over to: other heads (each its own unit, the default), or other models.
     """
 
     tables: np.ndarray
-    design_effect: float = 1.0
     origin: str = ""
+    unit: np.ndarray | None = None
 
     @property
     def counts(self) -> np.ndarray:
@@ -34,15 +34,21 @@ class ErrorModel:
 
     def redrawn(self, repeats: int, generator: np.random.Generator) -> np.ndarray:
         """The counts as other labelled heads would have given them, `[repeat, true, said]`."""
-        if len(self.tables) > 1:
-            drawn_heads = resamples(len(self.tables), repeats, generator)
-            return np.asarray(np.einsum("rh,htd->rtd", drawn_heads, self.tables))
-        drawn = []
-        for row in self.counts.astype(float):
-            total = row.sum()
-            fewer = max(round(total / self.design_effect), 1) if total else 0
-            drawn.append(generator.multinomial(fewer, row / max(total, 1), size=repeats) * (total / max(fewer, 1)))
-        return np.stack(drawn, axis=1)
+        drawn_heads = resamples(len(self.tables), repeats, generator)
+        return np.asarray(np.einsum("rh,htd->rtd", drawn_heads, self.tables))
+
+    def halves(self, repeats: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """The counts of one half of the units and of the other, drawn again and again, `[repeat, true, said]` each.
+
+        None where there is one unit only.
+        """
+        names = np.arange(len(self.tables)) if self.unit is None else self.unit
+        _, place = np.unique(names, return_inverse=True)
+        units = int(place.max()) + 1
+        order = np.argsort(generator.random((repeats if units > 1 else 0, units)), axis=1)
+        first = (order < units // 2)[:, place].astype(float)
+        one = np.einsum("rh,htd->rtd", first, self.tables)
+        return one, self.counts - one
 
 
 @cache
@@ -64,4 +70,4 @@ def seen_in_training(name: str, layers: int, heads: int) -> bool:
 def shipped_errors(seen: bool, causal: bool) -> ErrorModel:
     """The mistakes of the shipped classifier on such a model."""
     found = _shipped()["seen" if seen else "unseen"]["causal" if causal else "encoder"]
-    return ErrorModel(np.array(found["tables"]), found.get("design_effect", 1.0), found["origin"])
+    return ErrorModel(np.array(found["tables"]), found["origin"], np.array(found["unit"]) if "unit" in found else None)

@@ -236,7 +236,7 @@ def test_a_failure_is_not_tried_again_when_the_run_goes_on(
 def test_what_a_single_analysis_raises_is_one_sentence(
     headwise, model_folder: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Offsets, "observe", failing)
+    monkeypatch.setattr(Offsets, "take", failing)
     failed = headwise(
         "run", "offsets", "--model", model_folder, "--corpus", corpus_file, "--out", tmp_path / "offsets.nc"
     )

@@ -42,7 +42,7 @@ def correlation(dataset: xr.Dataset, *, sources: Sequence[str] | None = None) ->
         raise ParameterError(
             f"`sources` must name one of {', '.join(known)} that has a correlation; it is {', '.join(sources)}."
         )
-    fig = style.new_figure(style.PAGE, 1.0 + 1.35 * len(shown))
+    fig = style.new_figure(style.PAGE, min(1.0 + 1.35 * len(shown), style.PAGE_HEIGHT))
     axes = fig.subplots(len(shown), 2, sharey=True, sharex=True, squeeze=False)
     titles, lowest = [], -0.05
     for row, source in zip(axes, shown, strict=True):

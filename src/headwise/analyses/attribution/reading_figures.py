@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import xarray as xr
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
@@ -12,7 +15,6 @@ from matplotlib.figure import Figure
 from headwise.analyses.offsets.figures import READINGS as LOOKS
 from headwise.plots import data, style
 from headwise.plots.registry import figure
-from headwise.plots.scatter import Series, legend_handles, scatter_by_layer
 
 # Short names: the sides of a matrix have little room.
 SHORT = {"previous_layer": "previous layer", "value_zeroing": "value zeroing", "chefer": "gradient-weighted"}
@@ -23,9 +25,9 @@ SHORT = {"previous_layer": "previous layer", "value_zeroing": "value zeroing", "
     name="mixing",
     title="What leaves each layer, by several readings: own and near, or gathered from afar",
     caption="Of what leaves a layer in the place of a token: the share that each reading gives to the token itself, "
-    "and how far away the rest is. Attention is the mean over heads, within the layer; rollout, flow, "
-    "gradient-weighted attention and the contribution of the input count from the input on; norms and value zeroing "
-    "within the layer, residual and norm included.",
+    "and the mean distance of all of it, the token itself at 0. Attention is the mean over heads, within the layer; "
+    "rollout, flow, gradient-weighted attention and the contribution of the input count from the input on; norms and "
+    "value zeroing within the layer, residual and norm included.",
     paper="Abnar & Zuidema 2020; Kobayashi et al. 2021; Mohebbi et al. 2023; Chefer et al. 2021",
     needs=("mixed_own", "mixed_distance"),
 )
@@ -33,18 +35,17 @@ def mixing_by_layer(dataset: xr.Dataset) -> Figure:
     """`mixed_own` and `mixed_distance[layer_source, layer]`, a line for each reading, with intervals."""
     fig = style.new_figure(style.PAGE, 3.0)
     axes = list(fig.subplots(1, 2))
-    series: list[Series] = []
+    lines: list[Artist] = []
     for ax, name in zip(axes, ("mixed_own", "mixed_distance"), strict=True):
-        series = _by_source(dataset, name)
-        scatter_by_layer(ax, series)
+        lines = _lines(ax, dataset, name)
         ax.set_ylim(bottom=0)
         style.layer_axis(ax, data.numbers(dataset, "layer"))
     axes[0].set_ylabel("share of the token itself")
     axes[1].set_ylabel("mean distance (tokens)")
-    style.panel_labels(axes, ["what stays", "how far the rest comes from"])
-    counted = data.count_text(dataset, "mixed_own")
-    notes = [data.source_text(dataset), counted, data.interval_text(any(s.bounds is not None for s in series))]
-    style.annotate_figure(fig, "What leaves each layer, by reading", notes, legend_handles(series), 3)
+    style.panel_labels(axes, ["what stays", "how far away, all counted"])
+    bars = "Bars: 95 % interval of the mean over examples" if data.has(dataset, "mixed_own_low") else ""
+    notes = [data.source_text(dataset), data.count_text(dataset, "mixed_own"), bars]
+    style.annotate_figure(fig, "What leaves each layer, by reading", notes, lines, 3)
     return style.finish(fig)
 
 
@@ -76,16 +77,20 @@ def agreement_of_readings(dataset: xr.Dataset) -> Figure:
     return style.finish(fig)
 
 
-def _by_source(dataset: xr.Dataset, name: str) -> list[Series]:
+def _lines(ax: Axes, dataset: xr.Dataset, name: str) -> list[Artist]:
+    """A line for each reading that has numbers, with its intervals, readings side by side; gives the legend."""
     dims = ("layer_source", "layer")
     values, ends = data.values(dataset, name, dims), data.interval(dataset, name, dims)
-    found = []
-    for place, source in enumerate(data.labels(dataset, "layer_source")):
-        if np.isfinite(values[place]).any():
-            bounds = None if ends is None else (ends[0][place][:, None], ends[1][place][:, None])
-            words, colour, marker = LOOKS[source]
-            found.append(Series(words, values[place][:, None], bounds, colour, marker))
-    return found
+    known = [place for place in range(len(values)) if np.isfinite(values[place]).any()]
+    drawn: list[Artist] = []
+    for number, place in enumerate(known):
+        words, colour, marker = LOOKS[data.labels(dataset, "layer_source")[place]]
+        x = np.arange(values.shape[1]) + (number - (len(known) - 1) / 2) * 0.06
+        if ends is not None:
+            ax.vlines(x, ends[0][place], ends[1][place], color=colour, linewidth=0.7, alpha=0.5)
+        look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 3.5, "linewidth": 1.1}
+        drawn += ax.plot(x, values[place], label=words, **look)
+    return drawn
 
 
 def _over_layers(values: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from headwise.analyses.roles.sieves import sieve
     from headwise.atlas import Atlas
     from headwise.models import HeadModel
+    from headwise.page.views import draw
     from headwise.run import RunOptions, make_atlas
     from headwise.text import Corpus, Example, open_corpus
 
@@ -23,6 +24,7 @@ _HOMES = {
     "headwise.analyses.roles.sieves": ("sieve",),
     "headwise.atlas": ("Atlas",),
     "headwise.models": ("HeadModel",),
+    "headwise.page.views": ("draw",),
     "headwise.run": ("RunOptions", "make_atlas"),
     "headwise.text": ("Corpus", "Example", "open_corpus"),
 }
@@ -38,6 +40,7 @@ __all__ = [
     "Observer",
     "RunOptions",
     "__version__",
+    "draw",
     "known_analyses",
     "make_analysis",
     "make_atlas",

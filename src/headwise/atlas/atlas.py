@@ -18,9 +18,10 @@ from headwise.atlas.tables import extremes, long_table, measures
 from headwise.core.errors import OutputError, ParameterError, unknown
 from headwise.core.files import write_atomically
 from headwise.core.labels import labelled, parse_head
+from headwise.core.showing import Shown, plot_of
 
 
-class Atlas(Mapping[str, xr.Dataset]):
+class Atlas(Shown, Mapping[str, xr.Dataset]):
     """What is known of every head of a model: one `xarray.Dataset` for each analysis, by name, with labels on every
     dim.
 
@@ -158,6 +159,22 @@ class Atlas(Mapping[str, xr.Dataset]):
             Only this one; all unless given.
         """
         return extremes(self._datasets if analysis is None else {analysis: self[analysis]})
+
+    def plot(self, measure: str = "") -> Any:
+        """Draw all heads: what each does, or coloured by a measure; or one of the figures. Shows itself in a notebook.
+
+        Parameters
+        ----------
+        measure : str, default ""
+            A measure (`surface.entropy`, `dependency.accuracy.obj`, or its short name where that is clear: `entropy`),
+            or a figure by the name of its file (`distance-map`); what each head does unless given.
+
+        Returns
+        -------
+        View
+            With `figure` (of matplotlib), `save("entropy.svg")`, and `widget()` for a view Python can listen to.
+        """
+        return plot_of(self, measure)
 
     def __repr__(self) -> str:
         return "\n".join([f"<{self._title()}>", *(f"  {name}: {text}" for name, text in self._contents())])

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pandas as pd
 import xarray as xr
 
 from headwise.atlas.describe import describe_heads
-from headwise.atlas.representation import html_card
 from headwise.atlas.tables import ITEM, per_head
 from headwise.core.errors import ParameterError
 from headwise.core.labels import head_name
+from headwise.core.showing import Shown, leading_measures, view_of
 
 _SHOWN: dict[str, Any] = {"float_format": "{:.3f}".format, "formatters": dict.fromkeys(("n", "rank"), "{:,.0f}".format)}
 
@@ -27,12 +28,12 @@ def _place(datasets: Mapping[str, xr.Dataset]) -> dict[str, str]:
     }
 
 
-class HeadCard:
+class HeadCard(Shown):
     """One head: every measure of every analysis at its place, with count and interval, and its rank among all heads (1
     is the highest).
 
-    `does` says what it does in a word, with what was found; `table` has the measures; `datasets` everything, curves
-    too, as labelled arrays.
+    `does` says what it does in a word, with what was found; `short()` the measures in which it stands out; `table` has
+    all measures; `datasets` everything, curves too, as labelled arrays.
     """
 
     def __init__(self, datasets: Mapping[str, xr.Dataset], size: tuple[int, int], layer: int, head: int) -> None:
@@ -63,7 +64,26 @@ class HeadCard:
 
     def __repr__(self) -> str:
         told = [f"{name}: {text}" for name, text in self.does.items()]
-        return "\n".join([f"<headwise head {self.name}>", *told, self.table.to_string(index=False, **_SHOWN)])
+        short = self.short()
+        if len(short):
+            told.append(f"Where it ranks highest among all heads, of {len(self.table):,} numbers (`.table` has all):")
+            told.append(short.to_string(index=False, **_SHOWN))
+        return "\n".join([f"<headwise head {self.name}>", *told])
 
     def _repr_html_(self) -> str:
-        return html_card(f"Head {self.name}", self.does.items()) + str(self.table.to_html(index=False, **_SHOWN))
+        return str(view_of(self).html)
+
+    def short(self, count: int = 10) -> pd.DataFrame:
+        """The measures in which this head ranks highest among all heads, at most one label of each.
+
+        Parameters
+        ----------
+        count : int, default 10
+            At most so many.
+        """
+        leading = leading_measures()
+        rows = self.table[self.table["value"].notna() & (self.table["value"] != 0)]
+        known = [variable in leading.get(group, ()) for group, variable in
+                 zip(rows["analysis"], rows["variable"], strict=True)]  # fmt: skip
+        best = rows[known].sort_values("rank", kind="stable").drop_duplicates(["analysis", "variable"])
+        return best.head(count).drop(columns=["n"])

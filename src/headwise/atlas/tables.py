@@ -48,7 +48,8 @@ def _values(analysis: str, dataset: xr.Dataset, name: str) -> pd.DataFrame:
         beside = dataset.get(f"{name}{suffix}")
         frame[column] = beside.values.ravel() if beside is not None and beside.dims == array.dims else np.nan
     labels = [dim for dim in dims if dim not in ("layer", "head")]
-    frame["item"] = frame[labels].astype(str).agg(" ".join, axis=1) if labels else ""
+    texts = [frame[label].astype(str) for label in labels]
+    frame["item"] = texts[0].str.cat(texts[1:], sep=" ") if texts else ""
     for place in {"layer", "head"} - set(dims):
         frame[place] = pd.NA
     frame["analysis"], frame["variable"] = analysis, name

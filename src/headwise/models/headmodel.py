@@ -295,7 +295,7 @@ class HeadModel:
         session = self._session(batch, watcher, interventions, block_rows, BLOCK_BYTES)
         with torch.no_grad():
             self._forward(session, batch, logits=False)
-        return watcher.trace(session.final)
+        return watcher.trace(session.final, batch)
 
     def gradients(
         self,

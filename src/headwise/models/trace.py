@@ -8,16 +8,19 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from headwise.core.showing import Shown
 from headwise.models.view import Layer, Rows
+from headwise.text.encode import Batch, Encoded
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Trace:
+class Trace(Shown):
     """All layers of one batch; None for what was not asked for.
 
     `attention[example, layer, head, query, key]`, `visible[example, layer, 1, query, key]`, `sink[example, layer, head,
     query]`, `outputs[example, layer, head, token, d_head]`, `hidden[example, layer + 1, token, width]` (E[0] to E[L]:
-    the last is what leaves the last layer).
+    the last is what leaves the last layer). `rows` are the inputs, `tokens` what they say. In a notebook a trace shows
+    its maps.
     """
 
     attention: Tensor | None = None
@@ -25,9 +28,15 @@ class Trace:
     sink: Tensor | None = None
     outputs: Tensor | None = None
     hidden: Tensor | None = None
+    rows: tuple[Encoded, ...] | None = None
+
+    @property
+    def tokens(self) -> list[list[str]]:
+        """What the tokens of each input say, without padding."""
+        return [row.tokens for row in self.rows or ()]
 
     def __repr__(self) -> str:
-        has = ((field.name, getattr(self, field.name)) for field in fields(self))
+        has = ((field.name, getattr(self, field.name)) for field in fields(self) if field.name != "rows")
         return f"Trace({', '.join(f'{name}={list(values.shape)}' for name, values in has if values is not None)})"
 
 
@@ -45,7 +54,7 @@ class TraceWatcher:
     def layer(self, layer: Layer) -> None:
         self.layers.append(layer)
 
-    def trace(self, final: Tensor | None = None) -> Trace:
+    def trace(self, final: Tensor | None = None, batch: Batch | None = None) -> Trace:
         blocks = [self.blocks[layer] for layer in sorted(self.blocks)]
         layers = sorted(self.layers, key=lambda layer: layer.layer)
         return Trace(
@@ -56,6 +65,7 @@ class TraceWatcher:
             hidden=_stack(
                 [*([x.hidden] for x in layers if x.hidden is not None), *([[final]] if final is not None else [])]
             ),
+            rows=None if batch is None else batch.rows,
         )
 
 

@@ -1,0 +1,169 @@
+"""Views of notebooks: complete in themselves, pictures where no script runs, and the numbers they were made of."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from matplotlib.figure import Figure
+from site_of import small_atlas
+
+from headwise import Atlas, HeadModel, draw
+from headwise.core.errors import MissingExtraError, ParameterError
+from headwise.page import view as viewing
+from headwise.page import views
+from headwise.page.view import View
+from headwise.page.views import view_of
+from headwise.plots import figures_for
+from headwise.testing.models import random_model
+
+TEXT = "the cat saw the dog"
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    module, tokenizer = random_model()
+    with HeadModel.open(module, tokenizer=tokenizer) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def atlas() -> Atlas:
+    return small_atlas()
+
+
+def data_in(html: str) -> dict[str, Any]:
+    """What the script of a view draws."""
+    found = re.search(r"const data=(\{.*?\});for\(const el", html, re.S)
+    assert found
+    data: dict[str, Any] = json.loads(found[1])
+    return data
+
+
+def weights_in(example: dict[str, Any], *shape: int) -> np.ndarray:
+    codes = np.frombuffer(base64.b64decode(example["maps"]), "<u2").reshape(*shape, len(example["tokens"]), -1)
+    return codes / 65535
+
+
+def test_a_trace_shows_the_maps_of_its_inputs(model: HeadModel) -> None:
+    trace = model.trace([TEXT, "a dog"])
+    assert trace.tokens[1] == model.batch("a dog").tokens[0]
+    bundle = trace._repr_mimebundle_()
+    assert base64.b64decode(bundle["image/png"]).startswith(PNG)
+    assert "data:image/png;base64," in bundle["text/html"]
+    assert bundle["text/plain"] == repr(trace)
+    assert list(trace._repr_mimebundle_(include={"text/plain"})) == ["text/plain"]
+    data = data_in(bundle["text/html"])
+    for example, text in zip(data["examples"], (TEXT, "a dog"), strict=True):
+        assert example["tokens"] == model.batch(text).tokens[0]
+        np.testing.assert_allclose(weights_in(example, 2, 3), model.attention(text).values, atol=1e-5)
+    assert "image/png" not in model.trace(TEXT, {"outputs"})._repr_mimebundle_()
+
+
+def test_heads_are_drawn_on_a_sentence(model: HeadModel, tmp_path: Path) -> None:
+    view = draw(model, TEXT, ["L1H2", "L0H0"])
+    data = data_in(view._repr_mimebundle_()["text/html"])
+    assert data["places"] == [[1, 2], [0, 0]]
+    np.testing.assert_allclose(weights_in(data["examples"][0], 2)[0], model.attention(TEXT, "L1H2").values, atol=1e-5)
+    assert isinstance(view.figure, Figure)
+    assert view.save(tmp_path / "heads.svg").read_text().startswith("<?xml")
+    assert data_in(draw(model, TEXT).html)["places"] is None
+    assert draw(model, TEXT, "L0H1", what="previous_layer").data is not None
+    with pytest.raises(ParameterError, match=r"ends in \.svg"):
+        view.save(tmp_path / "heads.gif")
+    with pytest.raises(ParameterError, match="no head L5H0"):
+        draw(model, TEXT, ["L5H0"])
+
+
+def test_maps_too_large_are_a_picture_that_says_so(model: HeadModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "MOST_BYTES", 100)
+    view = view_of(model.trace(TEXT))
+    assert view.data is None
+    assert "too large" in view.html
+    assert "<script" not in view.html
+
+
+def test_an_atlas_is_coloured_by_any_measure(atlas: Atlas) -> None:
+    data = data_in(atlas._repr_mimebundle_()["text/html"])
+    assert (len(data["words"]), len(data["words"][0])) == (atlas.layers, atlas.heads)
+    entropy = next(one for one in data["measures"] if one["name"] == "surface.entropy")
+    true = atlas["surface"]["entropy"].transpose("layer", "head").values
+    np.testing.assert_allclose(np.array(entropy["values"], dtype=float), true, rtol=1e-4)
+    view = atlas.plot("surface.entropy")
+    assert data_in(view.html)["colour"] == "surface.entropy"
+    assert isinstance(view.figure, Figure)
+    assert data_in(atlas.plot("entropy").html)["colour"] == "surface.entropy"
+    assert isinstance(atlas.plot().figure, Figure)
+    spec = next(one for one in figures_for("surface") if one.applies(atlas["surface"]))
+    drawn = atlas.plot(f"surface-{spec.name}")
+    assert (drawn.title, drawn.data) == (spec.title, None)
+    assert isinstance(drawn.figure, Figure)
+    with pytest.raises(ParameterError, match=r"Did you mean 'surface.entropy'\?"):
+        atlas.plot("surface.entropi")
+
+
+def test_what_is_left_out_of_a_view_is_said(atlas: Atlas, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "MOST_NUMBERS", 2 * atlas.layers * atlas.heads)
+    view = atlas.plot("surface.max_weight")
+    assert view.data["measures"][0]["name"] == "surface.max_weight"
+    assert len(view.data["measures"]) == 2
+    assert "left out of this view" in view.html
+
+
+def test_a_card_is_short_and_has_all(atlas: Atlas) -> None:
+    card = atlas.head("L3H2")
+    assert len(repr(card).splitlines()) < 20
+    assert card.short().iloc[0]["rank"] == 1
+    html = card._repr_mimebundle_()["text/html"]
+    shown, _, folded = html.partition("<details>")
+    assert shown.count("<tr") < 15
+    for value in card.table["value"].dropna().head(20):
+        assert f"{value:.3f}" in folded
+    assert "<script" not in html
+
+
+def test_text_of_others_is_text(model: HeadModel) -> None:
+    bad = "</script><script>alert(1)</script><img src=x>"
+    values = xr.DataArray(np.ones((2, 2)), dims=("layer", "head"), attrs={"units": bad})
+    atlas = Atlas({"surface": xr.Dataset({"entropy": values})}, {"model": {"name": bad}})
+    for html in (
+        atlas._repr_mimebundle_()["text/html"],
+        draw(model, f"the {bad} cat", ["L0H0"]).html,
+        atlas.head(0, 0)._repr_html_(),
+    ):
+        assert html.count("</script>") == html.count("<script>") <= 1
+        assert "<img src=x>" not in html.partition("<script>")[0]
+
+
+def test_a_widget_and_python_know_the_same_head(
+    model: HeadModel, atlas: Atlas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("anywidget", reason="the extra `notebook` is not installed")
+    widget = atlas.widget()
+    widget.selected = "L1H2"
+    assert widget.data["layers"] == atlas.layers
+    assert "export default" in widget._esm
+    for other in (atlas._display_(), model.trace(TEXT).widget()):  # anywidget gives each a class of its own
+        assert type(other).__name__ == type(widget).__name__ == "HeadsWidget"
+    with pytest.raises(ParameterError, match="nothing to point at"):
+        atlas.head(0, 0).widget()
+    monkeypatch.setattr(viewing, "find_spec", lambda name: None)
+    viewing._widget_class.cache_clear()
+    with pytest.raises(MissingExtraError, match=re.escape("headwise[notebook]")):
+        atlas.widget()
+    assert "data:image/png" in atlas._display_()._repr_html_()
+    viewing._widget_class.cache_clear()
+
+
+def test_other_things_have_no_view() -> None:
+    with pytest.raises(ParameterError, match="A dict has no view"):
+        view_of({})
+    with pytest.raises(ParameterError, match="no picture"):
+        _ = View("a table", table="<p>1</p>").figure

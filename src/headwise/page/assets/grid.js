@@ -46,7 +46,7 @@ function setUpGrid() {
     } else if (event.key === " ") { event.preventDefault(); change({ head: data.heads[i].name }); }
     else if (event.key.toLowerCase() === "c" && !event.ctrlKey && !event.metaKey) toggleCompared(data.heads[i].name);
   });
-  table.addEventListener("pointerover", (event) => { const i = at(event); if (i !== undefined) point(i); });
+  table.addEventListener("pointerover", (event) => { const i = at(event); if (i === undefined) return; cellRoom(i).title = cellRoom(i).getAttribute("aria-label"); point(i); });
   table.addEventListener("pointerleave", () => point(null));
 }
 
@@ -82,11 +82,10 @@ function paint() {
     const rgb = known ? blend(scale.stops, scale.share(x)) : null;
     if (measure) headColours.push(rgb);
     cell.style.background = rgb ? css(rgb) : "";
-    cell.style.setProperty("--cell-ink", rgb ? inkOn(rgb) : "");
+    if (!many) cell.style.setProperty("--cell-ink", rgb ? inkOn(rgb) : "");
     const link = cell.firstElementChild, head = data.heads[i];
     if (!many) link.lastElementChild.textContent = measure ? number(x, measure.kind) : head.below || "";
     link.setAttribute("aria-label", `${head.name}: ${head.word === "–" ? "none of these words" : head.does || head.word}${measure ? `, ${measure.label} ${number(x, measure.kind)}` : ""}`);
-    link.title = link.getAttribute("aria-label");
   }
   paintLegend(measure, scale);
   document.documentElement.dataset.painted = (performance.now() - started).toFixed(1);

@@ -49,7 +49,7 @@ async function start() {
     if (any("compare", "sentence", "special", "words")) paintCompare();
   });
   document.addEventListener("click", (event) => {  // heads named in tables
-    const link = event.target.closest("td > a.head");
+    const link = event.target.closest("td > a.head, dt > a.head");
     if (!link || event.defaultPrevented || !headIndex.has(link.textContent)) return;
     event.preventDefault();
     change({ head: link.textContent });
@@ -59,6 +59,7 @@ async function start() {
   tell(new Set(Object.keys(state)));
   window.addEventListener("hashchange", () => { if (readAddress()) tell(new Set(Object.keys(state))); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => tell(new Set(["head", "compare"])));
+  document.documentElement.dataset.readyAt = performance.now().toFixed(0);
   document.documentElement.dataset.ready = "yes";
 }
 

@@ -3,14 +3,16 @@ same shape on the same inputs. These keep words, places, distances and annotatio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 import xarray as xr
 
 from headwise.analyses.contract import Observer
+from headwise.analyses.headlines import LEVEL
 from headwise.core.checks import at_least
+from headwise.core.labels import FEW
 from headwise.stats.nulls import chance_bound
 from headwise.text.encode import Encoded
 
@@ -66,6 +68,35 @@ def random_bound(
     if tail == "ratio":
         return mean, chance_bound(np.sqrt(values), tests, level, "normal") ** 2
     return mean, chance_bound(values, tests, level, tail)
+
+
+def standing_out(
+    found: Mapping[Any, Any],
+    margin: float,
+    bound: np.ndarray | float = np.nan,
+    counted: tuple[str, str] = ("excess_n", "inputs"),
+) -> xr.Variable:
+    """What a head must have to be called anything: `excess` of the margin or more, above the bound from random heads
+    (where there is one), significant after correction, from enough inputs (`counted`: in which variable, in words)."""
+    excess, (name, each) = found["excess"], counted
+    strong = (excess.values >= margin) & ~(excess.values <= bound) & (found[name].values >= FEW)
+    about = f"p_adjusted < {LEVEL:g}, excess of {margin:g} or more and above random heads, {FEW} {each} or more"
+    return xr.Variable(excess.dims, strong & (found["p_adjusted"].values < LEVEL), {"long_name": about})
+
+
+def excess_against(
+    dataset: xr.Dataset, found: Sequence[xr.Dataset], margin: float, item: str, tail: str = "normal"
+) -> xr.Dataset:
+    """A result with `excess[layer, head, item]`, its mean on random weights and its bound from them beside it for each
+    item, and `stands_out` held to that."""
+    mean, bound = random_bound("excess", found, int((dataset["excess_n"] > 0).sum()), tail=tail)
+    made = {
+        "stands_out": standing_out(dataset, margin, bound),
+        "random_excess": xr.Variable(item, mean, {"long_name": "mean excess of random heads"}),
+        "random_bound": xr.Variable(item, bound, {"long_name": "excess that no random head passes"}),
+        **above_random(dataset["excess"], bound),
+    }
+    return dataset.assign(made).assign_attrs(random_attrs(found))
 
 
 def above_random(values: xr.DataArray, bound: np.ndarray | float) -> dict[str, xr.Variable]:

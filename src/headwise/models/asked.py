@@ -41,9 +41,7 @@ def attention(
     interventions : mapping, optional
         As in `forward`; the weights are those after it.
     """
-    batch = _one(self, text)
-    found = self.trace(batch, {"attention"}, interventions=interventions).attention
-    assert found is not None
+    batch, found = _traced(self, text, "attention", interventions)
     dims = {"query": np.array(batch.tokens[0]), "key": np.array(batch.keys.tokens[0])}
     return _labelled(self, found[0], head, dims, "attention", "attention weight")
 
@@ -56,16 +54,10 @@ def outputs(
 
     Parameters
     ----------
-    text : str, or what `batch` takes
-        One input.
-    head : str, tuple or int, optional
-        `L3H5`; for a whole layer (`L3`) there is a dim `head`; by default all, with dims `layer` and `head`.
-    interventions : mapping, optional
-        As in `forward`; the outputs are those after it.
+    text, head, interventions
+        As in `attention`; the outputs are those after an intervention.
     """
-    batch = _one(self, text)
-    found = self.trace(batch, {"outputs"}, interventions=interventions).outputs
-    assert found is not None
+    batch, found = _traced(self, text, "outputs", interventions)
     dims = {"token": np.array(batch.tokens[0]), "dimension": np.arange(found.shape[-1])}
     return _labelled(self, found[0], head, dims, "output", "output of the head")
 
@@ -179,6 +171,16 @@ def _labelled(
         (found,) = existing_heads([place], model.layers, model.heads)
         array, name = array[found], head_name(*found)
     return xr.DataArray(array, coords, tuple(coords), name, {"long_name": about, "model": model.name})
+
+
+def _traced(
+    model: HeadModel, text: Input, what: str, interventions: Interventions | None
+) -> tuple[Batch, torch.Tensor]:
+    """One text, and its attention or its outputs, `[example, layer, head, ...]`."""
+    batch = _one(model, text)
+    found = getattr(model.trace(batch, {what}, interventions=interventions), what)
+    assert isinstance(found, torch.Tensor)
+    return batch, found
 
 
 def _position(model: HeadModel, batch: Batch, position: int | None) -> int:

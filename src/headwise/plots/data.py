@@ -75,6 +75,11 @@ def source_text(dataset: xr.Dataset) -> str:
     return str(model or corpus or "")
 
 
+def ground(dataset: xr.Dataset, *names: str, each: str = "examples") -> list[str]:
+    """The notes that every figure begins with: which model on which corpus, and how many examples are behind it."""
+    return [source_text(dataset), count_text(dataset, *names, each=each)]
+
+
 def interval_text(present: bool, mark: str = "Bars") -> str:
     """What the interval on a figure is."""
     return f"{mark}: 95 % interval of the mean over examples, for each head" if present else "No interval over examples"

@@ -72,7 +72,7 @@ def agreement_of_readings(dataset: xr.Dataset) -> Figure:
         _matrix(ax, _over_layers(values)[np.ix_(known, known)], [labels[i] for i in known], shade)
     style.panel_labels(axes, ["heads", "what leaves a layer"])
     fig.colorbar(ScalarMappable(shade, style.DIVERGING), ax=axes, fraction=0.02, pad=0.01, label="Spearman's ρ")
-    notes = [data.source_text(dataset), data.count_text(dataset, "between"), "Means over layers; no interval drawn"]
+    notes = [*data.ground(dataset, "between"), "Means over layers; no interval drawn"]
     style.annotate_figure(fig, "How far readings of mixing agree", notes)
     return style.finish(fig)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -13,13 +13,12 @@ from torch import Tensor
 
 from headwise.analyses.contract import Paper, Shape, layer_head_coords, mean_variables
 from headwise.analyses.features.predicates import Feature, known_features, parse_features
-from headwise.analyses.headlines import LEVEL, aligned, top_heads
+from headwise.analyses.headlines import aligned, top_heads
 from headwise.analyses.items import ItemObserver, choose
-from headwise.analyses.nulls import RandomNull, above_random, random_attrs, random_bound
+from headwise.analyses.nulls import RandomNull, excess_against, standing_out
 from headwise.core.errors import ParameterError
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import Moments, State, Sums
-from headwise.stats.bootstrap import FEW
 from headwise.stats.corrections import holm
 from headwise.stats.tests import z_test
 from headwise.text.encode import Batch
@@ -152,7 +151,7 @@ class Features(RandomNull, ItemObserver):
         told = "attention of a head that looks at token 0 alone"
         variables |= mean_variables("first", ("feature",), state.moments("first"), units=units, long_name=told)
         variables |= self._tested(state.moments("excess"))
-        variables["stands_out"] = self._standing_out(variables)
+        variables["stands_out"] = standing_out(variables, self.margin)
         left_out = state.sums("left_out").total.numpy().astype(np.int64)
         variables["inputs_left_out"] = xr.Variable(("feature",), left_out)
         coords = layer_head_coords(shape) | {
@@ -180,22 +179,9 @@ class Features(RandomNull, ItemObserver):
 
     # --- beside random-weights models -------------------------------------------------------------------------------
 
-    def _standing_out(self, found: Mapping[Any, Any], bound: np.ndarray | float = float("nan")) -> xr.Variable:
-        excess = found["excess"].values
-        strong = (excess >= self.margin) & ~(excess <= bound) & (found["excess_n"].values >= FEW)
-        about = f"p_adjusted < 0.05, excess of {self.margin:g} or more and above random heads, {FEW} inputs or more"
-        return xr.Variable(DIMS, strong & (found["p_adjusted"].values < LEVEL), {"long_name": about})
-
     def against(self, dataset: xr.Dataset, found: Sequence[xr.Dataset]) -> xr.Dataset:
         # What a token receives may be most of the attention there is: a heavy tail.
-        mean, bound = random_bound("excess", found, int((dataset["excess_n"] > 0).sum()), tail="exponential")
-        made = {
-            "stands_out": self._standing_out(dataset, bound),
-            "random_excess": xr.Variable("feature", mean, {"long_name": "mean excess of random heads"}),
-            "random_bound": xr.Variable("feature", bound, {"long_name": "excess that no random head passes"}),
-        }
-        made |= above_random(dataset["excess"], bound)
-        return dataset.assign(made).assign_attrs(random_attrs(found))
+        return excess_against(dataset, found, self.margin, "feature", tail="exponential")
 
     def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
         return dataset["stands_out"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -13,8 +13,7 @@ from torch import Tensor
 
 from headwise.analyses.contract import Paper, Shape, at_least, layer_head_coords, mean_variables, one_of
 from headwise.analyses.frames.links import NULLS, LinkRecords, Links, chosen_links, gather_links
-from headwise.analyses.headlines import LEVEL
-from headwise.analyses.nulls import RandomNull, above_random, random_attrs, random_bound
+from headwise.analyses.nulls import RandomNull, above_random, random_attrs, random_bound, standing_out
 from headwise.core.errors import ParameterError
 from headwise.core.labels import head_name
 from headwise.models.picks import group_max, pick
@@ -25,6 +24,7 @@ from headwise.text.encode import Batch, Encoded
 
 FEWER = 99  # permutations on random weights, where only their mean is of interest
 HEADS = ("layer", "head")
+COUNTED = ("score_n", "sentences")
 SCORES = ("score", "score_reverse", "score_both")
 COUNTS = (
     "sentences",
@@ -175,7 +175,7 @@ class Frames(RandomNull):
         if self.permutations:
             excess = variables["score"].values - variables["expected"].values
             variables["excess"] = xr.Variable(HEADS, excess, {"long_name": "score − expected"})
-            variables["stands_out"] = self._standing_out(variables)
+            variables["stands_out"] = standing_out(variables, self.margin, counted=COUNTED)
         records = state["links"]
         assert isinstance(records, LinkRecords)
         coords = layer_head_coords(shape)
@@ -193,12 +193,6 @@ class Frames(RandomNull):
             )
         return xr.Dataset(variables, coords=coords, attrs={**counts, "cut": cut, "random_models": 0})
 
-    def _standing_out(self, found: Mapping[Any, Any], bound: float = float("nan")) -> xr.Variable:
-        excess = found["excess"].values
-        strong = (excess >= self.margin) & ~(excess <= bound) & (found["score_n"].values >= FEW)
-        about = f"p_adjusted < 0.05, excess of {self.margin:g} or more and above random heads, {FEW} sentences or more"
-        return xr.Variable(HEADS, strong & (found["p_adjusted"].values < LEVEL), {"long_name": about})
-
     # --- beside random-weights models -------------------------------------------------------------------------------
 
     def wants(self, row: Encoded) -> bool:
@@ -213,7 +207,10 @@ class Frames(RandomNull):
     def against(self, dataset: xr.Dataset, found: Sequence[xr.Dataset]) -> xr.Dataset:
         mean, bound = random_bound("excess", found, dataset["excess"].size)
         attrs = {"random_excess": float(mean), "random_bound": float(bound), **random_attrs(found)}
-        made = {"stands_out": self._standing_out(dataset, float(bound)), **above_random(dataset["excess"], bound)}
+        made = {
+            "stands_out": standing_out(dataset, self.margin, bound, COUNTED),
+            **above_random(dataset["excess"], bound),
+        }
         return dataset.assign(made).assign_attrs(attrs)
 
     def called(self, dataset: xr.Dataset) -> xr.DataArray | None:

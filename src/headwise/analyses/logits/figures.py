@@ -27,7 +27,7 @@ PAPER = "Elhage et al. 2021, Wang et al. 2022"
 def heads(dataset: xr.Dataset) -> Figure:
     """Heat maps `[layer, head]` of `direct` and `specific`, zero in the neutral colour."""
     panels = {f"less the {dataset.attrs['against']}": dataset["direct"], "less another text's": dataset["specific"]}
-    notes = [data.source_text(dataset), data.count_text(dataset, "direct")]
+    notes = data.ground(dataset, "direct")
     return heatmap_panels(panels, title="Direct contributions of heads", label="logit", centre=0.0, notes=notes)
 
 

@@ -151,7 +151,7 @@ def heads(dataset: xr.Dataset) -> Figure:
     ax.set_xlabel("head")
     ax.set_ylabel("layer (0 at the top)")
     how = "Numbers: per cent of the examples, as counted; paler: a smaller share; intervals are in the tables"
-    notes = [data.source_text(dataset), data.count_text(dataset, "proportion"), how]
+    notes = [*data.ground(dataset, "proportion"), how]
     legend = [Patch(facecolor=solid[name], label=name) for name in PATTERNS]
     style.annotate_figure(fig, "The commonest kind of map of each head", notes, legend, columns=3)
     return style.finish(fig)

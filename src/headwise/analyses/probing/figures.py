@@ -47,7 +47,7 @@ def _planes(dataset: xr.Dataset, name: str = "accuracy") -> dict[str, xr.DataArr
 
 
 def _notes(dataset: xr.Dataset) -> list[str]:
-    return [data.source_text(dataset), data.count_text(dataset, "accuracy", each="test examples")]
+    return data.ground(dataset, "accuracy", each="test examples")
 
 
 def score_label(dataset: xr.Dataset) -> str:

@@ -31,7 +31,7 @@ def heads(dataset: xr.Dataset) -> Figure:
         panels[str(dataset.attrs["other"])] = dataset["first_other"]
     if "learned" in dataset:
         panels["on the learned sink"] = dataset["learned"]
-    notes = [data.source_text(dataset), data.count_text(dataset, "first")]
+    notes = data.ground(dataset, "first")
     title = "Attention to the first token"
     return heatmap_panels(panels, title=title, label="share", limits=(0.0, 1.0), notes=notes)
 
@@ -63,6 +63,6 @@ def values(dataset: xr.Dataset) -> Figure:
     right.set_ylabel("hidden norm, times the median")
     style.layer_axis(right, data.numbers(dataset, "layer"))
     style.panel_labels([left, right], ["values (colour: layer)", "hidden states"])
-    notes = [data.source_text(dataset), data.count_text(dataset, "value_norm_ratio")]
+    notes = data.ground(dataset, "value_norm_ratio")
     style.annotate_figure(fig, "What the first token carries", notes)
     return style.finish(fig)

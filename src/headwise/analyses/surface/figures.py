@@ -235,7 +235,7 @@ def _by_layer(
 def _notes(dataset: xr.Dataset, panels: Mapping[str, Sequence[Series]], last: str = "") -> list[str]:
     bars = any(one.bounds is not None for series in panels.values() for one in series)
     lines = "One point per head; lines: mean over the heads of a layer"
-    return [data.source_text(dataset), data.count_text(dataset, *panels), lines, data.interval_text(bars), last]
+    return [*data.ground(dataset, *panels), lines, data.interval_text(bars), last]
 
 
 def _draw_uniform(ax: Axes, reference: np.ndarray) -> None:

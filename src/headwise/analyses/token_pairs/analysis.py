@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -13,9 +13,8 @@ from torch import Tensor
 
 from headwise.analyses.contract import Paper, Shape, layer_head_coords, mean_variables, one_of
 from headwise.analyses.features.predicates import known_features
-from headwise.analyses.headlines import LEVEL
 from headwise.analyses.items import ItemObserver, choose
-from headwise.analyses.nulls import RandomNull, above_random, random_attrs, random_bound
+from headwise.analyses.nulls import RandomNull, excess_against, standing_out
 from headwise.analyses.token_pairs.matching import Matched, matched_pairs
 from headwise.analyses.token_pairs.pairs import Pair, known_pairs, parse_pairs
 from headwise.core.errors import ParameterError
@@ -23,7 +22,6 @@ from headwise.core.labels import head_name
 from headwise.models.picks import group_max, group_mean, pick, pick_uniform
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import Moments, State, Sums
-from headwise.stats.bootstrap import FEW
 from headwise.stats.corrections import CORRECTIONS, correct
 from headwise.stats.tests import z_test
 from headwise.text.encode import Batch
@@ -162,7 +160,7 @@ class TokenPairAttention(RandomNull, ItemObserver):
             share = state.sums("matched").total.numpy() / np.where(count > 0, count, np.nan)
         about = "share of pairs with matched pairs of the same parts of speech"
         variables["matched"] = xr.Variable(("pair",), share, {"long_name": about})
-        variables["stands_out"] = self._standing_out(variables)
+        variables["stands_out"] = standing_out(variables, self.margin)
         nothing = self.matched_nothing(count, shape)
         if nothing and not count.any() and left_out.any():  # inputs there were
             raise ParameterError(
@@ -172,21 +170,8 @@ class TokenPairAttention(RandomNull, ItemObserver):
         coords = layer_head_coords(shape) | {"pair": np.array([pair.name for pair in self.chosen()])}
         return xr.Dataset(variables, coords=coords, attrs={"matched_nothing": ", ".join(nothing), "random_models": 0})
 
-    def _standing_out(self, found: Mapping[Any, Any], bound: np.ndarray | float = float("nan")) -> xr.Variable:
-        excess = found["excess"].values
-        strong = (excess >= self.margin) & ~(excess <= bound) & (found["excess_n"].values >= FEW)
-        about = f"p_adjusted < 0.05, excess of {self.margin:g} or more and above random heads, {FEW} inputs or more"
-        return xr.Variable(DIMS, strong & (found["p_adjusted"].values < LEVEL), {"long_name": about})
-
     def against(self, dataset: xr.Dataset, found: Sequence[xr.Dataset]) -> xr.Dataset:
-        mean, bound = random_bound("excess", found, int((dataset["excess_n"] > 0).sum()))
-        made = {
-            "stands_out": self._standing_out(dataset, bound),
-            "random_excess": xr.Variable("pair", mean, {"long_name": "mean excess of random heads"}),
-            "random_bound": xr.Variable("pair", bound, {"long_name": "excess that no random head passes"}),
-        }
-        made |= above_random(dataset["excess"], bound)
-        return dataset.assign(made).assign_attrs(random_attrs(found))
+        return excess_against(dataset, found, self.margin, "pair")
 
     def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
         return dataset["stands_out"]

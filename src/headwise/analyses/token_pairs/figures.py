@@ -24,7 +24,7 @@ from headwise.plots.registry import figure
 )
 def pair_maps(dataset: xr.Dataset) -> Figure:
     """Heat maps `attention[layer, head]`, one for each kind of pair."""
-    notes = [data.source_text(dataset), data.count_text(dataset, "attention"), CELLS]
+    notes = [*data.ground(dataset, "attention"), CELLS]
     return heatmap_panels(
         panels_by_label(dataset, "attention", "pair"),
         title="Largest weight between two kinds of words",

@@ -7,10 +7,11 @@ import base64
 import numpy as np
 import pytest
 import xarray as xr
+from transformers import T5Config, T5ForConditionalGeneration
 
 from headwise import Atlas, HeadModel
 from headwise.analyses.attribution.contributions import contributions
-from headwise.core.errors import HeadwiseError, InputError, ParameterError
+from headwise.core.errors import HeadwiseError, InputError, ModelError, ParameterError
 from headwise.explore import Explorer, Question
 from headwise.explore.explorer import KEPT, LONGEST_TEXT
 from headwise.text.example import Example
@@ -145,3 +146,34 @@ def test_wrong_questions_are_one_sentence(encoder: HeadModel, wrong: dict, words
     with pytest.raises((InputError, ParameterError), match=words) as told:
         Explorer([encoder]).look(Question(**wrong))
     assert isinstance(told.value, HeadwiseError)
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder", "cross"])
+def test_an_encoder_decoder_reads_source_and_target(stack: str, encoder: HeadModel) -> None:
+    tokenizer = encoder.tokenizer
+    sizes = {"d_model": 16, "d_kv": 4, "d_ff": 16, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 2}
+    ids = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "vocab_size": len(tokenizer)}
+    module = T5ForConditionalGeneration(T5Config(**sizes, **ids)).eval()
+    with HeadModel.open(module, tokenizer=tokenizer, stack=stack) as model:
+        explorer, example = Explorer([model]), Example(text="the cat saw", pair="a dog")
+        told = explorer.state()["models"][0]
+        if stack == "encoder":
+            assert (told["needs_pair"], told["predicts"]) == (False, None)
+            assert "opened without" in explorer.look(Question("the cat saw"))["predictions"]["why"]
+            return
+        assert (told["needs_pair"], told["predicts"], told["attributes"]) == (True, "causal", stack != "cross")
+        seen = explorer.look(Question("the cat saw", "a dog", disabled=("L0H1",)))
+        true = model.trace(example, interventions={"L0H1": "zero"}).attention
+        assert true is not None
+        np.testing.assert_allclose((maps(seen) / 255.0) ** 2, true[0].numpy(), atol=0.005)
+        assert (seen["keys"] is None) == (stack == "decoder")
+        assert len(seen["keys_special"]) == seen["shape"][3]
+        assert seen["predictions"]["rows"]
+        with pytest.raises(InputError, match="target"):
+            explorer.look(Question("the cat saw"))
+        if stack == "cross":
+            with pytest.raises(ModelError, match="cross-attention"):
+                explorer.attribution(Question("the cat saw", "a dog"), "L0H0", 0)
+        else:
+            got = explorer.attribution(Question("the cat saw", "a dog"), "L1H0", 1)
+            np.testing.assert_allclose(got["contribution"], contributions(model, example).heads[0, 1, 0, 1], atol=1e-5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -167,3 +168,53 @@ def test_other_things_have_no_view() -> None:
         view_of({})
     with pytest.raises(ParameterError, match="no picture"):
         _ = View("a table", table="<p>1</p>").figure
+
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed here")
+def test_a_view_is_pointed_at_and_is_a_picture_without_scripts(model: HeadModel, atlas: Atlas, tmp_path: Path) -> None:
+    playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+    hostile = "the cat <script>document.title = 'ran'</script>"
+    parts = [model.trace([TEXT, "a dog"]), draw(model, hostile, ["L1H2", "L0H0"]), atlas, atlas.head("L3H2")]
+    page = tmp_path / "notebook.html"
+    cells = "".join(f"<section>{part._repr_mimebundle_()['text/html']}</section>" for part in parts)
+    page.write_text(f"<meta charset=utf-8><title>notebook</title>{cells}", encoding="utf-8")
+    said: list[str] = []
+    asked: list[str] = []
+    with playwright.sync_playwright() as running:
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        browser = running.chromium.launch(executable_path=BROWSER, args=arguments)
+        tab = browser.new_page()
+        tab.on("console", lambda message: said.append(message.text))
+        tab.on("pageerror", lambda error: said.append(str(error)))
+        tab.on("request", lambda request: asked.append(request.url))
+        tab.goto(page.as_uri())
+        trace, drawn, whole, card = (f"section:nth-of-type({number})" for number in (1, 2, 3, 4))
+        assert not tab.is_visible(f"{trace} img")  # the script has taken the picture's place
+        tab.click(f"{trace} [data-head=L1H1]")
+        assert "L1H1" in tab.inner_text(trace)
+        tab.select_option(f"{trace} select[aria-label=example]", "1")
+        read = tab.eval_on_selector_all(f"{trace} .hw-token[data-token]", "all => all.map(one => one.textContent)")
+        assert read == model.batch("a dog").tokens[0]
+        tab.select_option(f"{drawn} select[aria-label=drawing]", "1")
+        assert tab.is_visible(f"{drawn} .hw-matrix")
+        tab.click(f"{whole} [data-head=L3H2]")
+        assert "rank" in tab.inner_text(whole)
+        number = next(i for i, one in enumerate(view_of(atlas).data["measures"]) if one["name"] == "surface.max_weight")
+        tab.select_option(f"{whole} select", str(number))
+        values = atlas["surface"]["max_weight"].transpose("layer", "head").values
+        painted = tab.eval_on_selector_all(f"{whole} .hw-cell", "all => all.map(one => one.style.background)")
+        strength = [float(re.findall(r"[\d.]+", one)[3]) if "rgba" in one else 0.75 for one in painted]
+        assert np.corrcoef(strength, values.ravel())[0, 1] > 0.99
+        tab.click(f"{card} summary >> nth=0")
+        assert tab.is_visible(f"{card} details details")
+        assert tab.title() == "notebook"
+        plain = browser.new_context(java_script_enabled=False).new_page()
+        plain.goto(page.as_uri())
+        assert plain.locator("section img").count() == 3
+        assert all(plain.locator("section img").nth(number).is_visible() for number in range(3))
+        browser.close()
+    assert said == []
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []

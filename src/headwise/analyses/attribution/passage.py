@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -89,8 +90,12 @@ class Passage:
     def run(self, batch: Batch) -> None:
         """Run the model until nothing more is to be seen."""
         ids, real, types = (x.repeat(self.rows, 1) for x in (batch.ids, batch.real, batch.types))
+        source = batch.source
+        if source is not None:  # what the encoder read, which stays as it is
+            copies = {name: getattr(source, name).repeat(self.rows, 1) for name in ("ids", "real")}
+            source = replace(source, **copies)
         with self.running():
-            self.model.run(ids, real, types)
+            self.model.run(ids, real, types, source=source)
 
     @contextmanager
     def running(self) -> Iterator[None]:

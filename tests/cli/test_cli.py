@@ -423,3 +423,23 @@ def test_an_output_folder_that_cannot_be_written_is_found_before_any_work(
     outcome = headwise("atlas", model_folder, "--corpus", corpus_file, "--out", blocked / "out")
     assert outcome.code == 2
     assert "cannot be written" in outcome.err
+
+
+def test_compare_ends_in_a_page_and_never_overwrites_one(
+    headwise, model_folder: Path, corpus_file: Path, tmp_path: Path
+) -> None:
+    arguments = ("compare", model_folder, model_folder, "--names", "old,new", "--corpus", corpus_file)
+    arguments += ("--analyses", "none", "--out", tmp_path / "change.nc")
+    (tmp_path / "change").mkdir()
+    (tmp_path / "change" / "index.html").write_text("mine")
+    refused = headwise(*arguments)
+    assert refused.code == 2
+    assert "--page" in refused.err
+    assert (tmp_path / "change" / "index.html").read_text() == "mine"
+    assert not (tmp_path / "change.nc").exists()
+    done = headwise(*arguments, "--page", tmp_path / "seen")
+    assert done.code == 0, done.err
+    page = (tmp_path / "seen" / "index.html").read_text()
+    assert "What changed from old to new" in page
+    assert '"name":"change.cosine_to.new"' in page
+    assert '"model":"new"' in page  # the maps of both

@@ -89,10 +89,9 @@ def compare_command(
     text = common.corpus_of(corpus, reader, text_field)
     chosen = [] if analyses.strip() == "none" else common.names_in(analyses)
     read = common.sources_of(models, text, probing)
-    folder = None if page == "none" else Path(page) if page else out_file.with_suffix("")
+    beside = out_file.with_suffix("") if out_file.suffix else out_file.with_name(f"{out_file.name}-page")
+    folder = None if page == "none" else Path(page) if page else beside
     if folder is not None:
-        if folder == out_file:
-            raise OutputError(f"The page needs a folder, and {folder} is the result's file; name one with --page.")
         refuse_sources(folder, [*read, out_file.parent])
     with Place(out_file, common.work_of(out_file), overwrite=overwrite, sources=read) as place:
         if folder is not None and (folder / "index.html").exists() and not (place.may_replace or place.unfinished):

@@ -13,6 +13,7 @@ import pandas as pd
 from headwise.atlas import Atlas
 from headwise.core.behaviours import shares
 from headwise.core.failures import Failure
+from headwise.core.files import sweep
 from headwise.core.labels import head_name
 from headwise.core.store import Store
 from headwise.page.compared import COLUMNS, changed_most, models_of
@@ -87,6 +88,8 @@ class _Writing:
 
     def __init__(self, atlas: Atlas, folder: Path, store: Store | None, overwrite: bool) -> None:
         self.atlas, self.folder = atlas, folder
+        for part in (folder, folder / "figures", folder / "tables"):
+            sweep(part)  # a page may stand elsewhere than what it shows, as that of a comparison does
         self.files = ReportFiles(folder, overwrite)
         self.store = None if store is None else store.part("page", {"atlas": atlas.digest})
         self.failures: list[Failure] = []

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from headwise.cli import common
+from headwise.cli.either import model_either_way
 
 
 def explore(
@@ -53,4 +54,4 @@ def _say(line: str) -> None:
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(explore)
+    app.command()(model_either_way(explore))

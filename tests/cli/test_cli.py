@@ -251,6 +251,7 @@ def test_draw_and_probe(headwise, model_folder: Path, tmp_path: Path) -> None:
         drawn = headwise("draw", name, *text, "--source", source, "--out", tmp_path / f"{source}.svg")
         assert drawn.code == 0, drawn.err
         assert name in (tmp_path / f"{source}.svg").read_text()
+        assert "attention weight" not in (tmp_path / f"{source}.svg").read_text()
     for names, said in ((("L7",), "There is no layer 7"), (("L0", "L0H0"), "heads (L7H9) or layers (L7)")):
         assert said in headwise("draw", *names, *text, "--out", tmp_path / "x.svg").err
     assert "previous_layer" in headwise("draw", "L0H0", *text, "--what", "gradient", "--out", tmp_path / "x.svg").err

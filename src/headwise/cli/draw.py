@@ -86,7 +86,7 @@ def draw(
     from headwise.core.files import sweep
     from headwise.core.labels import existing_heads, parse_head
     from headwise.models import HeadModel
-    from headwise.page.sample import draw_all_maps, draw_heads, draw_layers, layer_sample, sample_of
+    from headwise.page.sample import draw_all_maps, draw_heads, draw_layers, layer_sample, said_of, sample_of
     from headwise.plots import save_figure
     from headwise.plots.save import FORMATS
     from headwise.text import Example
@@ -123,11 +123,11 @@ def draw(
         missing = [layer for layer in layers if layer >= opened.layers]
         if missing:
             raise ParameterError(f"There is no layer {missing[0]}: the model has layers 0 to {opened.layers - 1}.")
-        figures = [draw_layers(layer_sample(opened, Example(text=text, pair=pair), what), layers)]
+        figures = [draw_layers(layer_sample(opened, Example(text=text, pair=pair), what), layers, what=said_of(what))]
     else:
         known = existing_heads(chosen, opened.layers, opened.heads) or None
         sample = sample_of(opened, Example(text=text, pair=pair), what, known)
-        figures = [draw_heads(sample, chosen) if chosen else draw_all_maps(sample)]
+        figures = [draw_heads(sample, chosen, what=said_of(what)) if chosen else draw_all_maps(sample, what)]
     for target, figure in zip(targets, figures, strict=False):  # there may be fewer sentences than asked for
         sweep(target.parent, target.name)
         save_figure(figure, target.parent, target.stem, [ending])

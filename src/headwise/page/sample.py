@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from headwise.analyses.attribution import READINGS, contributions, mixing
+from headwise.analyses.offsets.figures import READINGS as LOOKS
 from headwise.atlas import Atlas
 from headwise.core.behaviours import SINK, shares
 from headwise.core.checks import one_of
@@ -229,10 +230,15 @@ def choose_samples(
     return [sample_of(model, fitting[place][2]) for place in places]
 
 
-def draw_all_maps(sample: Sample) -> Figure:
+def said_of(what: str) -> str:
+    """What a figure says of the maps that `sample_of` gives."""
+    return "attention weight" if what == "attention" else f"share by {LOOKS[what][0]}"
+
+
+def draw_all_maps(sample: Sample, what: str = "attention") -> Figure:
     """Every map of the input (Kovaleva et al. 2019, App. A); of a large model some, evenly spread, as the figure
     says."""
-    return all_maps(sample.attention, sample.tokens, sample.keys)
+    return all_maps(sample.attention, sample.tokens, sample.keys, said_of(what))
 
 
 def draw_heads(sample: Sample, heads: Sequence[tuple[int, int]], **options: object) -> Figure:

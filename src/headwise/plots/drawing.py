@@ -31,6 +31,7 @@ def draw_head(
     side: Literal["from", "to"] = "from",
     threshold: float = 0.01,
     title: str = "",
+    what: str = "attention weight",
     notes: Iterable[str] = (),
 ) -> Figure:
     """Draw one head, or several side by side, on a sentence.
@@ -51,6 +52,8 @@ def draw_head(
         Weights below it are not drawn.
     title : str, default ""
         Above the figure.
+    what : str, default "attention weight"
+        What the weights are.
     notes : iterable of str, default ()
         Small print below it.
 
@@ -85,7 +88,7 @@ def draw_head(
         for ax in axes[len(heads) :]:
             ax.remove()
         how = (
-            "Left: the token that looks; right: the token looked at; opacity of a line: attention weight, 0 to 1 "
+            f"Left: the token that looks; right: the token looked at; opacity of a line: {what}, 0 to 1 "
             f"(under {threshold:g} not drawn)"
         )
         style.annotate_figure(fig, title, [*notes, "One input", how])

@@ -16,7 +16,9 @@ from headwise.plots import style
 MOST = 24  # layers, and heads, drawn at most: smaller maps show nothing
 
 
-def all_maps(attention: ArrayLike, tokens: Sequence[str], keys: Sequence[str] | None = None) -> Figure:
+def all_maps(
+    attention: ArrayLike, tokens: Sequence[str], keys: Sequence[str] | None = None, what: str = "attention weight"
+) -> Figure:
     """All `L × H` maps of one input.
 
     Parameters
@@ -27,6 +29,8 @@ def all_maps(attention: ArrayLike, tokens: Sequence[str], keys: Sequence[str] | 
         The tokens of the input, printed below in order, as far as they fit.
     keys : sequence of str, optional
         The tokens looked at, where those are others (the source, in cross-attention).
+    what : str, default "attention weight"
+        What the maps show.
 
     Layer 0 is the top row, head 0 the left column; within a map the first token looks from the top row, at the first
     token in the left column. All maps share one colour scale from 0 to 1, spread as the square root so that small
@@ -74,12 +78,13 @@ def all_maps(attention: ArrayLike, tokens: Sequence[str], keys: Sequence[str] | 
         bar = fig.colorbar(image, ax=ax, fraction=0.03, pad=0.01, aspect=long, ticks=ticks)
         bar.ax.set_yticklabels(["0", ".01", ".05", ".1", ".25", ".5", "1"])
         bar.outline.set_linewidth(0.4)
-        bar.set_label("attention weight (square-root scale)")
+        bar.set_label(f"{what} (square-root scale)")
         how = "Within a map: rows look, columns are looked at, first token top left"
         notes = [f"One input of {len(tokens)} tokens", how]
         if maps.shape[:2] != whole:
             notes.append(f"{rows} of {whole[0]} layers and {columns} of {whole[1]} heads are drawn, evenly spread")
         title = "All attention maps of one input" if maps.shape[:2] == whole else "Attention maps of one input"
+        title = title if what == "attention weight" else f"Maps of one input: {what}"
         style.annotate_figure(fig, title, notes, below=listing)
         return style.finish(fig)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from matplotlib.figure import Figure
+from PIL import Image
 
 from headwise.atlas import Atlas
 from headwise.atlas.representation import html_card
@@ -312,3 +314,17 @@ def test_what_does_not_apply_is_named_once_at_the_end() -> None:
     page = render_page(title="x", absent=["surface (position=1): a causal model cannot look ahead."])
     assert page.count("a causal model cannot look ahead") == 1
     assert page.index("What does not apply</h2>") < page.index("a causal model cannot look ahead")
+
+
+def test_a_figure_of_thousands_of_points_is_a_bitmap_where_that_is_smaller(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    points = "".join(f'<circle cx="{x:.5f}" cy="{y:.5f}" r="1"/>' for x, y in rng.uniform(0, 200, (20_000, 2)))
+    large = SVG.replace('<g id="figure_1"/>', points)
+    Image.new("RGB", (990, 80), "white").save(tmp_path / "large.png")
+    few = Section("a", "A", figures=[PageFigure("X", "c", SVG, ["large.png"])])
+    many = Section("b", "B", figures=[PageFigure("Y", "c", large, ["large.png"])])
+    html = render_page(title="T", folder=tmp_path, sections=[few, many], data={"measures": []})
+    images = [attributes for tag, attributes in Reader(html).tags if tag == "img"]
+    assert gzip.decompress(base64.b64decode(images[0]["data-svg"] or "")).decode() == SVG
+    assert (images[1]["src"] or "").startswith("data:image/png;base64,")
+    assert "script-src 'sha256-" in html

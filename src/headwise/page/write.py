@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import math
 import re
@@ -23,6 +24,7 @@ from headwise.page.data import data_text, packed
 
 _MANY_HEADS = 600  # of a grid whose cells have room for a word
 SCRIPTS = ("base", "ask", "state", "picker", "grid", "maps", "card", "compare", "distance", "start")  # in assets/
+_LARGE_FIGURE = 100_000  # letters of a packed SVG, above which a smaller bitmap is taken
 _MANY_ROWS = 400  # a page shows no more rows of a table; the CSV has them all
 
 
@@ -198,8 +200,28 @@ def _embed(figure: PageFigure, folder: Path | None, packs: bool) -> _Image:
     # Made for print, figures are shown 1.3 times as large on screen, so that their smallest letters stay readable.
     width = round(float(size.group(1)) * 4 / 3 * 1.3) if size else None
     if packs:
-        return _Image(packed(content), True, width)
+        text = packed(content)
+        bitmap = _bitmap(figure, folder, width) if len(text) > _LARGE_FIGURE else b""
+        if not bitmap or len(bitmap) * 4 / 3 >= len(text):
+            return _Image(text, True, width)
+        return _Image("data:image/png;base64," + base64.b64encode(bitmap).decode("ascii"), False, width)
     return _Image("data:image/svg+xml;base64," + base64.b64encode(content).decode("ascii"), False, width)
+
+
+def _bitmap(figure: PageFigure, folder: Path | None, width: int | None) -> bytes:
+    """The PNG beside the page of a figure with thousands of points, as large as a screen shows it; nothing where there
+    is none. The SVG lies beside the page too."""
+    from PIL import Image
+
+    name = next((name for name in figure.files if name.endswith(".png")), None)
+    if name is None or folder is None or width is None or not (folder / name).is_file():
+        return b""
+    with Image.open(folder / name) as image:
+        wide = min(round(width * 1.25), image.width)  # more than its place, for dense screens
+        small = image.convert("RGB").resize((wide, max(1, round(image.height * wide / image.width))))
+    written = io.BytesIO()
+    small.quantize(128, dither=Image.Dither.NONE).save(written, "png", optimize=True)
+    return written.getvalue()
 
 
 def _anchor(text: str) -> str:

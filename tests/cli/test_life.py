@@ -195,7 +195,7 @@ def failing(*_: object, **__: object) -> None:
     raise ValueError(f"no rows in {object()}")
 
 
-@pytest.mark.parametrize("where", ["observe", "figure"])
+@pytest.mark.parametrize("where", ["take", "figure"])
 def test_one_analysis_that_fails_does_not_lose_the_others(
     headwise, atlas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:

@@ -143,7 +143,14 @@ def test_compare_writes_groups_and_figures(place: Path) -> None:
     )  # fmt: skip
     assert "after" in shown
     found = Atlas.load(place / "change.nc")
-    assert set(found) == {"change", "change_surface", "change_roles", "change_features", "change_probing"}
+    assert set(found) == {
+        "change",
+        "change_surface",
+        "change_roles",
+        "change_features",
+        "change_probing",
+        "change_words",
+    }
     assert found["change"]["cosine"].dims == ("layer", "head")
     names = {path.stem for path in (place / "figures").glob("change*.svg")}
     assert {

@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 from functools import wraps
 from typing import Any, ClassVar, Protocol, Self
 
+import torch
 import xarray as xr
 from torch import Tensor
 
@@ -108,6 +109,10 @@ class Analysis:
         """The same analysis with the run's seed, where it draws anything and was given no seed of its own."""
         return replace(self, seed=seed) if self.parameters.get("seed", 0) is None else self  # type: ignore[type-var]
 
+    def planned(self, shape: Shape) -> Self:
+        """The same analysis with what it leaves to the plan decided from the sizes of model and corpus."""
+        return self
+
     @property
     def requires(self) -> frozenset[str]:
         """Annotations without which nothing can be computed."""
@@ -198,10 +203,14 @@ class Observer(Analysis):
         all heads, as `visible[example, layer, 1, query, key]`."""
         raise NotImplementedError
 
-    def observe_rows(self, state: State, maps: Tensor, visible: Tensor, batch: Batch, start: int) -> None:
-        """The same for one example too long to be held whole, where an analysis can see its rows apart: the rows from
-        `start` on, of all layers; called until all have been shown. Without it such an example is held whole."""
+    def observe_rows(self, state: State, maps: Tensor, visible: Tensor, batch: Batch, rows: Tensor, total: int) -> None:
+        """The same for one example too long to be held whole, where an analysis can see its rows apart: these rows of
+        all layers, out of `total` that it is shown in turn. Without it such an example is held whole."""
         raise NotImplementedError
+
+    def rows_wanted(self, batch: Batch, at_once: int) -> Tensor:
+        """Which rows of such an example it is shown, `at_once` in a pass: all, or a sample in random order."""
+        return torch.arange(int(batch.lengths[0]))
 
     def skip(self, state: State, count: int) -> None:
         """Told of examples that `prepare` left out."""

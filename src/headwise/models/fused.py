@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from headwise.models.ask import Answers, Ask
 from headwise.models.masks import RowMask, Sight
 from headwise.models.tap import Call
+from headwise.stats.gpu import has_kernels
 
 if TYPE_CHECKING:
     from headwise.models.launch import Scores
@@ -19,18 +19,6 @@ if TYPE_CHECKING:
 LARGEST_HEAD = 256
 PAIRS_AT_ONCE = 8192
 TYPES = (torch.bfloat16, torch.float16, torch.float32)
-
-
-@cache
-def has_kernels() -> bool:
-    """Whether there is a GPU that the kernels run on, and Triton to make them."""
-    if not torch.cuda.is_available() or torch.version.hip is not None:
-        return False
-    try:
-        import triton  # noqa: F401
-    except ImportError:
-        return False
-    return torch.cuda.get_device_capability()[0] >= 8
 
 
 def scores_of(call: Call, lengths: Tensor) -> Scores | None:

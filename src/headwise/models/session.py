@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.models.ask import Answers, Gathered
-from headwise.models.fused import Seen, fused_answers, has_kernels, scores_of, sight_of
+from headwise.models.fused import Seen, fused_answers, scores_of, sight_of
 from headwise.models.interventions import Plan, on_outputs, on_weights
 from headwise.models.masks import RowMask, is_open
 from headwise.models.sites import LayerCount, Sites, hidden_input, hidden_output
@@ -18,6 +18,7 @@ from headwise.models.streamed import Streaming, Watch
 from headwise.models.streams import Streams, stream_hooks
 from headwise.models.tap import SESSION, Call, FormedCall, Running
 from headwise.models.view import Asking, Layer, Rows, Watcher
+from headwise.stats.gpu import has_kernels
 
 BLOCK_BYTES = 512 * 2**20
 

@@ -19,7 +19,7 @@ from headwise.text.units import documents_of
 
 GRADIENT_TOKENS = 1024  # tokens run at once where gradients are kept
 WAITING_BYTES = {"cpu": 0, "cuda": 256 * 2**20}  # answers of layers that wait to be settled together
-MAPS_BYTES = 2**30  # all maps of one micro-batch, for analyses that look at whole examples
+MAPS_BYTES = 5 * 2**28  # all maps of one micro-batch, for analyses that look at whole examples
 
 
 Failures = dict[str, Failure]  # by analysis
@@ -50,12 +50,45 @@ def _by_layer(value: Tensor, layers: int) -> Tensor:
     return value[:, None] if value.shape[1] == 1 else value.reshape(len(value), layers, -1, *value.shape[2:])
 
 
+class Maps:
+    """Keeps the maps of some rows of all layers, `maps[example, layer, head, row, key]`, and what those rows see. They
+    go where they stay as they come: two copies of them would not fit."""
+
+    needs = frozenset({"attention"})
+
+    def __init__(self, batch: Batch, wanted: Tensor, layers: int) -> None:
+        self.wanted, self.layers = wanted, layers  # sorted
+        self._keys = batch.keys.ids.shape[1]
+        self._all = len(wanted) == batch.ids.shape[1]
+        self.maps = self.visible = torch.empty(0)
+
+    def rows(self, rows: Rows) -> None:
+        if not self.maps.numel():
+            examples, heads = rows.weights.shape[:2]
+            size = examples, self.layers, heads, len(self.wanted), self._keys
+            self.maps = rows.weights.new_empty(size)
+            self.visible = rows.visible.new_empty(examples, self.layers, rows.visible.shape[1], *size[3:])
+        stop = rows.start + rows.weights.shape[2]
+        first, last = (int(torch.searchsorted(self.wanted, place)) for place in (rows.start, stop))
+        inside = self.wanted[first:last].to(rows.weights.device) - rows.start
+        for kept, values in ((self.maps, rows.weights), (self.visible, rows.visible)):
+            kept[:, rows.layer, :, first:last] = values if self._all else values[:, :, inside]
+
+    def layer(self, layer: Layer) -> None:
+        pass
+
+
 class Observation:
     """Watches one batch for several analyses: adds up what each makes of rows or answers, and hands the sums on to
     `observe` once a layer is done. One that fails is noted in `failed` and asked no more."""
 
     def __init__(
-        self, analyses: Sequence[Observer], states: Mapping[str, State], batch: Batch, failed: Failures | None = None
+        self,
+        analyses: Sequence[Observer],
+        states: Mapping[str, State],
+        batch: Batch,
+        layers: int,
+        failed: Failures | None = None,
     ) -> None:
         self.states = states
         self.batch = batch
@@ -72,8 +105,7 @@ class Observation:
         self._sums: dict[str, dict[str, Tensor]] = {}
         self._waiting: list[Answers] = []
         self._settled: dict[str, list[tuple[slice, Mapping[str, Tensor]]]] = {}
-        self._maps: list[Tensor] = []  # of each layer, `[example, head, query, key]`
-        self._visible: list[Tensor] = []
+        self._maps = Maps(batch, torch.arange(batch.ids.shape[1]), layers)
 
     def _each(self, analyses: list[Observer], call: Callable[[Observer], None]) -> None:
         """Call something for each of them; those that fail leave the list."""
@@ -87,8 +119,7 @@ class Observation:
     def rows(self, rows: Rows) -> None:
         self._each(self.reducing, lambda a: _add(self._sums.setdefault(a.name, {}), a.reduce(rows, self.batch)))
         if self.whole:
-            self._maps.append(rows.weights)
-            self._visible.append(rows.visible)
+            self._maps.rows(rows)
 
     def answers(self, answers: Answers) -> None:
         if self._waiting and not _alike(self._waiting[-1], answers):
@@ -114,10 +145,6 @@ class Observation:
         self._each(
             self.reducing, lambda a: a.observe(self.states[a.name], self._sums.pop(a.name, {}), layer, self.batch)
         )
-        if self.whole:
-            for kept in (self._maps, self._visible):
-                blocks = kept[layer.layer :]
-                kept[layer.layer :] = [torch.cat(blocks, dim=2) if len(blocks) > 1 else blocks[0]]
 
     def close(self) -> None:
         """Hand on what is ready only after the pass: sums of answers (so that a GPU is not waited for layer by layer),
@@ -132,7 +159,7 @@ class Observation:
 
         self._each(self.asking, observe)
         if self.whole:
-            maps, visible = torch.stack(self._maps, dim=1), torch.stack(self._visible, dim=1)
+            maps, visible = self._maps.maps, self._maps.visible
             self._each(self.whole, lambda a: a.observe_example(self.states[a.name], maps, visible, self.batch))
 
 
@@ -158,7 +185,7 @@ def observe_batch(
             apart = [a for a in left if _by_rows(model, part, a)]
             together = [a for a in left if a not in apart]
             if together:
-                observation = Observation(together, states, part, failed)
+                observation = Observation(together, states, part, model.layers, failed)
                 model.forward(part, observation, block_rows=block_rows)
                 observation.close()
             if apart:
@@ -179,28 +206,6 @@ def _by_rows(model: HeadModel, batch: Batch, analysis: Observer) -> bool:
     return analysis.scope == "example" and can and size > MAPS_BYTES
 
 
-class _Window:
-    """Keeps the maps of some rows of one example: `maps[0, layer, head, row, key]`, and what they see."""
-
-    needs = frozenset({"attention"})
-
-    def __init__(self, start: int, stop: int) -> None:
-        self.start, self.stop = start, stop
-        self.maps: list[Tensor] = []
-        self.visible: list[Tensor] = []
-        self._parts: tuple[list[Tensor], list[Tensor]] = ([], [])
-
-    def rows(self, rows: Rows) -> None:
-        inside = slice(max(self.start - rows.start, 0), max(self.stop - rows.start, 0))
-        for kept, values in zip(self._parts, (rows.weights, rows.visible), strict=True):
-            kept.append(values[:, :, inside].clone())
-
-    def layer(self, layer: Layer) -> None:
-        for kept, parts in zip((self.maps, self.visible), self._parts, strict=True):
-            kept.append(torch.cat(parts, dim=2))
-            parts.clear()
-
-
 def observe_rows(
     model: HeadModel,
     batch: Batch,
@@ -208,20 +213,18 @@ def observe_rows(
     states: Mapping[str, State],
     failed: Failures | None = None,
 ) -> None:
-    """Show one example that is too long to be held whole a window of rows at a time, of all layers: as many passes as
-    there are windows."""
-    length = batch.ids.shape[1]
-    at_once = max(1, MAPS_BYTES // (2 * model.layers * model.heads * batch.keys.ids.shape[1] * 4))
-    for start in range(0, length, at_once):
-        window = _Window(start, min(start + at_once, length))
-        model.forward(batch, window)
-        maps, visible = torch.stack(window.maps, dim=1), torch.stack(window.visible, dim=1)
-        window.maps.clear()
-        for analysis in [a for a in analyses if a.name not in (failed or {})]:
-            try:
-                analysis.observe_rows(states[analysis.name], maps, visible, batch, start)
-            except Exception as error:
-                take_out(analysis, error, failed)
+    """Show one example that is too long to be held whole some of its rows at a time, of all layers: as many passes as
+    that takes. An analysis that draws a sample of rows is shown no others."""
+    at_once = max(1, MAPS_BYTES // (model.layers * model.heads * batch.keys.ids.shape[1] * 4))
+    for analysis in analyses:
+        try:
+            wanted = analysis.rows_wanted(batch, at_once)
+            for rows in torch.split(wanted, at_once):
+                kept = Maps(batch, rows.sort().values, model.layers)
+                model.forward(batch, kept)
+                analysis.observe_rows(states[analysis.name], kept.maps, kept.visible, batch, kept.wanted, len(wanted))
+        except Exception as error:
+            take_out(analysis, error, failed)
 
 
 def _parts(model: HeadModel, batch: Batch, analyses: Sequence[Observer]) -> list[Batch]:

@@ -138,7 +138,7 @@ def make_plan(
         if items:
             dropped[analysis.name] = MappingProxyType(items)
         if "" not in items:
-            kept.append(analysis)
+            kept.append(analysis.planned(part.shape))
             seen[analysis.name] = part
     if failures and not kept:
         raise UnexpectedError(*failures.values())

@@ -9,10 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headwise.stats.gpu import has_kernels
+
 TINY = 1e-30  # stands for zero weights: 0 · log 0 becomes 1e-30 · log 1e-30, far below rounding, with no branch
 COLUMNS = 8192  # columns of a block; with ROWS heads two float32 buffers of half a megabyte
 ROWS = 16
 DEVICE_ELEMENTS = 1 << 26  # elements of a block on an accelerator
+AT_ONCE = 1 << 15  # entries of all heads that are turned round for the kernel
 
 
 def smooth(maps: Tensor, visible: Tensor, amount: float) -> Tensor:
@@ -58,16 +61,15 @@ def pairwise_js(maps: Tensor, threads: int | None = None) -> Tensor:
     if maps.shape[0] == 0 or maps[0].numel() == 0:
         return torch.zeros(maps.shape[0], maps.shape[0], dtype=torch.float64)
     flat = maps.detach().reshape(maps.shape[0], -1).float()
-    used = (flat > 0).any(0)
-    if not used.all():
-        flat = flat[:, used]
-    half = torch.add(torch.full((), TINY, device=flat.device), flat, alpha=0.5)
-    on_cpu = flat.device.type == "cpu"
-    upper = (
-        torch.from_numpy(_products_cpu(half.numpy(), threads or torch.get_num_threads()))
-        if on_cpu
-        else _products_device(half)
-    )
+    if flat.device.type == "cpu":
+        upper = torch.from_numpy(_products_cpu(_halved(flat).numpy(), threads or torch.get_num_threads()))
+    else:
+        products = _products_kernel if flat.is_cuda and has_kernels() else _products_device
+        heads = len(flat)
+        total = torch.zeros(heads, heads, dtype=torch.float64, device=flat.device)
+        for start in range(0, flat.shape[1], AT_ONCE):  # bounded, whatever the maps take themselves
+            products(_halved(flat[:, start : start + AT_ONCE]), total)
+        upper = total.triu().cpu()
     own = upper.diagonal()
     # `upper` holds Σ m log2 m; identical heads go through identical operations, so their difference is exactly zero.
     js = ((own[:, None] + own[None, :]) / 2 - upper).triu(1).mul_(float(np.log(2))).clamp_(min=0.0)
@@ -105,18 +107,27 @@ def _products_cpu(half: np.ndarray, threads: int) -> np.ndarray:
     return out
 
 
-def _products_device(half: Tensor) -> Tensor:
-    """The same by blocks of heads and columns with torch, on whatever device the maps are."""
-    heads = len(half)
-    out = torch.zeros(heads, heads, dtype=torch.float64, device=half.device)
-    columns = min(half.shape[1], 1 << 14)
-    step = max(1, DEVICE_ELEMENTS // (heads * columns))
-    for start in range(0, half.shape[1], columns):
-        block = half[:, start : start + columns]
-        for i in range(0, heads, step):
-            m = block[i : i + step, None] + block[None, i:]
-            out[i : i + step, i:] += (m * m.log2()).sum(-1).double()
-    return out.triu().cpu()
+def _halved(flat: Tensor) -> Tensor:
+    """Half of every weight that some head has; zeros as something that has a logarithm."""
+    used = (flat > 0).any(0)
+    if not used.all():
+        flat = flat[:, used]
+    return torch.add(torch.full((), TINY, device=flat.device), flat, alpha=0.5)
+
+
+def _products_device(half: Tensor, total: Tensor) -> None:
+    """The same by blocks of heads and columns with torch, on whatever device the maps are; added to `total`."""
+    heads, columns = half.shape
+    step = max(1, DEVICE_ELEMENTS // (heads * max(columns, 1)))
+    for i in range(0, heads, step):
+        m = half[i : i + step, None] + half[None, i:]
+        total[i : i + step, i:] += (m * m.log2()).sum(-1).double()
+
+
+def _products_kernel(half: Tensor, total: Tensor) -> None:
+    from headwise.stats.divergence_kernel import pair_products  # Triton is there only beside a GPU
+
+    total += pair_products(half.T.contiguous())
 
 
 @cache

@@ -174,10 +174,49 @@ def test_an_example_too_long_to_be_held_is_seen_rows_at_a_time(monkeypatch: pyte
     model = HeadModel.open(module, tokenizer=tokenizer)
     examples = battery_examples()[:3]
     expected = measured(model, examples, Distance(smoothing=0.01))
-    monkeypatch.setattr(engine, "MAPS_BYTES", 2 * model.layers * model.heads * 12 * 4 * 5)  # five rows of 12 tokens
+    monkeypatch.setattr(engine, "MAPS_BYTES", model.layers * model.heads * 12 * 4 * 5)  # five rows of 12 tokens
     monkeypatch.setattr(distance, "GROUP", 24)
     monkeypatch.setattr(Distance, "observe_example", lambda *_: pytest.fail("held whole"))
     found = measured(model, examples, Distance(smoothing=0.01))
     np.testing.assert_allclose(found["js"], expected["js"], rtol=1e-5, atol=1e-9)
     assert found.attrs["tokens"] == expected.attrs["tokens"]
     assert found.attrs["examples"] == expected.attrs["examples"] == 3
+
+
+@pytest.mark.parametrize("by_windows", [False, True])
+def test_sampled_rows_have_the_error_that_is_stated(monkeypatch: pytest.MonkeyPatch, by_windows: bool) -> None:
+    """Twenty seeds: the true distance lies within two standard errors about as often as it should."""
+    module, tokenizer = random_model(causal=True, max_length=256)
+    model = HeadModel.open(module, tokenizer=tokenizer)
+    words = np.random.default_rng(0).choice(["the", "dog", "saw", "a", "cat", "ran"], 160)
+    examples = [Example(words=tuple(words))]
+    exact = measured(model, examples, Distance(rows=0))
+    assert "js_error" not in exact
+    if by_windows:
+        length = len(model.encode(examples[0]))
+        monkeypatch.setattr(engine, "MAPS_BYTES", model.layers * model.heads * length * 4 * 20)  # twenty rows
+    upper = np.triu_indices(len(exact["js"]), 1)
+    inside = []
+    for seed in range(20):
+        found = measured(model, examples, Distance(rows=64, seed=seed))
+        assert found.attrs["tokens"] == exact.attrs["tokens"]
+        assert found.attrs["examples"] == 1
+        assert found.attrs["sampled_rows"] == 64
+        apart = np.abs(found["js"].values - exact["js"].values)[upper]
+        assert apart.max() > 0
+        inside.append((apart <= 2 * found["js_error"].values[upper]).mean())
+    # Four groups tell an error with three degrees of freedom: two standard errors then hold 86 % (Student's t).
+    assert 0.72 < np.mean(inside) < 0.96
+
+
+def test_the_plan_samples_rows_only_where_all_of_them_cost_more_than_ten_passes() -> None:
+    shape = Shape(12, 12, 64, 768, False, 128, ("cls",))
+    bert = Distance().planned(shape)
+    assert bert.rows is not None
+    assert bert.rows > 512
+    wide = Distance().planned(Shape(12, 48, 16, 768, False, 128, ("cls",)))
+    assert wide.rows is not None
+    assert wide.rows == bert.rows // 16
+    assert Distance(rows=0).planned(shape).rows == 0
+    with pytest.raises(ParameterError, match="`rows` must be at least"):
+        Distance(rows=3)

@@ -14,6 +14,7 @@ from headwise.analyses.attribution.contributions import METHODS, SOURCES, Option
 from headwise.analyses.attribution.forward import DEFAULT_MEMORY
 from headwise.analyses.attribution.gathered import Gathered, widen_offsets
 from headwise.analyses.attribution.passage import check_served, in_single
+from headwise.analyses.attribution.precision import PRODUCTS
 from headwise.analyses.attribution.readings import READINGS
 from headwise.analyses.contract import WEIGHTINGS, Bench, Experiment, Paper, Shape, at_least, one_of, work
 from headwise.analyses.headlines import top_heads
@@ -76,8 +77,8 @@ class Attribution(Experiment):
         many passes as it has tokens times heads; `chefer` a gradient for each token; `flow` a maximum flow for each
         pair of tokens and layer, about half a millisecond each, and again for each head where an input takes at most
         100,000.
-    tf32 : bool, default False
-        Let a GPU use tf32 for matrix products.
+    products : {"float32", "tf32", "half"}, default "float32"
+        How tangents are multiplied: in IEEE float32, in tf32 (on a GPU), or kept and multiplied in half precision.
     compiled : bool, default False
         Let torch compile layer norms on a GPU: a tenth faster over many inputs.
     seed : int, optional
@@ -91,7 +92,7 @@ class Attribution(Experiment):
     weighting: str = "examples"
     patterns: int = 6
     readings: tuple[str, ...] = ("rollout", "norm")
-    tf32: bool = False
+    products: str = "float32"
     compiled: bool = False
     seed: int | None = None
 
@@ -108,6 +109,7 @@ class Attribution(Experiment):
 
     def __post_init__(self) -> None:
         one_of("method", self.method, METHODS)
+        one_of("products", self.products, PRODUCTS)
         one_of("weighting", self.weighting, WEIGHTINGS)
         Options(error=self.error, memory=self.memory)
         at_least("patterns", self.patterns, 0)

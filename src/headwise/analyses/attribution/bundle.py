@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from headwise.analyses.attribution.precision import type_of_tangents
+
 Rule = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 RULES: dict[str, Rule] = {}
 
@@ -164,11 +166,12 @@ def differentiate(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
         return torch.func.jvp(moved, primals, directions)[1]
 
     try:
-        tangents = torch.func.vmap(along)(*(b.tangent for b in bundles))
+        # torch wants tangents of the value's own type; they go back to theirs.
+        tangents = torch.func.vmap(along)(*(b.tangent.to(b.dtype) for b in bundles))
     except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
         if isinstance(error, torch.OutOfMemoryError) or "memory" in str(error):
             raise
         raise NotServed(f"{getattr(func, '__name__', func)}: {error}") from error
     for i, tangent in zip(moving, tangents, strict=True):
-        outputs[i] = Bundle(outputs[i], tangent)
+        outputs[i] = Bundle(outputs[i], tangent.to(type_of_tangents(tangent.dtype)))
     return tree_unflatten(outputs, out_spec)

@@ -11,7 +11,7 @@ from torch import Tensor
 from headwise.analyses.attribution.forward import DEFAULT_MEMORY, Squares, exact_squares
 from headwise.analyses.attribution.local import local_squares
 from headwise.analyses.attribution.passage import in_single, real_pairs
-from headwise.analyses.attribution.precision import compiled_kernels, matrix_products
+from headwise.analyses.attribution.precision import PRODUCTS, compiled_kernels, matrix_products
 from headwise.analyses.attribution.reverse import reverse_squares
 from headwise.analyses.attribution.sketch import normalised, sketch
 from headwise.core.checks import check_types, one_of
@@ -63,22 +63,24 @@ class Options:
         For `sketch`: what its tangents are drawn by.
     memory : float, default 512
         MiB that the tangents under way may take; longer inputs are split into more parts, not refused.
-    tf32 : bool, default False
-        Let a GPU multiply tangents in tf32; the model's own values stay in IEEE float32.
+    products : {"float32", "tf32", "half"}, default "float32"
+        How tangents are multiplied: `tf32` (on a GPU), or kept and multiplied in half precision; the model's own values
+        stay in IEEE float32. Errors in total variation: see docs/scale.md.
     compiled : bool, default False
-        Let torch compile layer norms on a GPU: a tenth faster, after some seconds at the first sentence. Elsewhere it
-        changes nothing.
+        Let torch compile elementwise work on a GPU: a tenth faster, after some seconds at the first sentence.
+        Elsewhere it changes nothing.
     """
 
     error: float = 0.05
     tangents: int | None = None
     seed: int = 0
     memory: float = DEFAULT_MEMORY
-    tf32: bool = False
+    products: str = "float32"
     compiled: bool = False
 
     def __post_init__(self) -> None:
         check_types(self)
+        one_of("products", self.products, PRODUCTS)
         if not 0 < self.error < 1:
             raise ParameterError(f"`error` must lie between 0 and 1; it is {self.error!r}.")
         if self.tangents is not None and self.tangents < 2:
@@ -133,7 +135,9 @@ def contributions(
     want_layers = layer_output and source == "input"
     try:
         batch = batch if isinstance(batch, Batch) else single.batch(batch)
-        with matrix_products(options.tf32), compiled_kernels(options.compiled and single.device.type == "cuda"):
+        # Few tangents give all contributions of the layer below: no need for half precision.
+        products = "tf32" if options.products == "half" and source == "previous_layer" else options.products
+        with matrix_products(products), compiled_kernels(options.compiled and single.device.type == "cuda"):
             if method == "sketch" and source == "input":
                 error, tangents, seed, memory = options.error, options.tangents, options.seed, options.memory
                 found = sketch(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from headwise.analyses.attribution.passage import Take, check_served, real_pairs
+from headwise.analyses.attribution.precision import in_half, matrix_products
 from headwise.analyses.attribution.push import push, way
 from headwise.core.errors import ModelError
 from headwise.models import HeadModel
@@ -74,6 +75,12 @@ class Sums:
             return lambda layer, moved: found.append((layer, squared_norm(moved)))
 
         push(self.model, self.batch, tangents, into(heads), None if self.layers is None else into(layers))
+        if in_half() and not all(bool(squares.isfinite().all()) for _, squares in (*heads, *layers)):
+            # Some tangent outgrew half precision: these go again, in single.
+            heads.clear()
+            layers.clear()
+            with matrix_products("tf32"):
+                push(self.model, self.batch, tangents, into(heads), None if self.layers is None else into(layers))
         # Added only now, so that a chunk that runs out of memory on its way leaves nothing behind.
         # A product with who stands where adds up in a fixed order, on a GPU too.
         places = torch.nn.functional.one_hot(tokens, self.heads.shape[1]).double().T
@@ -94,8 +101,12 @@ class Sums:
 
 def squared_norm(moved: Tensor) -> Tensor:
     """Sum of squares over the last dimension, without a copy of the squares."""
-    norms: Tensor = torch.linalg.vector_norm(moved, dim=-1)
+    norms: Tensor = torch.linalg.vector_norm(moved, dim=-1, dtype=max(moved.dtype, torch.float32, key=_bits))
     return norms.square_()
+
+
+def _bits(dtype: torch.dtype) -> int:
+    return torch.finfo(dtype).bits
 
 
 def tangents_at_once(model: HeadModel, batch: Batch, memory: float) -> int:

@@ -79,7 +79,7 @@ class Gathered:
 
     def __init__(self, model: HeadModel, shape: Shape, asked: Attribution, rows: Sequence[Encoded]) -> None:
         self.model, self.shape, self.asked = model, shape, asked
-        self.options = Options(asked.error, None, asked.seed or 0, asked.memory, asked.tf32, asked.compiled)
+        self.options = Options(asked.error, None, asked.seed or 0, asked.memory, asked.products, asked.compiled)
         enough = sorted(row.index for row in rows if len(row) >= FEWEST_FOR_PATTERNS)
         self.classified = frozenset(enough[: asked.patterns])
         self.classifier = shipped_classifier() if self.classified else None

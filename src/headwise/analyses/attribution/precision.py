@@ -1,29 +1,36 @@
-"""How a GPU may compute tangents: products in tf32 where asked for, and norms by one compiled kernel."""
+"""How tangents are computed: in float32, with a GPU's products in tf32, or in half precision; and compiled kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 _COMPILED: ContextVar[bool] = ContextVar("headwise_compiled_kernels", default=False)
-_TF32: ContextVar[bool] = ContextVar("headwise_tangents_in_tf32", default=False)
+PRODUCTS = ("float32", "tf32", "half")
+_PRODUCTS: ContextVar[str] = ContextVar("headwise_products_of_tangents", default="float32")
 
 
 @contextmanager
-def matrix_products(tf32: bool) -> Iterator[None]:
-    """For a `with` block: tangents are multiplied in tf32 or in IEEE float32, everything else in IEEE float32."""
+def matrix_products(kind: str) -> Iterator[None]:
+    """For a `with` block: tangents are multiplied in IEEE float32, in tf32 on a GPU, or kept and multiplied in half
+    precision (float16, sums in float32); the model's own values stay in IEEE float32.
+
+    Tangents are a linear matter: they can be as coarse as their own rounding, which does not move the point they are
+    taken at.
+    """
     before = torch.get_float32_matmul_precision()
-    token = _TF32.set(tf32)
+    token = _PRODUCTS.set(kind)
     torch.set_float32_matmul_precision("highest")
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
-        _TF32.reset(token)
+        _PRODUCTS.reset(token)
 
 
 @contextmanager
@@ -41,9 +48,26 @@ def use_compiled() -> bool:
     return _COMPILED.get()
 
 
+def in_half() -> bool:
+    """Whether tangents are kept in half precision here."""
+    return _PRODUCTS.get() == "half"
+
+
+def type_of_tangents(dtype: torch.dtype) -> torch.dtype:
+    """The type in which tangents of values of this type are kept."""
+    return torch.float16 if in_half() else dtype
+
+
+def like(value: Any, tangent: Tensor) -> Any:
+    """A factor of tangents in their type; what is no tensor of numbers as it is."""
+    return value.to(tangent.dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
 def of_tangents(product: Callable[..., Tensor], *args: Tensor) -> Tensor:
     """A product of tangents. An error of tf32 in one stays there; in the model's own values it would move them all."""
-    if not _TF32.get() or not args[0].is_cuda:
+    if in_half():
+        return product(*(arg.to(torch.float16) for arg in args))
+    if _PRODUCTS.get() != "tf32" or not args[0].is_cuda:
         return product(*args)
     torch.set_float32_matmul_precision("high")
     try:

@@ -12,7 +12,7 @@ from torch import Tensor
 import headwise.analyses.attribution.rules  # noqa: F401  (registers the rules)
 from headwise.analyses.attribution.bundle import Bundle, NotServed
 from headwise.analyses.attribution.passage import Finished, Passage, Take
-from headwise.analyses.attribution.precision import matrix_products
+from headwise.analyses.attribution.precision import matrix_products, type_of_tangents
 from headwise.models import HeadModel
 from headwise.models.tap import Call
 from headwise.text.encode import Batch
@@ -69,7 +69,7 @@ class BundlePush(_Push):
     """By bundles: one pass for all tangents."""
 
     def dual(self, hidden: Tensor) -> Tensor:
-        return Bundle(hidden, self.tangents.to(hidden.dtype))
+        return Bundle(hidden, self.tangents.to(type_of_tangents(hidden.dtype)))
 
     def tangent(self, value: Tensor) -> Tensor:
         return value.tangent if isinstance(value, Bundle) else value.new_zeros(len(self.tangents), *value.shape)
@@ -125,7 +125,7 @@ def _bundles_agree(model: HeadModel, batch: Batch) -> bool:
     def keep(into: dict[int, Tensor]) -> Take:
         return lambda layer, tangent: into.__setitem__(layer, tangent[..., : int(first.lengths[0]), :].clone())
 
-    with matrix_products(tf32=False):
+    with matrix_products("float32"):
         push_dual(model, first, tangents, keep(theirs))
         try:
             with torch.no_grad():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headwise.analyses.attribution.bundle import RULES, Bundle, Rule, linear_map, primal_of
-from headwise.analyses.attribution.precision import of_tangents, use_compiled
+from headwise.analyses.attribution.precision import like, of_tangents, type_of_tangents, use_compiled
 
 # fmt: off
 # Linear in their first argument, whatever the others are.
@@ -70,7 +70,9 @@ def _copied(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         return NotImplemented
     primal = func(x.primal, *(primal_of(a) for a in args[1:]), **kwargs)
     # Tangents are never written to, so a copy may share them; in what order they lie in memory is nobody's business.
-    return Bundle(primal, x.tangent.to(primal.device, primal.dtype)) if primal.is_floating_point() else primal
+    if not primal.is_floating_point():
+        return primal
+    return Bundle(primal, x.tangent.to(primal.device, type_of_tangents(primal.dtype)))
 
 
 @rule("expand", "expand_as", "broadcast_to")
@@ -108,7 +110,7 @@ def _elementwise(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     kwargs = kwargs | ({"inplace": False} if "inplace" in kwargs else {})
     x = args[0].primal
     value, slope, *_ = torch.func.jvp(lambda y: func(y, *args[1:], **kwargs), (x,), (torch.ones_like(x),))
-    return Bundle(value, args[0].tangent * slope)
+    return Bundle(value, args[0].tangent * like(slope, args[0].tangent))
 
 
 @rule("pow", "__pow__")
@@ -116,7 +118,7 @@ def _pow(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     if len(args) != 2 or not isinstance(args[0], Bundle) or isinstance(args[1], Tensor):
         return NotImplemented
     x, power = args[0], args[1]
-    return Bundle(x.primal**power, x.tangent * (power * x.primal ** (power - 1)))
+    return Bundle(x.primal**power, x.tangent * like(power * x.primal ** (power - 1), x.tangent))
 
 
 def lifted(value: Bundle, ndim: int) -> Tensor:
@@ -160,10 +162,11 @@ def _mul(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     if isinstance(a, Bundle) and isinstance(b, Bundle):
         # The second product goes into the first: three tensors of tangents at once would set the peak of a composed
         # activation.
-        tangent = (lifted(a, primal.ndim) * b.primal).addcmul_(a.primal, lifted(b, primal.ndim))
+        tangent = lifted(a, primal.ndim) * like(b.primal, a.tangent)
+        tangent = tangent.addcmul_(like(a.primal, b.tangent), lifted(b, primal.ndim))
     else:
         moving, fixed = (a, b) if isinstance(a, Bundle) else (b, a)
-        tangent = lifted(moving, primal.ndim) * fixed
+        tangent = lifted(moving, primal.ndim) * like(fixed, moving.tangent)
     return Bundle(primal, _whole(tangent, primal))
 
 
@@ -172,7 +175,7 @@ def _div(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     if len(args) != 2 or kwargs or not isinstance(args[0], Bundle) or isinstance(args[1], Bundle):
         return NotImplemented
     primal = args[0].primal / args[1]
-    return Bundle(primal, _whole(lifted(args[0], primal.ndim) / args[1], primal))
+    return Bundle(primal, _whole(lifted(args[0], primal.ndim) / like(args[1], args[0].tangent), primal))
 
 
 @rule("masked_fill")
@@ -189,11 +192,11 @@ def _cat(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     dim = kwargs.get("dim", args[1] if len(args) > 1 else 0)
     if not isinstance(parts, list | tuple) or not isinstance(dim, int) or "out" in kwargs:
         return NotImplemented
-    count = len(next(p for p in parts if isinstance(p, Bundle)).tangent)
+    some = next(p for p in parts if isinstance(p, Bundle)).tangent
     # torch lets an empty vector stand among anything
     parts = [p for p in parts if isinstance(p, Bundle) or p.numel() or p.ndim > 1]
     primal = torch.cat([primal_of(p) for p in parts], dim)
-    tangents = [p.tangent if isinstance(p, Bundle) else p.new_zeros(1).expand(count, *p.shape) for p in parts]
+    tangents = [p.tangent if isinstance(p, Bundle) else some.new_zeros(1).expand(len(some), *p.shape) for p in parts]
     return Bundle(primal, torch.cat(tangents, dim + 1 if dim >= 0 else dim))
 
 
@@ -235,14 +238,17 @@ def norm_tangent(tangent: Tensor, normed: Tensor, scale: Tensor) -> Tensor:
     width = normed.shape[-1]
     rows = tangent.flatten(1, -2).transpose(0, 1)  # token, tangent, width
     flat = normed.reshape(-1, width)
-    means = torch.bmm(rows, torch.stack([torch.ones_like(flat), flat], dim=-1)).div_(width)  # token, tangent, 2
+    both = torch.stack([torch.ones_like(flat), flat], dim=-1).div_(width)
+    means = torch.bmm(rows, like(both, tangent))  # token, tangent, 2
     means = means.transpose(0, 1).reshape(*tangent.shape[:-1], 2)
     out = tangent - means[..., :1]
-    return out.addcmul_(normed, means[..., 1:], value=-1).mul_(scale)
+    return out.addcmul_(like(normed, tangent), means[..., 1:], value=-1).mul_(like(scale, tangent))
 
 
 def _plain_norm(tangent: Tensor, normed: Tensor, scale: Tensor) -> Tensor:
-    return scale * (tangent - tangent.mean(-1, keepdim=True) - normed * (tangent * normed).mean(-1, keepdim=True))
+    moved = tangent.to(normed.dtype)
+    out = scale * (moved - moved.mean(-1, keepdim=True) - normed * (moved * normed).mean(-1, keepdim=True))
+    return out.to(tangent.dtype)
 
 
 @cache
@@ -259,8 +265,9 @@ def _softmax(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         return NotImplemented
     weights = func(x.primal, *args[1:], **kwargs)
     dim = dim if dim < 0 else dim - x.primal.ndim
-    moved = x.tangent.to(weights.dtype) * weights
-    return Bundle(weights, moved.addcmul_(weights, moved.sum(dim, keepdim=True), value=-1))
+    moved = x.tangent.to(type_of_tangents(weights.dtype))
+    moved = moved * like(weights, moved)
+    return Bundle(weights, moved.addcmul_(like(weights, moved), moved.sum(dim, keepdim=True), value=-1))
 
 
 @rule("matmul", "__matmul__", "bmm")

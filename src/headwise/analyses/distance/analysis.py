@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -25,6 +25,11 @@ from headwise.text.encode import Batch
 
 GROUP = 1 << 17  # entries of a head's maps taken together: short examples share one call
 SINK = 1e-3  # a row that lacks more than this has a learned sink, no rounding
+PASSES = 10  # exact distances may cost as much as so many passes of the model; beyond, rows are sampled
+LOGARITHM = 150  # operations of a model's matrix products that take as long as one entry of one pair of heads
+WINDOWS = 4  # passes over an example whose maps do not fit into memory
+GROUPS = 4  # of sampled rows, from whose differences the error of the sample is told
+LEAST_ROWS = 32
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class Distance(Observer):
     - `js_within_layer`, `js_between_layers`, `layer_p_value`: mean distance of pairs of heads of one layer and of
       different layers, and a permutation test of their difference (layers handed round at random among heads;
       one-tailed); `layer_js[layer, layer_b]`;
+    - `js_error[head_a, head_b]`, where rows were sampled: the standard error of `js` that comes from the sample;
     - `cluster[head_a]`: families by Ward's rule on `sqrt(js)`, which is a Euclidean distance (the divergence itself is
       none), numbered by their first head; `linkage[merge, part]` and `leaf[head_a]` (place in the tree's order).
 
@@ -47,6 +53,10 @@ class Distance(Observer):
     ----------
     smoothing : float, default 0
         Share of the uniform row on V(i) mixed into every row before the divergence; 0.001 in the released code.
+    rows : int, optional
+        How many rows of an example are compared, drawn at random where it has more; 0 for all. By default as many as
+        cost ten passes of the model, which is all of them for inputs of ordinary length; where all maps of an example
+        do not fit into memory, as many as four passes show.
     axes : int, default 2
         Dimensions of the maps.
     clusters : int, default 0
@@ -54,10 +64,11 @@ class Distance(Observer):
     permutations : int, default 1999
         Of the test.
     seed : int, optional
-        Of the permutations; the run's by default.
+        Of the permutations and of sampled rows; the run's by default.
     """
 
     smoothing: float = 0.0
+    rows: int | None = None
     axes: int = 2
     clusters: int = 0
     permutations: int = 1999
@@ -73,31 +84,86 @@ class Distance(Observer):
     def __post_init__(self) -> None:
         if not 0 <= self.smoothing < 1:
             raise ParameterError(f"`smoothing` must be at least 0 and below 1; it is {self.smoothing!r}.")
+        if self.rows:
+            at_least("rows", self.rows, LEAST_ROWS)
+        elif self.rows is not None:
+            at_least("rows", self.rows, 0)
         at_least("axes", self.axes, 1)
         at_least("clusters", self.clusters, 0)
         at_least("permutations", self.permutations, 1)
 
+    def planned(self, shape: Shape) -> Self:
+        if self.rows is not None:
+            return self
+        pairs = (shape.layers * shape.heads) ** 2 / 2 / (2 if shape.causal else 1)
+        token = 24 * shape.layers * shape.hidden**2  # operations of a pass
+        return replace(self, rows=max(LEAST_ROWS, int(PASSES * token / (pairs * LOGARITHM))))
+
     def start(self, shape: Shape) -> State:
         heads = shape.layers * shape.heads
-        return State(js=Sums(heads, heads), tokens=Sums(1), examples=Sums(1))
+        names = ("tokens", "examples", "sampled", "shown")
+        return State(js=Sums(heads, heads), js_variance=Sums(heads, heads), **{name: Sums(1) for name in names})
 
     def observe_example(self, state: State, maps: Tensor, visible: Tensor, batch: Batch) -> None:
         for flat in self._groups(maps, visible, batch):
             state.sums("js").add(pairwise_js(flat))
+        keys = batch.keys.lengths.tolist()
+        for example, length in enumerate(batch.lengths.tolist()):
+            if self.rows and length > self.rows:
+                chosen = self._drawn(length, self.rows, batch.index[example]).to(maps.device)
+                own = maps[example, :, :, chosen, : keys[example]]
+                self._sampled(state, own, visible[example, :, :, chosen, : keys[example]], length, len(chosen))
         state.sums("tokens").add(batch.lengths.sum())
         state.sums("examples").add(torch.tensor(len(batch)))
 
-    def observe_rows(self, state: State, maps: Tensor, visible: Tensor, batch: Batch, start: int) -> None:
+    def rows_wanted(self, batch: Batch, at_once: int) -> Tensor:
+        length, most = int(batch.lengths[0]), self.rows
+        if most and length > at_once * WINDOWS:
+            most = max(LEAST_ROWS, min(most, at_once * WINDOWS))
+        return self._drawn(length, most, batch.index[0]) if most and most < length else torch.arange(length)
+
+    def observe_rows(self, state: State, maps: Tensor, visible: Tensor, batch: Batch, rows: Tensor, total: int) -> None:
         length, keys = int(batch.lengths[0]), int(batch.keys.lengths[0])
-        rows = max(0, min(length - start, maps.shape[-2]))
-        step = max(1, GROUP // keys)
-        for first in range(0, rows, step):
-            part = slice(first, min(first + step, rows))
-            own, seen = maps[0, :, :, part, :keys].float(), visible[0, :, :, part, :keys]
-            state.sums("js").add(pairwise_js(self._prepared(own, seen)))
-        if start == 0:
-            state.sums("tokens").add(batch.lengths.sum())
-            state.sums("examples").add(torch.tensor(1))
+        own, seen = maps[0, ..., :keys], visible[0, ..., :keys]
+        if total < length:
+            self._sampled(state, own, seen, length, total)
+        else:
+            step = max(1, GROUP // keys)
+            for first in range(0, len(rows), step):
+                part = slice(first, first + step)
+                state.sums("js").add(pairwise_js(self._prepared(own[:, :, part].float(), seen[:, :, part])))
+        share = len(rows) / total
+        state.sums("tokens").add(batch.lengths.sum() * share)
+        state.sums("examples").add(torch.tensor(share))
+
+    def _drawn(self, length: int, count: int, index: int) -> Tensor:
+        """So many rows of an example, in random order; the same whatever else is in the batch."""
+        order = np.random.default_rng([self.seed or 0, index]).permutation(length)
+        return torch.from_numpy(order[:count])
+
+    def _sampled(self, state: State, own: Tensor, seen: Tensor, length: int, total: int) -> None:
+        """Take in sampled rows of an example, `[layer, head, row, key]`: all that are shown at once of `total`.
+
+        Rows are dealt at random into groups, whose means differ as much as such samples do.
+        """
+        count = own.shape[2]
+        order = torch.from_numpy(np.random.default_rng([self.seed or 0, length, count]).permutation(count))
+        means, sizes = [], []
+        for group in order.to(own.device).tensor_split(GROUPS):
+            if len(group):
+                rows = self._prepared(own[:, :, group].float(), seen[:, :, group])
+                means.append(pairwise_js(rows) / len(group))
+                sizes.append(len(group))
+        sums = torch.stack(means)
+        weights = torch.tensor(sizes, dtype=torch.float64)[:, None, None] / count
+        mean = (weights * sums).sum(0)
+        part = length * count / total  # tokens that these rows stand for
+        state.sums("js").add(mean * part)
+        if len(means) > 1:
+            apart = (weights * (sums - mean) ** 2).sum(0) / (len(means) - 1)
+            state.sums("js_variance").add(apart * part**2 * (1 - total / length))
+        state.sums("sampled").add(torch.tensor(part))
+        state.sums("shown").add(torch.tensor(count))
 
     def _prepared(self, own: Tensor, seen: Tensor) -> Tensor:
         """The rows of one example as `[head, entries]`, with the mass on a sink as one more key."""
@@ -111,6 +177,8 @@ class Distance(Observer):
         """The real parts of the maps as `[head, entries]`, several short examples together: divergences add up."""
         waiting: list[Tensor] = []
         for example, (length, keys) in enumerate(zip(*(b.lengths.tolist() for b in (batch, batch.keys)), strict=True)):
+            if self.rows and length > self.rows:
+                continue
             own = maps[example, :, :, :length, :keys].float()
             waiting.append(self._prepared(own, visible[example, :, :, :length, :keys]))
             if sum(part.shape[1] for part in waiting) >= GROUP:
@@ -135,14 +203,31 @@ class Distance(Observer):
             f"({p_text(float(dataset['layer_p_value']))}, layers handed round among heads)",
             f"Nearest pairs: {', '.join(pairs)}",
             f"{families} families by Ward's rule; {dataset.attrs['tokens']:,} tokens",
+            *_sample_said(dataset),
         ]
 
     def result(self, state: State, shape: Shape) -> xr.Dataset:
         tokens = float(state.sums("tokens").total[0])
         js = state.sums("js").total.numpy() / tokens if tokens else np.full((shape.layers * shape.heads,) * 2, np.nan)
-        return distance_dataset(js, shape.layers, shape.heads, self).assign_attrs(
-            tokens=int(tokens), examples=int(state.sums("examples").total[0]), smoothing=self.smoothing
+        dataset = distance_dataset(js, shape.layers, shape.heads, self).assign_attrs(
+            tokens=round(tokens), examples=round(float(state.sums("examples").total[0])), smoothing=self.smoothing
         )
+        sampled, shown = (float(state.sums(name).total[0]) for name in ("sampled", "shown"))
+        if not sampled:
+            return dataset
+        error = np.sqrt(state.sums("js_variance").total.numpy()) / tokens
+        said = {"units": "nats", "long_name": "standard error of js from the sample of rows"}
+        return dataset.assign(js_error=(("head_a", "head_b"), error, said)).assign_attrs(
+            sampled_tokens=round(sampled), sampled_rows=round(shown)
+        )
+
+
+def _sample_said(dataset: xr.Dataset) -> list[str]:
+    if "js_error" not in dataset:
+        return []
+    rows, tokens = dataset.attrs["sampled_rows"], dataset.attrs["sampled_tokens"]
+    error = float(dataset["js_error"].max())
+    return [f"{rows:,} of {tokens:,} rows of long inputs were drawn at random: standard error at most {error:.1g} nats"]
 
 
 def distance_dataset(js: np.ndarray, layers: int, heads: int, settings: Distance) -> xr.Dataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,11 @@ from headwise.analyses.nulls import RandomNull
 from headwise.core.errors import ModelError
 from headwise.models.twins import with_random_weights
 from headwise.run import nulls
+from headwise.run.encoded import EncodedCorpus
 from headwise.run.runner import Listener, run_analyses
 from headwise.testing import eager_maps, random_model
 from headwise.testing.corpora import battery_examples
+from headwise.text.encode import Encoded
 
 CORPUS = Corpus.from_examples(battery_examples(6))
 ASKED = {"roles": {"bootstrap": 0, "random_models": 2}, "token_pairs": {"random_models": 1}}
@@ -67,16 +70,41 @@ def test_results_have_random_models_beside_them_and_are_kept(
     assert again["roles"].identical(first["roles"])
 
 
-def test_rows_are_spread_over_what_the_analysis_looks_at(model: HeadModel) -> None:
-    rows = [model.encode(example, i) for i, example in enumerate(CORPUS)]
+@pytest.mark.parametrize("keep", [10**6, 5])
+def test_rows_are_spread_over_what_the_analysis_looks_at(model: HeadModel, keep: int) -> None:
+    rows = EncodedCorpus(CORPUS, model.encoder, keep=keep)
     frames = make_analysis("frames", {"exclude": "links", "min_distance": 1, "max_words": 40})
+    roles = make_analysis("roles")
     assert isinstance(frames, RandomNull)
+    assert isinstance(roles, RandomNull)
     wanted = [row.index for row in rows if frames.wants(row)]
     assert 0 < len(wanted) < len(rows)
-    assert [row.index for row in nulls.spread_rows(rows, frames, None)] == wanted
-    few = [row.index for row in nulls.spread_rows(rows, frames, None, most=4)]
-    assert few == [wanted[k * len(wanted) // 4] for k in range(4)]
-    assert all(row.index < 11 for row in nulls.spread_rows(rows, frames, 11))
+
+    def spread(**options: int) -> dict[str, list[int]]:
+        found = nulls.spread_rows(rows, [frames, roles], {"frames": limit, "roles": 7}, **options)
+        return {name: [row.index for row in own] for name, own in found.items()}
+
+    limit = None
+    assert spread() == {"frames": wanted, "roles": list(range(7))}
+    assert spread(most=4)["frames"] == [wanted[k * len(wanted) // 4] for k in range(4)]
+    limit = 11
+    assert spread()["frames"] == [index for index in wanted if index < 11]
+
+
+def test_of_a_long_corpus_only_the_chosen_rows_are_held(model: HeadModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = EncodedCorpus(Corpus.from_texts(["the cat saw a dog"] * 1000), model.encoder, keep=5)
+    held = []
+
+    def counting(row: Encoded) -> bool:
+        if row.index % 250 == 249:
+            held.append(sum(type(o) is Encoded for o in gc.get_objects()))
+        return True
+
+    roles = make_analysis("roles")
+    monkeypatch.setattr(type(roles), "wants", staticmethod(counting))
+    chosen = nulls.spread_rows(rows, [roles], {})["roles"]
+    assert [row.index for row in chosen] == [k * 1000 // 128 for k in range(128)]
+    assert max(held) - held[0] < 100  # a block at a time
 
 
 def test_how_many_models() -> None:

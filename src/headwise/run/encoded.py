@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, islice
@@ -14,7 +14,7 @@ from headwise.text.corpus import Corpus
 from headwise.text.encode import Encoded, Encoder
 from headwise.text.example import Example
 
-KEPT_TOKENS = 500_000  # rows of so many tokens in all are kept in memory (300 MiB where they have trees and lemmas)
+KEPT_TOKENS = 150_000  # rows of so many tokens in all are kept in memory (90 MiB where they have trees and lemmas)
 CHECKED = 64  # examples of a longer corpus that are read and compared with the first reading before any is used
 
 
@@ -137,6 +137,21 @@ class EncodedCorpus:
         walk = enumerate(self._read_again())
         while block := list(islice(walk, size)):
             yield partial(self._encode, block)
+
+    def pick(self, indices: Collection[int]) -> dict[int, Encoded]:
+        """The rows at these places in the corpus, by their places; of a corpus that is not kept only these are held.
+
+        Parameters
+        ----------
+        indices : collection of int
+            Places (`Encoded.index`); those of no row have none.
+        """
+        wanted, found = set(indices), dict[int, Encoded]()
+        numbers = {index // CHECKED for index in wanted}
+        for number, block in enumerate(islice(self.blocks(CHECKED), max(numbers, default=-1) + 1)):
+            if number in numbers:
+                found |= {row.index: row for row in block() if row.index in wanted}
+        return found
 
     def _encode(self, block: list[tuple[int, Example]]) -> list[Encoded]:
         rows = (self.encoder.encode(example, index) for index, example in block)

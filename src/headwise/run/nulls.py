@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import islice
 
 import xarray as xr
 
@@ -15,6 +15,7 @@ from headwise.models import HeadModel
 from headwise.models.tap import SHARPER
 from headwise.models.twins import with_random_weights
 from headwise.models.view import Layer, Rows
+from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
 from headwise.run.plan import Part
 from headwise.text.encode import Batch, Encoded, batches
@@ -70,10 +71,27 @@ def as_sharp(random: HeadModel, target: float, rows: Sequence[Encoded]) -> float
     return float(2.0 ** ((low + high) / 2))
 
 
-def spread_rows(rows: Iterable[Encoded], analysis: RandomNull, limit: int | None, most: int = INPUTS) -> list[Encoded]:
-    """At most so many of the rows that an analysis looks at, spread evenly over those it sees."""
-    wanted = [row for row in islice(iter(rows), limit) if analysis.wants(row)]
-    return [wanted[place * len(wanted) // most] for place in range(most)] if len(wanted) > most else wanted
+def spread_rows(
+    rows: EncodedCorpus, analyses: Sequence[RandomNull], limits: Mapping[str, int | None], most: int = INPUTS
+) -> dict[str, list[Encoded]]:
+    """For each analysis at most so many of the rows that it looks at, spread evenly over those it sees.
+
+    Two walks, so that of a long corpus only the places of the rows are held, not the rows.
+    """
+    places = {a.name: array("q") for a in analyses}
+    for number, row in enumerate(rows):
+        asked = [a for a in analyses if (limit := limits.get(a.name)) is None or number < limit]
+        if not asked:
+            break
+        for analysis in asked:
+            if analysis.wants(row):
+                places[analysis.name].append(row.index)
+    chosen = {
+        name: [own[place * len(own) // most] for place in range(most)] if len(own) > most else own.tolist()
+        for name, own in places.items()
+    }
+    found = rows.pick({index for own in chosen.values() for index in own})
+    return {name: [found[index] for index in own] for name, own in chosen.items()}
 
 
 class RandomModels:
@@ -107,15 +125,16 @@ class RandomModels:
         wanted = {a.name: a.random_count(heads, parameters) for a in analyses}
         found: dict[str, list[xr.Dataset]] = {a.name: [] for a in analyses}
         together: dict[tuple[int, ...], tuple[list[Encoded], list[RandomNull]]] = {}
-        for analysis in analyses:
-            if wanted[analysis.name]:
-                chosen = spread_rows(self.rows, analysis, self.limits.get(analysis.name))
-                together.setdefault(tuple(row.index for row in chosen), (chosen, []))[1].append(analysis)
+        some = [a for a in analyses if wanted[a.name]]
+        spread = spread_rows(self.rows, some, self.limits)
+        for analysis in some:
+            chosen = spread[analysis.name]
+            together.setdefault(tuple(row.index for row in chosen), (chosen, []))[1].append(analysis)
         together.pop((), None)
         try:
             for number in range(max(wanted.values(), default=0)):
-                for chosen, some in together.values():
-                    asked = [a for a in some if number < wanted[a.name]]
+                for chosen, alike in together.values():
+                    asked = [a for a in alike if number < wanted[a.name]]
                     once = Once(partial(self._run, number, chosen, asked))
                     for a in asked:
                         made = store.dataset(f"random-{a.name}-{number}", partial(once.of, a.name))

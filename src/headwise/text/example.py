@@ -167,17 +167,21 @@ class Example:
 
     def fingerprint(self) -> bytes:
         """A sha256 digest of everything but `origin`."""
-        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "origin"}
-        content = {name: _plain(value) for name, value in given.items() if value is not None}
-        return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).digest()
+        content = {name: value for name in _IN_FINGERPRINT if (value := getattr(self, name)) is not None}
+        written = json.dumps(content, sort_keys=True, ensure_ascii=False, default=_plain)
+        return hashlib.sha256(written.encode()).digest()
+
+
+_IN_FINGERPRINT = tuple(f.name for f in fields(Example) if f.name != "origin")
 
 
 def _plain(value: object) -> object:
+    """What JSON holds of a part of an example that it does not know."""
     if isinstance(value, Mention | FrameLink):
-        return [_plain(getattr(value, f.name)) for f in fields(value)]
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return dict(value) if isinstance(value, Mapping) else value
+        return [getattr(value, f.name) for f in fields(value)]
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} in an example")
 
 
 def check_tree(heads: tuple[int, ...], where: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -155,7 +155,8 @@ class TreeProbeAnalysis(Experiment):
 
         generator = np.random.default_rng([self.seed or 0, 1])
         data = Sentences()
-        encoded = {row.index: row for row in bench.rows}
+        seen = takewhile(lambda row: bench.limit is None or row.index < bench.limit, bench.rows)
+        encoded = {row.index: row for row in seen}
         own = ((example, encoded.get(i)) for i, example in enumerate(islice(bench.corpus, bench.limit)))
         if not self.train:
             data.take(own, self.longest)

@@ -45,6 +45,7 @@ def everything(batch: Batch) -> Ask:
         labels={"same": (ids, ids), "after": (ids, before)},
         offsets=frozenset({-2, -1, 0, 1, 40}),
         pairs={"some": torch.tensor([[0, 1, 2, 2, 2], [3, 0, 5, 5, 16], [1, 2, 5, 0, 3]], device=ids.device)},
+        rows={"few": torch.tensor([0, 2, 5, 6], device=ids.device)},
         reach=4,
         distance=True,
         entropy=True,
@@ -71,6 +72,10 @@ def check(told: Answers, weights: np.ndarray, visible: np.ndarray, ask: Ask, tol
     for name, (example, row, key) in ask.pairs.items():
         own = np.stack([weights[e, :, i, j] for e, i, j in zip(example.cpu(), row.cpu(), key.cpu(), strict=True)])
         np.testing.assert_allclose(told.single[name].cpu(), own, **close)
+    for name, wanted in ask.rows.items():
+        own, seen = told.rows[name]
+        np.testing.assert_allclose(own.cpu(), weights[:, :, wanted.cpu()], **close)
+        np.testing.assert_array_equal(seen[:, 0].cpu(), visible[:, wanted.cpu()])
     around = range(-ask.reach, ask.reach + 1)
     by_offset = [(weights * (apart == offset)).sum((-2, -1)) for offset in around]
     np.testing.assert_allclose(told.diagonals.cpu(), np.stack(by_offset, -1), **close)

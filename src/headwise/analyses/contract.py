@@ -203,8 +203,8 @@ class Observer(Analysis):
         all heads, as `visible[example, layer, 1, query, key]`."""
         raise NotImplementedError
 
-    def observe_rows(self, state: State, maps: Tensor, visible: Tensor, batch: Batch, rows: Tensor, total: int) -> None:
-        """The same for one example too long to be held whole, where an analysis can see its rows apart: these rows of
+    def observe_rows(self, state: State, maps: Tensor, visible: Tensor, batch: Batch, total: int) -> None:
+        """The same for one example too long to be held whole, where an analysis can see its rows apart: some rows of
         all layers, out of `total` that it is shown in turn. Without it such an example is held whole."""
         raise NotImplementedError
 

@@ -34,6 +34,8 @@ class Ask:
         `A[i, i + o]` for each row.
     pairs : mapping of str to Tensor, default {}
         Single weights: integers `[3, pair]`, example, row and key.
+    rows : mapping of str to Tensor, default {}
+        Whole rows, where few are wanted: sorted integers `[row]`, the same of every example.
     reach : int, default 0
         Sums along the diagonals, from −reach to reach.
     distance : bool, default False
@@ -51,6 +53,7 @@ class Ask:
     labels: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     offsets: frozenset[int] = frozenset()
     pairs: Mapping[str, Tensor] = field(default_factory=dict)
+    rows: Mapping[str, Tensor] = field(default_factory=dict)
     reach: int = 0
     distance: bool = False
     entropy: bool = False
@@ -65,6 +68,7 @@ class Ask:
             {**self.labels, **other.labels},
             self.offsets | other.offsets,
             {**self.pairs, **other.pairs},
+            {**self.rows, **other.rows},
             max(self.reach, other.reach),
             self.distance or other.distance,
             self.entropy or other.entropy,
@@ -102,6 +106,7 @@ class Answers:
     labels: Mapping[str, Tensor]
     at: Mapping[int, Tensor]
     single: Mapping[str, Tensor]  # [pair, head]
+    rows: Mapping[str, tuple[Tensor, Tensor]]  # weights [example, head, row, key], and V(i) [example, 1, row, key]
     diagonals: Tensor  # [example, head, 2·reach + 1]
     pairs: Tensor  # [example, 2·reach + 1]: how many (i, i + o) can be seen
     offset: Tensor | None  # [example, head], summed over rows; so `distance`
@@ -149,6 +154,7 @@ def side_by_side(answers: Sequence[Answers]) -> Answers:
         {name: heads([one.labels[name] for one in answers]) for name in first.labels},
         {offset: heads([one.at[offset] for one in answers]) for offset in first.at},
         {name: heads([one.single[name] for one in answers]) for name in first.single},
+        {name: (heads([one.rows[name][0] for one in answers]), seen) for name, (_, seen) in first.rows.items()},
         heads([one.diagonals for one in answers]),
         first.pairs,
         heads([one.offset for one in answers]),
@@ -170,6 +176,7 @@ class Gathered:
         self.blocks: list[dict[str, Tensor]] = []
         self.sums: dict[str, Tensor] = {}
         self.single: dict[str, Tensor] = {}
+        self.rows: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in ask.rows}
         self.seen: list[Tensor] = []
         self.heads = 1
 
@@ -189,6 +196,9 @@ class Gathered:
             own = weights.new_zeros(len(row), self.heads)
             own[here] = weights[example[here], :, row[here] - rows.start, key[here]]
             self.single[name] = self.single[name] + own if name in self.single else own
+        for name, wanted in ask.rows.items():
+            here = wanted[(wanted >= rows.start) & (wanted < rows.stop)] - rows.start
+            self.rows[name].append((weights[:, :, here], rows.visible[:, :1, here]))
         for offset in ask.offsets:
             found[f"at {offset}"] = _diagonal(weights, rows.start + offset)
         if ask.rest:
@@ -230,6 +240,7 @@ class Gathered:
             {name: parts[f"label {name}"] for name in self.ask.labels},
             {offset: parts[f"at {offset}"] for offset in self.ask.offsets},
             self.single,
+            {name: _joined(blocks) for name, blocks in self.rows.items()},
             empty if diagonals is None else diagonals,
             empty[:, 0, :] if pairs is None else pairs[:, 0],
             around @ far if around is not None and self.ask.distance else None,
@@ -248,6 +259,11 @@ def answered(ask: Ask, rows: Rows) -> Answers:
     gathered = Gathered(ask, rows.weights.shape[-1])
     gathered.add(rows)
     return gathered.answers(rows.layer, None)
+
+
+def _joined(blocks: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    weights, visible = (torch.cat(side, dim=2) for side in zip(*blocks, strict=True))
+    return weights, visible
 
 
 def _within(sums: Tensor, reach: int) -> Tensor:

@@ -110,6 +110,7 @@ def fused_answers(
         same,
         dict(zip(offsets, at, strict=True)),
         {name: _single(scores, found.logsumexp, wanted) for name, wanted in ask.pairs.items()},
+        {name: _rows(scores, found.logsumexp, wanted) for name, wanted in ask.rows.items()},
         diagonals,
         seen.pairs,
         None if found.offset is None else found.offset.double().sum(-1),
@@ -141,6 +142,26 @@ def _single(scores: Scores, logsumexp: Tensor, wanted: Tensor) -> Tensor:
             seen &= (key - row).abs() < scores.window
         parts.append(torch.exp(score - logsumexp[example, :, row]) * seen[:, None])
     return torch.cat(parts)
+
+
+def _rows(scores: Scores, logsumexp: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Whole rows, `[example, head, row, key]`, and what they see: few of them, so plain products do."""
+    wanted = wanted.to(scores.query.device)
+    n, lengths = scores.query.shape[2], scores.lengths[:, None, None]
+    row, key = wanted[:, None], torch.arange(n, device=wanted.device)
+    seen = (row < lengths) & (key < lengths)
+    if scores.causal:
+        seen &= key <= row
+    if scores.window:
+        seen &= (key - row).abs() < scores.window
+    examples, heads, _, size = scores.query.shape
+    groups = scores.key.shape[1]
+    own = scores.query[:, :, wanted].float().view(examples, groups, heads // groups, len(wanted), size)
+    score = (own @ scores.key.float().transpose(-1, -2)[:, :, None]).flatten(1, 2).mul_(scores.scaling)
+    if scores.softcap:
+        score = scores.softcap * torch.tanh(score / scores.softcap)
+    weights = score.sub_(logsumexp[:, :, wanted, None]).exp_().mul_(seen[:, None])
+    return weights, seen[:, None]
 
 
 def _labels(ask: Ask, names: list[str]) -> tuple[Tensor, Tensor] | None:

@@ -51,28 +51,32 @@ def _by_layer(value: Tensor, layers: int) -> Tensor:
 
 
 class Maps:
-    """Keeps the maps of some rows of all layers, `maps[example, layer, head, row, key]`, and what those rows see. They
-    go where they stay as they come: two copies of them would not fit."""
+    """Keeps the maps of a batch, `maps[example, layer, head, row, key]`, and what their rows see; or those of some
+    rows, which are asked for, so that a GPU forms no others.
 
-    needs = frozenset({"attention"})
+    They go at once where they stay: two copies would not fit.
+    """
 
-    def __init__(self, batch: Batch, wanted: Tensor, layers: int) -> None:
-        self.wanted, self.layers = wanted, layers  # sorted
-        self._keys = batch.keys.ids.shape[1]
-        self._all = len(wanted) == batch.ids.shape[1]
+    def __init__(self, batch: Batch, layers: int, wanted: Tensor | None = None) -> None:
+        self.needs = frozenset({"attention"} if wanted is None else ())
+        self.ask = None if wanted is None else Ask(rows={"wanted": wanted})
+        self._size = batch.ids.shape[1] if wanted is None else len(wanted), batch.keys.ids.shape[1]
+        self._layers = layers
         self.maps = self.visible = torch.empty(0)
 
     def rows(self, rows: Rows) -> None:
+        self._keep(rows.layer, slice(rows.start, rows.stop), rows.weights, rows.visible)
+
+    def answers(self, answers: Answers) -> None:
+        self._keep(answers.layer, slice(None), *answers.rows["wanted"])
+
+    def _keep(self, layer: int, rows: slice, weights: Tensor, visible: Tensor) -> None:
         if not self.maps.numel():
-            examples, heads = rows.weights.shape[:2]
-            size = examples, self.layers, heads, len(self.wanted), self._keys
-            self.maps = rows.weights.new_empty(size)
-            self.visible = rows.visible.new_empty(examples, self.layers, rows.visible.shape[1], *size[3:])
-        stop = rows.start + rows.weights.shape[2]
-        first, last = (int(torch.searchsorted(self.wanted, place)) for place in (rows.start, stop))
-        inside = self.wanted[first:last].to(rows.weights.device) - rows.start
-        for kept, values in ((self.maps, rows.weights), (self.visible, rows.visible)):
-            kept[:, rows.layer, :, first:last] = values if self._all else values[:, :, inside]
+            examples, heads = weights.shape[:2]
+            self.maps = weights.new_empty(examples, self._layers, heads, *self._size)
+            self.visible = visible.new_empty(examples, self._layers, 1, *self._size)
+        self.maps[:, layer, :, rows] = weights
+        self.visible[:, layer, :, rows] = visible[:, :1]
 
     def layer(self, layer: Layer) -> None:
         pass
@@ -105,7 +109,7 @@ class Observation:
         self._sums: dict[str, dict[str, Tensor]] = {}
         self._waiting: list[Answers] = []
         self._settled: dict[str, list[tuple[slice, Mapping[str, Tensor]]]] = {}
-        self._maps = Maps(batch, torch.arange(batch.ids.shape[1]), layers)
+        self._maps = Maps(batch, layers)
 
     def _each(self, analyses: list[Observer], call: Callable[[Observer], None]) -> None:
         """Call something for each of them; those that fail leave the list."""
@@ -220,9 +224,9 @@ def observe_rows(
         try:
             wanted = analysis.rows_wanted(batch, at_once)
             for rows in torch.split(wanted, at_once):
-                kept = Maps(batch, rows.sort().values, model.layers)
+                kept = Maps(batch, model.layers, rows.sort().values.to(batch.ids.device))
                 model.forward(batch, kept)
-                analysis.observe_rows(states[analysis.name], kept.maps, kept.visible, batch, kept.wanted, len(wanted))
+                analysis.observe_rows(states[analysis.name], kept.maps, kept.visible, batch, len(wanted))
         except Exception as error:
             take_out(analysis, error, failed)
 

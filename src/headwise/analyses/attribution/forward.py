@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headwise.analyses.attribution.passage import Take, check_served, real_pairs
-from headwise.analyses.attribution.precision import in_half, matrix_products
+from headwise.analyses.attribution.precision import compiled, in_half, matrix_products, use_compiled
 from headwise.analyses.attribution.push import push, way
 from headwise.core.errors import ModelError
 from headwise.models import HeadModel
@@ -101,12 +101,14 @@ class Sums:
 
 def squared_norm(moved: Tensor) -> Tensor:
     """Sum of squares over the last dimension, without a copy of the squares."""
-    norms: Tensor = torch.linalg.vector_norm(moved, dim=-1, dtype=max(moved.dtype, torch.float32, key=_bits))
+    if use_compiled():
+        return compiled(_plain_squares)(moved)
+    norms: Tensor = torch.linalg.vector_norm(moved, dim=-1, dtype=torch.promote_types(moved.dtype, torch.float32))
     return norms.square_()
 
 
-def _bits(dtype: torch.dtype) -> int:
-    return torch.finfo(dtype).bits
+def _plain_squares(moved: Tensor) -> Tensor:
+    return moved.to(torch.promote_types(moved.dtype, torch.float32)).square().sum(-1)
 
 
 def tangents_at_once(model: HeadModel, batch: Batch, memory: float) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import Any
 
 import torch
@@ -46,6 +47,12 @@ def compiled_kernels(wanted: bool = True) -> Iterator[None]:
 def use_compiled() -> bool:
     """Whether compiled kernels are wanted here."""
     return _COMPILED.get()
+
+
+@cache
+def compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The same in one kernel, which reads each tangent once."""
+    return torch.compile(function, dynamic=True)
 
 
 def in_half() -> bool:

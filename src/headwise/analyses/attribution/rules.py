@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from headwise.analyses.attribution.bundle import RULES, Bundle, Rule, linear_map, primal_of
-from headwise.analyses.attribution.precision import like, of_tangents, type_of_tangents, use_compiled
+from headwise.analyses.attribution.precision import compiled, like, of_tangents, type_of_tangents, use_compiled
 
 # fmt: off
 # Linear in their first argument, whatever the others are.
@@ -110,7 +110,18 @@ def _elementwise(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     kwargs = kwargs | ({"inplace": False} if "inplace" in kwargs else {})
     x = args[0].primal
     value, slope, *_ = torch.func.jvp(lambda y: func(y, *args[1:], **kwargs), (x,), (torch.ones_like(x),))
-    return Bundle(value, args[0].tangent * like(slope, args[0].tangent))
+    return Bundle(value, scaled(args[0].tangent, slope))
+
+
+def scaled(tangent: Tensor, slope: Tensor) -> Tensor:
+    """Tangents times the slopes of their places."""
+    if use_compiled():
+        return compiled(_plain_scaled)(tangent, slope)
+    return tangent * slope.to(tangent.dtype)
+
+
+def _plain_scaled(tangent: Tensor, slope: Tensor) -> Tensor:
+    return (tangent * slope).to(tangent.dtype)
 
 
 @rule("pow", "__pow__")
@@ -232,7 +243,7 @@ def _layer_norm(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 def norm_tangent(tangent: Tensor, normed: Tensor, scale: Tensor) -> Tensor:
     """`scale · (t − mean t − x̂ · mean(t·x̂))`: the derivative of a layer norm at x̂ along t."""
     if use_compiled():
-        return _compiled_norm()(tangent, normed, scale)
+        return compiled(_plain_norm)(tangent, normed, scale)
     # Both means at once, as products with the two vectors (1, x̂)/d of each token: one reading of the tangents instead
     # of three.
     width = normed.shape[-1]
@@ -251,12 +262,6 @@ def _plain_norm(tangent: Tensor, normed: Tensor, scale: Tensor) -> Tensor:
     return out.to(tangent.dtype)
 
 
-@cache
-def _compiled_norm() -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """The same in one kernel that reads each tangent once."""
-    return torch.compile(_plain_norm, dynamic=True)
-
-
 @rule("softmax")
 def _softmax(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x = args[0] if args else None
@@ -266,8 +271,15 @@ def _softmax(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     weights = func(x.primal, *args[1:], **kwargs)
     dim = dim if dim < 0 else dim - x.primal.ndim
     moved = x.tangent.to(type_of_tangents(weights.dtype))
+    if use_compiled() and dim == -1:
+        return Bundle(weights, compiled(_plain_softmax)(moved, weights))
     moved = moved * like(weights, moved)
     return Bundle(weights, moved.addcmul_(like(weights, moved), moved.sum(dim, keepdim=True), value=-1))
+
+
+def _plain_softmax(tangent: Tensor, weights: Tensor) -> Tensor:
+    moved = tangent * weights
+    return (moved - weights * moved.sum(-1, keepdim=True)).to(tangent.dtype)
 
 
 @rule("matmul", "__matmul__", "bmm")

@@ -122,17 +122,17 @@ class Distance(Observer):
             most = max(LEAST_ROWS, min(most, at_once * WINDOWS))
         return self._drawn(length, most, batch.index[0]) if most and most < length else torch.arange(length)
 
-    def observe_rows(self, state: State, maps: Tensor, visible: Tensor, batch: Batch, rows: Tensor, total: int) -> None:
+    def observe_rows(self, state: State, maps: Tensor, visible: Tensor, batch: Batch, total: int) -> None:
         length, keys = int(batch.lengths[0]), int(batch.keys.lengths[0])
         own, seen = maps[0, ..., :keys], visible[0, ..., :keys]
         if total < length:
             self._sampled(state, own, seen, length, total)
         else:
             step = max(1, GROUP // keys)
-            for first in range(0, len(rows), step):
+            for first in range(0, own.shape[2], step):
                 part = slice(first, first + step)
                 state.sums("js").add(pairwise_js(self._prepared(own[:, :, part].float(), seen[:, :, part])))
-        share = len(rows) / total
+        share = own.shape[2] / total
         state.sums("tokens").add(batch.lengths.sum() * share)
         state.sums("examples").add(torch.tensor(share))
 
@@ -182,10 +182,10 @@ class Distance(Observer):
             own = maps[example, :, :, :length, :keys].float()
             waiting.append(self._prepared(own, visible[example, :, :, :length, :keys]))
             if sum(part.shape[1] for part in waiting) >= GROUP:
-                yield torch.cat(waiting, 1)
+                yield _joined(waiting)
                 waiting = []
         if waiting:
-            yield torch.cat(waiting, 1)
+            yield _joined(waiting)
 
     def extend(self, datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
         """Say of each head and family what it does, from the other analyses of the run."""
@@ -220,6 +220,10 @@ class Distance(Observer):
         return dataset.assign(js_error=(("head_a", "head_b"), error, said)).assign_attrs(
             sampled_tokens=round(sampled), sampled_rows=round(shown)
         )
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)  # one example of a large model is not copied
 
 
 def _sample_said(dataset: xr.Dataset) -> list[str]:

@@ -24,8 +24,9 @@ from headwise.stats.intervals import mean_interval, median_interval, wilson_inte
 from headwise.stats.nulls import chance_bound
 from headwise.stats.overlap import overlap_test
 from headwise.stats.tests import mcnemar_exact, z_test
-from headwise.testing.levels import TESTED, RandomRuns, level_examples, random_calls
+from headwise.testing.levels import OF_DECODERS, TESTED, RandomRuns, level_examples, random_calls
 
+LARGE = "induction, 36 × 32 heads"
 FIRST_SEED = 100  # lower ones were looked at while the bounds were made, and can say nothing of them
 Row = tuple[str, str, float, float, int]  # what, on which data, nominal, measured, simulations
 
@@ -40,11 +41,18 @@ def calls(runs: int, keep: Path) -> pd.DataFrame:
             if not file.exists():
                 file.touch()  # taken: several processes may share the work
                 setting = RandomRuns(seeds=(seed,), causal=kind == "decoder")
-                one = random_calls(TESTED, examples, setting).assign(model=kind)
+                one = random_calls(None, examples, setting).assign(model=kind)
                 one.to_csv(file, index=False)
                 said = one.loc[one["called"] > 0, ["analysis", "gain", "called", "what"]]
                 print(f"{kind} {seed}: {said.to_dict('records')}", flush=True)
             found.append(file)
+        file = keep / f"large-{seed}.csv"
+        if not file.exists():
+            file.touch()
+            setting = RandomRuns(seeds=(seed,), causal=True, layers=36, heads=32, d_head=4)
+            one = random_calls(["induction"], examples, setting).assign(model="decoder", analysis=LARGE)
+            one.to_csv(file, index=False)
+        found.append(file)
     return pd.concat([pd.read_csv(file) for file in found if file.stat().st_size])
 
 
@@ -53,7 +61,7 @@ def calls_table(found: pd.DataFrame) -> Iterator[str]:
     heads = [f"{model}{f', × {gain:g}' if gain != 1 else ''}" for model, gain in settings]
     yield f"| analysis | {' | '.join(heads)} | all | at most, by chance |"
     yield "|---|" + "---|" * (len(heads) + 2)
-    for name in TESTED:
+    for name in (*TESTED, *OF_DECODERS, LARGE):
         own = found[found["analysis"] == name]
         cells = []
         for model, gain in settings:
@@ -142,7 +150,7 @@ def simulated_table(simulate: Callable[[int, np.random.Generator], Iterator[Row]
         yield f"| {what} | {data} | {nominal:g} | {measured:.3f} | {count:,} |"
 
 
-TEXT = """# Levels: what random weights are called, and what intervals hold
+TEXT = """# Random weights: what they are called, and what tests and intervals hold
 
 Made by `python benchmarks/random_models.py --write docs/random-weights.md`; nothing here is written by hand.
 
@@ -150,10 +158,11 @@ Made by `python benchmarks/random_models.py --write docs/random-weights.md`; not
 
 A random-weights model must come out as nothing. Each cell: in how many runs any head was called anything at a corrected
 p < 0.05 (roles: `has_role_adjusted`; frames, token_pairs, features: `stands_out`; dependency, coreference: better than
-the baselines). A run is one model of 3 × 4 heads with weights as transformers draws them, or with query and key weights
-six times as large (× 6: attention far from uniform), on {examples} examples of the built-in corpus. Seeds run from 100
-on: lower ones were looked at while the bounds were made. The last column is what a test at 0.05 stays under in 95 of
-100 such tables.
+the baselines; induction, sinks, circuits, logits, which are for decoders: the corrected p of any of their measures). A
+run is one model of 3 × 4 heads (in the last row 36 × 32) with weights as transformers draws them, or with query and key
+weights six times as large (× 6: attention far from uniform), on {examples} examples of the built-in corpus. Seeds run
+from 100 on: lower ones were looked at while the bounds were made. The last column is what a test at 0.05 stays under in
+95 of 100 such tables.
 
 {calls}
 

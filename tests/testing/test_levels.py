@@ -7,7 +7,7 @@ import xarray as xr
 
 from headwise.analyses.contract import make_analysis
 from headwise.testing import RandomRuns, check_random_models, random_calls
-from headwise.testing.levels import TESTED, level_examples
+from headwise.testing.levels import OF_DECODERS, TESTED, level_examples
 from headwise.text.demo import demo_examples
 
 
@@ -22,6 +22,7 @@ def calls():
 def test_nothing_is_said_of_random_weights(calls) -> None:
     """The quick form of `benchmarks/random_models.py`."""
     assert set(calls[0]["analysis"]) == set(TESTED)
+    assert set(calls[1]["analysis"]) == {*TESTED, *OF_DECODERS}
     assert (calls[0]["heads"] == 8).all()
     for found in calls:
         check_random_models(found)

@@ -25,6 +25,7 @@ from headwise.text.demo import demo_examples
 from headwise.text.example import Example
 
 TESTED = ("roles", "frames", "token_pairs", "features", "dependency", "coreference")
+OF_DECODERS = ("induction", "sinks", "circuits", "logits")  # `retrieval` says nothing of a model that fails its task
 PARAMETERS = {"frames": {"exclude": "links"}}  # few sentences of the built-in corpus have no other link
 UNLUCKY = 0.01  # so rarely may a test that holds its level be refused
 
@@ -55,7 +56,7 @@ class RandomRuns:
 
 
 def random_calls(
-    analyses: Sequence[str | Analysis] = TESTED,
+    analyses: Sequence[str | Analysis] | None = None,
     examples: Sequence[Example] | None = None,
     runs: RandomRuns = RandomRuns(),  # noqa: B008  (frozen)
 ) -> pd.DataFrame:
@@ -64,7 +65,7 @@ def random_calls(
     Parameters
     ----------
     analyses : sequence of str or Analysis, optional
-        By name or made; those of headwise that test heads by default.
+        By name or made; those of headwise that test heads (of a decoder, those for decoders too) by default.
     examples : sequence of Example, optional
         The corpus; by default the first 40 of the built-in one and its short sentences with frames.
     runs : RandomRuns, optional
@@ -76,6 +77,8 @@ def random_calls(
         One row for each analysis and run: `analysis`, `gain`, `seed`, `heads`, `called` (how many heads are called
         anything after correction) and `what`, the first of it.
     """
+    if analyses is None:
+        analyses = (*TESTED, *(OF_DECODERS if runs.causal else ()))
     made = [make_analysis(a, PARAMETERS.get(a, {})) if isinstance(a, str) else a for a in analyses]
     given = level_examples() if examples is None else list(examples)
     vocabulary = make_vocabulary(sorted({w for e in given for w in e.all_words}), None, {}, {}, runs.causal)

@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 
 from headwise import make_atlas
 from headwise.analyses.contract import make_analysis
-from headwise.analyses.induction.analysis import Induction, drawn_heads
+from headwise.analyses.induction.analysis import Induction, drawn_heads, sure_of
 from headwise.analyses.induction.sequences import repeats
 from headwise.models import HeadModel
 from headwise.plots import figures_for
@@ -82,6 +82,23 @@ def test_random_weights_are_nothing() -> None:
         assert "disabled_effect" not in found.attrs or not found.attrs["induces"]
 
 
+def test_a_taste_for_a_place_or_a_little_more_than_chance_is_not_sure() -> None:
+    """What random weights do: each of the three nulls stops one of these heads, and none the last."""
+    random = np.random.default_rng(0)
+    offsets = np.arange(30)
+    uniform = 0.02
+    little = np.where(offsets == 29, 1.2 * uniform, 0.9 * uniform)  # its own token, a little
+    hill = uniform * np.linspace(0.2, 5.4, 30)  # a smooth liking for a distance that happens to be this one
+    spiky = np.where(offsets % 6 == 5, 4 * uniform, 0.2 * uniform)  # an offset it likes, and every sixth other one
+    true = np.where(offsets == 29, 10 * uniform, 0.9 * uniform)
+    profile = np.stack([np.append(one, one[27:29]) for one in (little, hill, spiky, true)])
+    profile = profile[None, None] * random.normal(1, 0.02, (25, 1, 4, 32))
+    values, controls = profile[..., 29], profile[..., [*range(2, 28), 30, 31]]
+    sure = sure_of(values, controls, np.array([[2 * uniform]])) < 0.01
+    assert sure.tolist() == [[False, False, False, True]]
+    assert sure_of(values, controls, np.array([[uniform]]))[0, 0] < 0.01  # above chance it is
+
+
 def test_a_slow_computation_agrees() -> None:
     module, tokenizer = random_model(causal=True, max_length=64)
     with HeadModel.open(module, tokenizer=tokenizer) as model:
@@ -89,13 +106,14 @@ def test_a_slow_computation_agrees() -> None:
         repeated = repeats(model, 6, 16, 0)
     module.set_attn_implementation("eager")
     scores = {"prefix_matching": [], "duplicate": [], "previous": []}
-    losses = []
+    losses, beyond = [], []
     for row in repeated.rows:
         ids = row.ids.tolist()
         assert ids[0] == tokenizer.bos_token_id
         assert ids[1:17] == ids[17:]
         output = module(torch.tensor([ids]), output_attentions=True)
         maps = torch.stack(output.attentions)[:, 0].detach().numpy()
+        beyond.append(np.mean([maps[:, :, i, i - 18] for i in range(19, 33)], axis=0))
         for name, back in (("prefix_matching", 15), ("duplicate", 16), ("previous", 1)):
             scores[name].append(np.mean([maps[:, :, i, i - back] for i in range(17, 33)], axis=0))
         logp = output.logits[0].log_softmax(-1)
@@ -108,6 +126,7 @@ def test_a_slow_computation_agrees() -> None:
             rtol=1e-2, atol=1e-7,
         )  # fmt: skip
     np.testing.assert_allclose(found["loss"].values, np.mean(losses, 0), rtol=1e-4)
+    np.testing.assert_allclose(found["profile"].sel(offset=-18).values, np.mean(beyond, 0), rtol=1e-4)
 
 
 def test_draws_are_from_the_same_layers_and_others() -> None:
@@ -140,6 +159,8 @@ def test_encoders_are_refused_and_figures_drawn(found) -> None:
 def test_parameters() -> None:
     with pytest.raises(Exception, match="at least"):
         Induction(length=2)
+    with pytest.raises(Exception, match="`least` must be"):
+        Induction(least=-1)
 
 
 def test_scores_are_compared_with_the_role_and_the_sink_held() -> None:

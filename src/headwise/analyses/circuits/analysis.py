@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 import torch
 import xarray as xr
 from torch import Tensor
@@ -22,6 +23,7 @@ from headwise.stats.rotations import turned_overlap, turned_trace
 
 HEADS = ("layer", "head")
 LEVEL = 0.05
+SCORES = {"ov_copying": "copy", "qk_matching": "look for their own token"}
 MOST_HEADS = 600  # above, only the strongest pairs are kept
 ROTARY = "positions that turn queries and keys (both at the first position here, so at offset 0)"
 
@@ -98,9 +100,13 @@ class Circuits(Experiment):
         attrs = {"left_out_of_weights": "; ".join(sorted(left_out))}
         return xr.Dataset(variables | more, layer_head_coords(bench.shape) | coords, attrs)
 
+    def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
+        found = {name: dataset[f"{name}_p_adjusted"] < LEVEL for name in SCORES if name in dataset}
+        return xr.concat(found.values(), pd.Index(found, name="score")) if found else None
+
     def headline(self, dataset: xr.Dataset) -> list[str]:
         lines = []
-        for name, said in (("ov_copying", "copy"), ("qk_matching", "look for their own token")):
+        for name, said in SCORES.items():
             if name not in dataset:
                 continue
             score, sure = dataset[name].values, (dataset[f"{name}_p_adjusted"] < LEVEL).values

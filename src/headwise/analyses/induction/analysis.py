@@ -8,13 +8,14 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 import torch
 import xarray as xr
 from scipy.stats import rankdata
 
 from headwise.analyses.contract import Bench, Experiment, Paper, Shape, at_least, layer_head_coords, mean_variables
 from headwise.analyses.induction.sequences import Repeats, at_once, disabled_loss, observe, repeats
-from headwise.core.errors import ModelError
+from headwise.core.errors import ModelError, ParameterError
 from headwise.core.labels import head_name
 from headwise.models.structure import find_structure
 from headwise.stats.accumulators import Moments
@@ -37,11 +38,13 @@ class Induction(Experiment):
 
     - `prefix_matching[layer, head]`: `A[i, i−T+1]`, the token after the earlier occurrence; `duplicate`: `A[i, i−T]`,
       the earlier occurrence; `previous`: `A[i, i−1]`. Each with count and 95 % interval over sequences; `_p`: the
-      larger of two p-values, so that both nulls must fall: over sequences, the mean is no more than that of a uniform
-      head (`uniform[layer]`, the mean of `1/|V(i)|`; Student's t), and over offsets, the head gives this offset no more
-      than any of the offsets 2..T−2, at which nothing repeats (Student's prediction interval; without it any fixed
-      taste for a position, which random weights have too, would pass); `_p_adjusted`: corrected over heads (Holm);
-    - `profile[layer, head, offset]`: mean weight by offset, −T to 0;
+      largest of three p-values, so that all nulls must fall: the mean is no more than `least` times that of a uniform
+      head (`uniform[layer]`, the mean of `1/|V(i)|`; Student's t over sequences); it is one of the means at the offsets
+      at which nothing repeats (2..T−2, T+1, T+2; Student's prediction interval); it is no more than the largest of them
+      (Student's t over sequences). Random weights need all three: they like some positions, like a token that is their
+      own a little, and like both more the sharper they are; `_p_adjusted`: corrected over heads (Holm);
+    - `profile[layer, head, offset]`: mean weight by offset, −T−2 to 0, over the rows that have a token of the sequence
+      there;
     - `copying[layer, head]`: what the head adds directly to the logit of the token it most attends to, less the mean
       over the vocabulary (pre-norm decoders only);
     - `loss[half]`: mean loss of the first and second half in nats; the attributes `gain` (first less second),
@@ -62,6 +65,8 @@ class Induction(Experiment):
         Random draws it is compared with.
     confirm : int, default 6
         Sequences used for the confirmation.
+    least : float, default 2
+        How many times the weight of a uniform head a head must give to be sure of anything.
     seed : int, optional
         For sequences and draws; the run's by default.
     """
@@ -71,6 +76,7 @@ class Induction(Experiment):
     disable: int = 5
     draws: int = 20
     confirm: int = 6
+    least: float = 2.0
     seed: int | None = None
 
     name: ClassVar[str] = "induction"
@@ -81,6 +87,8 @@ class Induction(Experiment):
     def __post_init__(self) -> None:
         for name, low in (("length", 4), ("sequences", 2), ("disable", 0), ("draws", 1), ("confirm", 2)):
             at_least(name, getattr(self, name), low)
+        if not 0 <= self.least < float("inf"):
+            raise ParameterError(f"`least` must be a number of at least 0; it is {self.least!r}.")
 
     def refusal(self, shape: Shape) -> str | None:
         if not shape.causal:
@@ -118,14 +126,13 @@ class Induction(Experiment):
     ) -> xr.Dataset:
         length, profile = repeated.length, found["profile"].astype(np.float64)
         variables: dict[str, Any] = {"uniform": ("layer", uniform.astype(np.float32))}
-        controls = np.moveaxis(profile[..., 2 : length - 1], -1, 0).mean(1)  # offset, layer, head
+        controls = profile[..., [*range(2, length - 1), length + 1, length + 2]]
         offsets = {"prefix_matching": length - 1, "duplicate": length, "previous": 1}
         for name, offset in offsets.items():
             values = profile[..., offset]
             about = f"mean attention to {MEASURES[name]}"
             variables |= mean_variables(name, HEADS, _moments(values), units="share of attention", long_name=about)
-            stands_out = outlying(values.mean(0), controls)
-            p = np.fmax(mean_above(values, uniform[:, None]), stands_out)
+            p = sure_of(values, controls, self.least * uniform[:, None])
             variables[f"{name}_p"] = (HEADS, p)
             variables[f"{name}_p_adjusted"] = (HEADS, holm(p))
         variables["profile"] = ((*HEADS, "offset"), profile.mean(0)[..., ::-1].astype(np.float32))
@@ -139,7 +146,7 @@ class Induction(Experiment):
         attrs: dict[str, Any] = {"gain": summary["mean"], "gain_low": summary["low"], "gain_high": summary["high"]}
         attrs |= {"gain_p": float(mean_above(gains)), "length": length, "sequences": self.sequences}
         attrs["induces"] = int(attrs["gain_p"] < LEVEL)
-        coords = layer_head_coords(shape) | {"half": ["first", "second"], "offset": np.arange(-length, 1)}
+        coords = layer_head_coords(shape) | {"half": ["first", "second"], "offset": np.arange(1 - profile.shape[-1], 1)}
         return xr.Dataset(variables, coords, attrs)
 
     def _confirm(self, dataset: xr.Dataset, bench: Bench, repeated: Repeats) -> None:
@@ -199,6 +206,11 @@ class Induction(Experiment):
         }
         return dict(datasets) | {self.name: own.assign_attrs(attrs)}
 
+    def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
+        return xr.concat(
+            [dataset[f"{name}_p_adjusted"] < LEVEL for name in MEASURES], pd.Index(MEASURES, name="measure")
+        )
+
     def headline(self, dataset: xr.Dataset) -> list[str]:
         attrs = dataset.attrs
         first, second = (float(value) for value in dataset["loss"].values)
@@ -224,6 +236,17 @@ class Induction(Experiment):
                 f"{float(dataset['drawn_effect'].max()):.2f} (p = {attrs['disabled_p']:.2g})"
             )
         return lines
+
+
+def sure_of(values: np.ndarray, controls: np.ndarray, bar: np.ndarray) -> np.ndarray:
+    """p-values of heads `[layer, head]` that give one offset (`values[sequence, layer, head]`) more than the bar, and
+    more than the offsets at which nothing repeats (`controls[sequence, layer, head, offset]`): the largest of three,
+    see `Induction`."""
+    means = controls.mean(0)
+    largest = np.take_along_axis(controls, means.argmax(-1)[None, ..., None], -1)[..., 0]
+    of_all = outlying(values.mean(0), np.moveaxis(means, -1, 0))
+    p: np.ndarray = np.maximum(np.maximum(mean_above(values, bar), mean_above(values - largest)), of_all)
+    return p
 
 
 def drawn_heads(

@@ -74,7 +74,7 @@ def profile(dataset: xr.Dataset) -> Figure:
         label = f"{head_name(layer, head)} {score[layer, head]:.2f}"
         colour, marker = style.cycle(style.OKABE_ITO, place), style.cycle(style.MARKERS, place)
         ax.plot(offsets, values, color=colour, marker=marker, markersize=2.5, linewidth=0.9, label=label)
-    ax.axvline(float(offsets[0]), color=style.GREY, linewidth=0.7, linestyle=":")
+    ax.axvline(-float(dataset.attrs["length"]), color=style.GREY, linewidth=0.7, linestyle=":")
     ax.set_xlabel("offset (0 = the token itself, dotted: its earlier occurrence)")
     ax.set_ylabel("mean attention")
     ax.set_ylim(bottom=0)

@@ -19,6 +19,7 @@ from headwise.text.encode import Batch, Encoded, collate
 from headwise.text.made import made_row, word_ids
 
 SHORTEST = 4  # tokens of a sequence: below that every offset is special
+BEYOND = 2  # offsets before the earlier occurrence: a taste for far tokens has no end there
 LOGITS_BYTES = 2**28
 
 
@@ -70,10 +71,9 @@ def at_once(model: HeadModel, repeated: Repeats) -> int:
 class Watch:
     """Takes mean weights by offset from the second halves of one batch.
 
-    `profile[layer]` is `[example, head, offset]`, the mean of `A[i, i − offset]` over rows i of the second half,
-    offsets
-    from 0 to the length of a sequence; `uniform[layer]`, what a uniform head would have; `most[layer]`
-    `[example, head, row]`, where each row looks most.
+    `profile[layer]` is `[example, head, offset]`, the mean of `A[i, i − offset]` over the rows i of the second half
+    that have a token of the sequence there, offsets from 0 to two more than a sequence is long; `uniform[layer]`, what
+    a uniform head would have; `most[layer]` `[example, head, row]`, where each row looks most.
     """
 
     needs = frozenset({"attention"})
@@ -91,9 +91,12 @@ class Watch:
             return
         here = torch.arange(first, last, device=rows.weights.device)
         own = rows.weights[:, :, here - rows.start]
-        offsets = torch.arange(length + 1, device=here.device)
-        place = (here[:, None] - offsets)[None, None].expand(*own.shape[:2], -1, -1)
-        share = own.gather(-1, place).sum(-2).double() / length
+        offsets = torch.arange(length + 1 + BEYOND, device=here.device)
+        place = here[:, None] - offsets
+        there = place >= self.repeated.start
+        at = place.clamp(min=0)[None, None].expand(*own.shape[:2], -1, -1)
+        rows_with = length - (offsets - length).clamp(min=0)
+        share = torch.where(there, own.gather(-1, at), 0).sum(-2).double() / rows_with
         seen = rows.visible[0, 0, here - rows.start].sum(-1).double()
         before = self.profile.get(rows.layer)
         self.profile[rows.layer] = share if before is None else before + share

@@ -101,6 +101,9 @@ class Logits(Experiment):
             raise ParameterError(f"`against` must be one token; '{self.against}' is {len(ids)}.")
         return int(ids[0])
 
+    def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
+        return dataset["specific_p_adjusted"] < LEVEL
+
     def headline(self, dataset: xr.Dataset) -> list[str]:
         value, sure = dataset["specific"].values, (dataset["specific_p_adjusted"] < LEVEL).values
         order = [divmod(int(i), value.shape[1]) for i in np.argsort(-value, axis=None, kind="stable")]

@@ -102,6 +102,9 @@ class Retrieval(Experiment):
         coords = layer_head_coords(bench.shape) | {"length": lengths, "depth": depths}
         return xr.Dataset(variables, coords, {"trials": len(found), "trials_passed": len(kept)})
 
+    def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
+        return dataset["score_p_adjusted"] < LEVEL
+
     def headline(self, dataset: xr.Dataset) -> list[str]:
         attrs = dataset.attrs
         line = f"{attrs['trials_passed']} of {attrs['trials']} trials passed (half of the needle or more was said)"

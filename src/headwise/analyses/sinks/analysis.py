@@ -124,6 +124,9 @@ class Sinks(Experiment):
         coords = layer_head_coords(shape) | {"token_type": list(TOKEN_TYPES)}
         return xr.Dataset(variables, coords, attrs)
 
+    def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
+        return dataset["first_p_adjusted"] < LEVEL
+
     def headline(self, dataset: xr.Dataset) -> list[str]:
         first, sure = dataset["first"].values, (dataset["first_p_adjusted"] < LEVEL).values
         layer, head = np.unravel_index(np.nanargmax(first), first.shape)

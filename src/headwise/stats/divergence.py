@@ -55,7 +55,7 @@ def pairwise_js(maps: Tensor, threads: int | None = None) -> Tensor:
     Returns
     -------
     Tensor
-        float64 `[head, head]` on the CPU, symmetric, zero on the diagonal, never negative. Logarithms float32, sums of
+        float64 `[head, head]`, symmetric, zero on the diagonal, never negative. Logarithms float32, sums of
         blocks float64.
     """
     if maps.shape[0] == 0 or maps[0].numel() == 0:
@@ -69,7 +69,7 @@ def pairwise_js(maps: Tensor, threads: int | None = None) -> Tensor:
         total = torch.zeros(heads, heads, dtype=torch.float64, device=flat.device)
         for start in range(0, flat.shape[1], AT_ONCE):  # bounded, whatever the maps take themselves
             products(_halved(flat[:, start : start + AT_ONCE]), total)
-        upper = total.triu().cpu()
+        upper = total.triu()
     own = upper.diagonal()
     # `upper` holds Σ m log2 m; identical heads go through identical operations, so their difference is exactly zero.
     js = ((own[:, None] + own[None, :]) / 2 - upper).triu(1).mul_(float(np.log(2))).clamp_(min=0.0)

@@ -60,6 +60,11 @@ def in_half() -> bool:
     return _PRODUCTS.get() == "half"
 
 
+def in_tf32() -> bool:
+    """Whether a GPU may multiply tangents in tf32 here."""
+    return _PRODUCTS.get() == "tf32"
+
+
 def type_of_tangents(dtype: torch.dtype) -> torch.dtype:
     """The type in which tangents of values of this type are kept."""
     return torch.float16 if in_half() else dtype
@@ -74,7 +79,7 @@ def of_tangents(product: Callable[..., Tensor], *args: Tensor) -> Tensor:
     """A product of tangents. An error of tf32 in one stays there; in the model's own values it would move them all."""
     if in_half():
         return product(*(arg.to(torch.float16) for arg in args))
-    if _PRODUCTS.get() != "tf32" or not args[0].is_cuda:
+    if not in_tf32() or not args[0].is_cuda:
         return product(*args)
     torch.set_float32_matmul_precision("high")
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -12,9 +13,10 @@ from torch import Tensor
 import headwise.analyses.attribution.rules  # noqa: F401  (registers the rules)
 from headwise.analyses.attribution.bundle import Bundle, NotServed
 from headwise.analyses.attribution.passage import Finished, Passage, Take
-from headwise.analyses.attribution.precision import matrix_products, type_of_tangents
+from headwise.analyses.attribution.precision import in_tf32, matrix_products, type_of_tangents
 from headwise.models import HeadModel
 from headwise.models.tap import Call
+from headwise.stats.gpu import has_kernels
 from headwise.text.encode import Batch
 
 _ad: Any = forward_ad  # torch gives it no types
@@ -73,6 +75,42 @@ class BundlePush(_Push):
 
     def tangent(self, value: Tensor) -> Tensor:
         return value.tangent if isinstance(value, Bundle) else value.new_zeros(len(self.tangents), *value.shape)
+
+    def attend_layer(self, layer: int, call: Call) -> tuple[Tensor, Tensor | None]:
+        output = _by_kernel(call)
+        if output is None:
+            return super().attend_layer(layer, call)
+        self.attends(layer, call, output)
+        return output.transpose(1, 2).contiguous(), None
+
+
+def _by_kernel(call: Call) -> Bundle | None:
+    """The head outputs with their tangents from one kernel; None where there is none for such a call: rules do then."""
+    parts = call.query, call.key, call.value
+    query, key, value = parts
+    if not (query.is_cuda and has_kernels() and type(call) is Call and call.softcap is None):
+        return None
+    if not all(isinstance(x, Bundle) and x.dtype == torch.float32 for x in parts) or isinstance(call.bias, Bundle):
+        return None
+    if query.shape[2] != key.shape[2] or query.shape[-1] != value.shape[-1]:
+        return None
+    from headwise.analyses.attribution.kernel import LONGEST, attention_tangents  # Triton is there only beside a GPU
+
+    tangents = [x.tangent for x in parts if isinstance(x, Bundle)]
+    if max(query.shape[2:]) > LONGEST.get(tangents[0].dtype, 0):
+        return None
+    plain = copy(call)
+    plain.query, plain.key, plain.value = (x.primal for x in parts if isinstance(x, Bundle))
+    repeated_key, repeated_value = plain.repeated()
+    weights, _ = plain.weights(repeated_key, 0, query.shape[2])
+    moved = attention_tangents(
+        (plain.query, plain.key, plain.value),
+        (tangents[0], tangents[1], tangents[2]),
+        weights,
+        call.scaling,
+        "tf32" if in_tf32() else "ieee",
+    )
+    return Bundle(weights @ repeated_value, moved)
 
 
 class DualPush(_Push):

@@ -155,7 +155,7 @@ class Distance(Observer):
                 means.append(pairwise_js(rows) / len(group))
                 sizes.append(len(group))
         sums = torch.stack(means)
-        weights = torch.tensor(sizes, dtype=torch.float64)[:, None, None] / count
+        weights = sums.new_tensor(sizes)[:, None, None] / count
         mean = (weights * sums).sum(0)
         part = length * count / total  # tokens that these rows stand for
         state.sums("js").add(mean * part)

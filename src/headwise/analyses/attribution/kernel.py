@@ -1,0 +1,84 @@
+"""Tangents of attention in one kernel, with Triton: nothing between the projections is written. Only where there is a
+GPU."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+LONGEST = {torch.float16: 128, torch.float32: 64}  # tokens (and sizes of heads) whose squares a program holds
+
+
+@triton.jit
+def _moved(
+    Q, K, V, A, DQ, DK, DV, OUT,
+    sqe, sqh, sqn, ske, skh, skn, sve, svh, svn,
+    tqt, tqe, tqh, tqn, tkt, tke, tkh, tkn, tvt, tve, tvh, tvn,
+    n, scale,
+    H: tl.constexpr, HK: tl.constexpr, E: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BN: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One tangent of one head of one example: `dA V + A dV`, with `dA = A · (dS − Σ A dS)`."""
+    t = tl.program_id(0).to(tl.int64)
+    eh = tl.program_id(1)
+    e, h = eh // H, eh % H
+    g = h // (H // HK)
+    row = tl.arange(0, BN)
+    d = tl.arange(0, DP)
+    inside = (row[:, None] < n) & (d[None] < D)
+    q = tl.load(Q + e * sqe + h * sqh + row[:, None] * sqn + d[None], mask=inside, other=0.0)
+    k = tl.load(K + e * ske + g * skh + row[:, None] * skn + d[None], mask=inside, other=0.0)
+    dq = tl.load(DQ + t * tqt + e * tqe + h * tqh + row[:, None] * tqn + d[None], mask=inside, other=0.0)
+    dk = tl.load(DK + t * tkt + e * tke + g * tkh + row[:, None] * tkn + d[None], mask=inside, other=0.0)
+    score = tl.dot(dq, tl.trans(k), input_precision=PRECISION)
+    score += tl.dot(q, tl.trans(dk), input_precision=PRECISION)
+    pairs = (row[:, None] < n) & (row[None] < n)
+    weight = tl.load(A + (eh * n + row[:, None]) * n + row[None], mask=pairs, other=0.0)
+    share = weight * score * scale
+    share -= weight * tl.sum(share, 1)[:, None]
+    v = tl.load(V + e * sve + g * svh + row[:, None] * svn + d[None], mask=inside, other=0.0)
+    dv = tl.load(DV + t * tvt + e * tve + g * tvh + row[:, None] * tvn + d[None], mask=inside, other=0.0)
+    out = tl.dot(share.to(v.dtype), v, input_precision=PRECISION)
+    out += tl.dot(weight.to(dv.dtype), dv, input_precision=PRECISION)
+    # Token by token, [tangent, example, token, head, d], as the output projection wants it.
+    place = OUT + (((t * E + e) * n + row[:, None]) * H + h) * D + d[None]
+    tl.store(place, out.to(OUT.dtype.element_ty), mask=inside)
+
+
+def attention_tangents(
+    primal: tuple[Tensor, Tensor, Tensor],
+    tangent: tuple[Tensor, Tensor, Tensor],
+    weights: Tensor,
+    scaling: float,
+    precision: str,
+) -> Tensor:
+    """Tangents of head outputs, `[tangent, example, head, token, d]`, in the type of the tangents.
+
+    Parameters
+    ----------
+    primal, tangent : (Tensor, Tensor, Tensor)
+        Query, key and value, `[example, head, token, d]` (key and value before group repetition), and their tangents,
+        `[tangent, example, head, token, d]`.
+    weights : Tensor
+        Attention weights, float32 `[example, head, token, token]`.
+    scaling : float
+        What scores are multiplied by.
+    precision : {"tf32", "ieee"}
+        Of products of float32 tangents.
+    """
+    examples, heads, n, size = primal[0].shape
+    count, dtype = len(tangent[0]), tangent[0].dtype
+    values = [x.to(dtype) for x in primal]
+    values = [x if x.stride(-1) == 1 else x.contiguous() for x in values]
+    moved = [x if x.stride(-1) == 1 else x.contiguous() for x in tangent]
+    out = torch.empty(count, examples, n, heads, size, dtype=dtype, device=weights.device)
+    strides = [s for x in values for s in x.stride()[:3]] + [s for x in moved for s in x.stride()[:4]]
+    block = max(16, triton.next_power_of_2(n))
+    _moved[(count, examples * heads)](
+        *values, weights.contiguous(), *moved, out, *strides, n, scaling,
+        H=heads, HK=primal[1].shape[1], E=examples, D=size, DP=max(16, triton.next_power_of_2(size)), BN=block,
+        PRECISION=precision, num_warps=4 if block <= 64 else 8, num_stages=1,
+    )  # fmt: skip
+    return out.transpose(2, 3)

@@ -1,0 +1,229 @@
+"""What an entry is computed from: the open model, data sets, fine-tuned models, and a store that survives a kill."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+
+from headwise.analyses.contract import Analysis
+from headwise.core.checks import check_types, one_of
+from headwise.core.failures import UnexpectedError
+from headwise.core.store import Store, digest_of
+from headwise.experiments.finetuning import FinetuneOptions, Record, finetune
+from headwise.experiments.reproduction.data import DATA_SETS, DataSets
+from headwise.experiments.reproduction.frame import NotRunError
+from headwise.experiments.work import Report, silent
+from headwise.models import HeadModel
+from headwise.run import Listener, Run, RunOptions, Source
+from headwise.run.provenance import describe
+from headwise.text import Corpus, open_corpus
+from headwise.text.tasks import Task, read_task
+
+READINGS = ("paper", "released")
+QUICK_ROWS = 256  # of each part of a task that is fine-tuned on with `quick`
+
+
+@dataclass(frozen=True, slots=True)
+class ReproductionOptions:
+    """How a paper is reproduced.
+
+    Parameters
+    ----------
+    data : str or Path, optional
+        A folder with data sets, found by name (see `headwise.experiments.reproduction.data`).
+    only : sequence of str, default ()
+        Only these entries (`table1`, `fig2`); all by default.
+    quick : bool, default False
+        Small samples: minutes on two cores for the built-in model.
+    reading : str, default "paper"
+        `paper`, or `released`: as the authors' released code computes, where that differs.
+    finetuned : mapping of str to str or Path
+        Fine-tuned models by task; those that are not given are fine-tuned by the paper's recipe.
+    scale : float, default 1
+        A factor on the paper's sample sizes, for instance 0.1 for a tenth.
+    device : str, optional
+        Where to run; the best there is by default.
+    seed : int, default 0
+        For everything random.
+    """
+
+    data: str | Path | None = None
+    only: Sequence[str] = ()
+    quick: bool = False
+    reading: str = "paper"
+    finetuned: Mapping[str, str | Path] = field(default_factory=dict)
+    scale: float = 1.0
+    device: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        one_of("reading", self.reading, READINGS)
+        check_types(self)
+
+
+class Bench:
+    """What an entry works with.
+
+    Attributes
+    ----------
+    model : HeadModel
+        The model that is looked at.
+    source : str or Path, optional
+        What it was opened from, for those who open it again (None for the built-in model).
+    options : ReproductionOptions
+        How the paper is reproduced.
+    data : DataSets
+        The data sets that were given.
+    store : Store
+        For pieces of an entry's own; finished entries and runs are kept by the frame.
+    """
+
+    def __init__(
+        self,
+        model: HeadModel,
+        source: str | Path | None,
+        options: ReproductionOptions,
+        store: Store,
+        trained: Path,
+        report: Report = silent,
+    ) -> None:
+        self.model, self.source, self.options, self.store = model, source, options, store
+        self.data, self.progress = DataSets(options.data), report
+        self._trained = trained
+        self._corpora: dict[Any, Corpus] = {}
+
+    @property
+    def released(self) -> bool:
+        """Whether the authors' released arithmetic is asked for."""
+        return self.options.reading == "released"
+
+    @property
+    def seed(self) -> int:
+        return self.options.seed
+
+    def count(self, whole: int, quick: int) -> int:
+        """A sample size: the paper's (times `scale`), or a small one with `quick`."""
+        return quick if self.options.quick else max(1, round(whole * self.options.scale))
+
+    # --- data -------------------------------------------------------------------------------------------------------
+
+    def corpus(self, name: str, limit: int | None = None, **options: Any) -> Corpus:
+        """A data set as a corpus, at most `limit` examples of it drawn at random; `options` are its reader's."""
+        key = (name, limit, tuple(sorted(options.items())))
+        if key not in self._corpora:
+            spec = self.data.spec(name)
+            found = open_corpus(spec, tokenizer=self.model.tokenizer, limit=limit, seed=self.seed, **options)
+            if limit is not None:  # read once: a draw walks through the whole file
+                found = Corpus.from_examples(tuple(found), found.name)
+            found.description = DATA_SETS[name].title
+            self._corpora[key] = found
+        return self._corpora[key]
+
+    def task(self, name: str, limit: int | None = None, *, train: bool = True) -> Task:
+        """A GLUE task from its folder; `train=False` where its dev part suffices."""
+        folder = self.data.path(f"glue-{name}" if train else f"glue-{name}-dev")
+        return read_task(name, data=folder, limit=limit, needs_train=train)
+
+    # --- work that is kept ------------------------------------------------------------------------------------------
+
+    def watch(
+        self, corpus: Corpus, analyses: Sequence[Analysis], *, model: HeadModel | None = None
+    ) -> dict[str, xr.Dataset]:
+        """The results of analyses over a corpus, in one pass; what was finished before is not run again.
+
+        Parameters
+        ----------
+        corpus : Corpus
+            What is read; all of it.
+        analyses : sequence of Analysis
+            What is asked. One that cannot be had here is a `NotRunError` with its reason.
+        model : HeadModel, optional
+            Another open model than the bench's.
+        """
+        own = model or self.model
+        seeded = [analysis.seeded(self.seed) for analysis in analyses]
+        about = {"model": own.identity(), "corpus": corpus.fingerprint(), "longest": own.encoder.max_length}
+        found: dict[str, xr.Dataset] = {}
+        names: dict[str, str] = {}
+        for analysis in seeded:
+            key = digest_of({**about, "analysis": analysis.name, "parameters": describe(analysis.parameters)})[:16]
+            names[analysis.name] = f"run-{analysis.name}-{key}"
+        missing = [a for a in seeded if not self.store.has(names[a.name])]
+        if missing:
+            folder = self.store.folder / f"under-way-{digest_of(sorted(names.values()))[:16]}.part"
+            made = self._run(own, corpus, missing, folder)
+        for analysis in seeded:
+            name = analysis.name
+            found[name] = self.store.dataset(names[name], lambda name=name: made[name])  # type: ignore[misc]
+        return found
+
+    def _run(
+        self, model: HeadModel, corpus: Corpus, analyses: Sequence[Analysis], folder: Path
+    ) -> Mapping[str, xr.Dataset]:
+        options = RunOptions(seed=self.seed, overwrite=True)  # an unfinished run of the same kind goes on
+        listener = Listener(self.progress, note=self.store.say)
+        with Run(Source(model, corpus), analyses, folder, options, listener) as run:
+            if run.plan.dropped and (reasons := [items[""] for items in run.plan.dropped.values() if "" in items]):
+                run.forget()
+                raise NotRunError("; ".join(reasons))
+            atlas = run.atlas()
+            if run.failures:
+                raise UnexpectedError(*run.failures.values())
+            run.forget()
+        return dict(atlas.items())
+
+    def kept(self, name: str, make: Callable[[], Any]) -> Any:
+        """Anything JSON can hold, made once."""
+        return self.store.piece(name, lambda: ({}, {"value": json.loads(json.dumps(make()))})).facts["value"]
+
+    # --- fine-tuned models ------------------------------------------------------------------------------------------
+
+    def training_task(self, name: str) -> Task:
+        """A task to train on: all of it, a part by `scale`, or a few rows with `quick`; its dev part is whole but for
+        `quick`."""
+        task = self.task(name)
+        if self.options.quick:
+            return task.limit(QUICK_ROWS, None, QUICK_ROWS, self.seed)
+        return task.limit(self.count(len(task.train), QUICK_ROWS), None, None, self.seed)
+
+    def train(self, task: Task, recipe: str, start: str = "pretrained", seeds: int = 1) -> tuple[list[Record], Path]:
+        """Fine-tunings of the model on a task, one for each seed, and the folder they lie in: below `finetuned` beside
+        the report, where they stay."""
+        about = {"model": self.model.identity(), "task": task.fingerprint(), "quick": self.options.quick}
+        folder = self._trained / f"{task.name}-{digest_of(about)[:8]}"
+        options = FinetuneOptions(
+            start=start,
+            recipe=recipe,
+            seeds=seeds,
+            seed=self.seed,
+            epochs=1 if self.options.quick else None,
+            device=self.options.device,
+            save_models="first" if start == "pretrained" else "none",
+        )
+        return finetune(self.source, task, folder, options, report=self.progress), folder
+
+    @contextmanager
+    def finetuned(self, name: str, recipe: str = "kovaleva") -> Iterator[tuple[HeadModel, str]]:
+        """The model fine-tuned on a task, open, and a sentence on where it comes from: the folder given for it, or
+        trained here by the paper's recipe."""
+        given = next((path for key, path in self.options.finetuned.items() if _same(key, name)), None)
+        if given is not None:
+            where, told = Path(given), f"{name}: fine-tuned model given ({Path(given).name})"
+        else:
+            task = self.training_task(name)
+            records, folder = self.train(task, recipe)
+            where = folder / records[0].folder / "model"
+            scores = ", ".join(f"{key} {value:.3f}" for key, value in records[0].metrics.items())
+            told = f"{name}: fine-tuned here on {len(task.train):,} rows, recipe {recipe} ({scores})"
+        with HeadModel.open(where, device=self.options.device) as opened:
+            yield opened, told
+
+
+def _same(one: str, other: str) -> bool:
+    return one.lower().replace("-", "").replace("_", "") == other.lower().replace("-", "").replace("_", "")

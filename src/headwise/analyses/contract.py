@@ -14,7 +14,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.registry import REGISTRY, choose_analyses, known_analyses, make_analysis, register
+from headwise.analyses.registry import REGISTRY, choose_analyses, has_reading, known_analyses, make_analysis, register
 from headwise.core.checks import at_least, check_types, one_of
 from headwise.core.labels import Shape, layer_head_coords, mean_variables
 from headwise.core.papers import Paper
@@ -38,6 +38,7 @@ __all__ = [
     "Shape",
     "at_least",
     "choose_analyses",
+    "has_reading",
     "known_analyses",
     "layer_head_coords",
     "make_analysis",

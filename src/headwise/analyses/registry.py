@@ -11,6 +11,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from headwise.core.errors import ParameterError, unknown
+from headwise.core.released import PAPER, check_reading
 
 if TYPE_CHECKING:
     from headwise.analyses.contract import Analysis
@@ -68,10 +69,27 @@ def make_analysis(name: str, parameters: Mapping[str, Any] | None = None) -> Ana
         raise ParameterError(f"{name}: {error}") from error
 
 
+def has_reading(name: str) -> bool:
+    """Whether the code released for an analysis does something else than the paper says.
+
+    >>> has_reading("roles"), has_reading("surface")
+    (True, False)
+    """
+    cls = known_analyses().get(name)
+    return cls is not None and "reading" in {f.name for f in fields(cls)}  # type: ignore[arg-type]
+
+
 def choose_analyses(
-    names: Sequence[str | Analysis] | None = None, parameters: Mapping[str, Mapping[str, Any]] | None = None
+    names: Sequence[str | Analysis] | None = None,
+    parameters: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    reading: str = PAPER,
 ) -> list[Analysis]:
-    """Analyses by name with their parameters; None for all that are automatic. One made already stays as it is."""
+    """Analyses by name with their parameters; None for all that are automatic. One made already stays as it is.
+
+    `reading` is that of every analysis that has such a parameter and is not given it (see `headwise.core.released`).
+    """
+    check_reading(reading)
     wanted: Sequence[str | Analysis] = (
         names if names is not None else [name for name, cls in known_analyses().items() if cls.automatic]
     )
@@ -80,6 +98,9 @@ def choose_analyses(
     if twice is not None:
         raise ParameterError(f"The analysis '{twice}' is named twice; name it once.")
     given = dict(parameters or {})
+    if reading != PAPER:
+        for name in (item for item in wanted if isinstance(item, str) and has_reading(item)):
+            given[name] = {"reading": reading, **given.get(name, {})}
     chosen = [make_analysis(item, given.pop(item, None)) if isinstance(item, str) else item for item in wanted]
     if given:
         raise ParameterError(

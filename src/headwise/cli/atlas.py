@@ -38,6 +38,7 @@ def atlas(
     max_length: common.Longest = None,
     overlong: common.Overlong = "truncate",
     parser: common.Parser = None,
+    reading: common.As = "paper",
     seed: common.Seed = 0,
     overwrite: common.Overwrite = False,
 ) -> None:
@@ -59,7 +60,8 @@ def atlas(
     from headwise.run import RunOptions, Source
 
     names = common.names_in(analyses) or [name for name, cls in known_analyses().items() if cls.automatic]
-    chosen = choose_analyses(names, common.parse_settings(settings, names))
+    common.check_reading(reading, names)
+    chosen = choose_analyses(names, common.parse_settings(settings, names), reading=reading)
     text = common.corpus_of(corpus, reader, text_field)
     source = Source(model, text, device, stack, None, max_length, overlong, parser)
     options = RunOptions(limit=limit, full=full, seed=seed, overwrite=overwrite)
@@ -111,6 +113,7 @@ def run(
     max_length: common.Longest = None,
     overlong: common.Overlong = "truncate",
     parser: common.Parser = None,
+    reading: common.As = "paper",
     seed: common.Seed = 0,
     overwrite: common.Overwrite = False,
 ) -> None:
@@ -125,6 +128,8 @@ def run(
       headwise run dependency --corpus en_ewt-ud-dev.conllu --out dev.nc
 
       headwise run dependency --corpus en_pud-ud-test.conllu --heads-from dev.nc --out pud.nc
+
+      headwise run roles --corpus dev.tsv --as released --out released.nc
     """
     from headwise.analyses.contract import choose_analyses
     from headwise.core.labels import interval_note
@@ -134,7 +139,8 @@ def run(
     given = common.parse_settings(settings, [analysis])
     if heads_from is not None:
         given[analysis]["heads"] = _heads_from(heads_from, analysis)
-    chosen = choose_analyses([analysis], given)
+    common.check_reading(reading, [analysis])
+    chosen = choose_analyses([analysis], given, reading=reading)
     target = out_file or Path(f"{analysis}.nc")
     text = common.corpus_of(corpus, reader, text_field)
     source = Source(model, text, device, stack, None, max_length, overlong, parser)

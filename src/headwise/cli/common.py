@@ -63,6 +63,15 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="A parameter, `name=value` or `analysis.name=value`; may be given again."),
 ]
+As = Annotated[
+    str,
+    typer.Option(
+        "--as",
+        metavar="paper|released",
+        help="Compute what the papers print, or what the code released with them does where it differs (dependency, "
+        "roles, and the maps of `compare`).",
+    ),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 Device = Annotated[
     str | None, typer.Option("--device", help="cpu, cuda, cuda:1, mps …; nothing for the best there is.")
@@ -144,6 +153,15 @@ def parse_settings(given: Sequence[str] | None, analyses: Sequence[str]) -> dict
         for analysis in [owner] if dot else analyses:
             settings[analysis][name if dot else key] = tuple(value) if isinstance(value, list) else value
     return settings
+
+
+def check_reading(reading: str, analyses: Sequence[str]) -> None:
+    """Refuse `--as released` where nothing is computed otherwise."""
+    from headwise.analyses.contract import has_reading, known_analyses
+
+    if reading == "released" and not any(map(has_reading, analyses)):
+        known = ", ".join(name for name in known_analyses() if has_reading(name))
+        raise ParameterError(f"--as released changes {known}, and none of them is among the analyses of this run.")
 
 
 def corpus_of(name: str | None, reader: Sequence[str] | None, text_field: str | None) -> str | Spec | None:

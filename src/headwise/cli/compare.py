@@ -61,6 +61,7 @@ def compare_command(
     correction: common.Correction = "holm",
     parser: common.Parser = None,
     device: common.Device = None,
+    reading: common.As = "paper",
     seed: common.Seed = 0,
     overwrite: common.Overwrite = False,
 ) -> None:
@@ -109,6 +110,7 @@ def compare_command(
             limit=limit,
             correction=correction,
             seed=seed,
+            reading=reading,
         )
         with common.Watch() as watch:
             given = annotate(inputs, parser) if parser else inputs

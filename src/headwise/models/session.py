@@ -69,7 +69,8 @@ class Session:
         self.block_rows, self.block_bytes, self.keep = block_rows, block_bytes, keep
         self.needs: frozenset[str] = frozenset() if watcher is None else watcher.needs
         self.lengths: list[int] = real.sum(-1).tolist()
-        self.padded = bool(self.lengths) and min(self.lengths) < real.shape[-1]
+        wanted = getattr(watcher, "padding", False)  # who asks for them gets the rows of padding as they are
+        self.padded = bool(self.lengths) and min(self.lengths) < real.shape[-1] and not wanted
         self.kept: list[Rows] = []
         self.final: Tensor | None = None  # what leaves the last layer, where hidden states were asked for
         self.layer_count = LayerCount(sites)

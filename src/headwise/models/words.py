@@ -17,12 +17,23 @@ class WordIndex:
 
     `member[example, token, word]` is 1 for the pieces of a word, `pieces[example, word]` their number (0: no such word
     in this example). `spans` are stretches of examples of similar length: (first, last, tokens, words) with the
-    longest's tokens and words.
+    longest's tokens and words. `leading`: attention *from* a word is that of its first piece, as some released code has
+    it, instead of the mean.
     """
 
     member: Tensor
     pieces: Tensor
     spans: tuple[tuple[int, int, int, int], ...]
+    leading: bool = False
+
+    def part(self, examples: slice, rows: slice, words: int) -> Tensor:
+        """`[example, row, word]`: the share that each of these rows has in the row of its word."""
+        member = self.member[examples, rows, :words]
+        if not self.leading:
+            return member / self.pieces[examples, None, :words].clamp(min=1)
+        first = self.member[examples, :, :words].argmax(1, keepdim=True)  # 0 where there is no such word
+        place = torch.arange(rows.start, rows.start + member.shape[1], device=member.device)
+        return member * (place[:, None] == first)
 
     @property
     def count(self) -> int:
@@ -83,7 +94,8 @@ def word_visibility(rows: Rows, index: WordIndex) -> Tensor:
 
 
 def fold(weights: Tensor, index: WordIndex, start: int = 0, extra: Tensor | None = None) -> Tensor:
-    """`F A T`: columns of `[example, head, row, key]` summed by words (and the sets `extra`), rows averaged by words.
+    """`F A T`: columns of `[example, head, row, key]` summed by words (and the sets `extra`), rows averaged by words
+    (or taken from their first pieces).
 
     Batched products: examples of similar length go together and padding is left out. `start` is the first of the rows.
     """
@@ -100,7 +112,7 @@ def fold(weights: Tensor, index: WordIndex, start: int = 0, extra: Tensor | None
             to = torch.cat([to, extra[own, :tokens].to(to)], -1)
         block = weights[own, :, :height, :tokens].reshape(last - first, heads * height, tokens)
         columns = torch.bmm(block, to.to(weights.dtype)).view(last - first, heads, height, words + more)
-        part = index.member[own, start : start + height, :words] / index.pieces[own, None, :words].clamp(min=1)
+        part = index.part(own, slice(start, start + height), words)
         # One product for all heads of an example: [word, row] x [row, head · column].
         side = columns.transpose(1, 2).reshape(last - first, height, heads * (words + more))
         made = torch.bmm(part.to(weights.dtype).transpose(1, 2), side)

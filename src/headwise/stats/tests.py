@@ -20,7 +20,9 @@ class ZTest:
     few: np.ndarray
 
 
-def z_test(mean: np.ndarray, variance: np.ndarray, count: np.ndarray, threshold: np.ndarray | float) -> ZTest:
+def z_test(
+    mean: np.ndarray, variance: np.ndarray, count: np.ndarray, threshold: np.ndarray | float, *, student: bool = False
+) -> ZTest:
     """Test `H0: mean ≤ threshold` against `mean > threshold` with `z = (mean − threshold) / sqrt(variance / count)`.
 
     Parameters
@@ -29,6 +31,8 @@ def z_test(mean: np.ndarray, variance: np.ndarray, count: np.ndarray, threshold:
         Of the values, elementwise; the variance with ddof 1.
     threshold : ndarray or float
         The largest mean the null hypothesis allows.
+    student : bool, default False
+        The p-value from Student's distribution with `count − 1` degrees of freedom instead of the normal one.
 
     Returns
     -------
@@ -43,7 +47,8 @@ def z_test(mean: np.ndarray, variance: np.ndarray, count: np.ndarray, threshold:
         z = distance / np.sqrt(variance / count)
     z = np.where(variance == 0, np.where(distance > 0, np.inf, -np.inf), z)
     z = np.where((count < 2) | np.isnan(distance), np.nan, z)
-    return ZTest(z, scipy_stats.norm.sf(z), count < FEW)
+    p_value = scipy_stats.t.sf(z, np.maximum(count - 1, 1)) if student else scipy_stats.norm.sf(z)
+    return ZTest(z, p_value, count < FEW)
 
 
 def mean_above(values: np.ndarray, threshold: np.ndarray | float = 0.0) -> np.ndarray:

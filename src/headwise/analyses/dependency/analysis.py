@@ -6,7 +6,7 @@ Clark et al. 2019, §4.2.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -19,6 +19,7 @@ from headwise.analyses.dependency import noop
 from headwise.analyses.dependency.arcs import ALL, SUBTYPES, UPOS, PairRules, Pairs, gather_pairs, labels_of
 from headwise.analyses.dependency.result import BASELINES, DIRECTIONS, Counts, accuracy_dataset, headline, heads_at
 from headwise.core.errors import ParameterError, unknown
+from headwise.core.released import PAPER, RELEASED, check_reading
 from headwise.models.view import Layer, Rows
 from headwise.models.words import simple_maps, word_index, word_maps, word_visibility
 from headwise.stats.accumulators import State, Sums
@@ -106,6 +107,9 @@ class Dependency(Observer):
         here, so `given_p_adjusted` is corrected over relations alone: `given_direction`, `given_layer`, `given_head`,
         `given_accuracy` (with count and interval), `given_baseline`, `given_baseline_name`, `given_margin`,
         `given_p_value`, `given_p_adjusted[relation]`.
+    reading : {"paper", "released"}, default "paper"
+        `released` computes what the authors' code does (see `headwise.core.released`): attention from a word is that of
+        its first piece, and `with_root`, `with_punct` and `poss_rule` hold.
     """
 
     relations: tuple[str, ...] | str = ()
@@ -117,6 +121,7 @@ class Dependency(Observer):
     correction: str = "holm"
     noop: str = "auto"
     heads: tuple[str, ...] | str = ()
+    reading: str = PAPER
 
     name: ClassVar[str] = "dependency"
     title: ClassVar[str] = "Heads that follow syntax: dependency relations"
@@ -135,6 +140,7 @@ class Dependency(Observer):
         one_of("subtypes", self.subtypes, SUBTYPES)
         at_least("reach", self.reach, 1)
         one_of("correction", self.correction, CORRECTIONS)
+        check_reading(self.reading)
         one_of("noop", self.noop, noop.TARGETS)
         parse_heads(self.heads, directions=DIRECTIONS)
 
@@ -151,7 +157,8 @@ class Dependency(Observer):
         for name in wanted:
             if name not in known:
                 raise ParameterError(unknown("relation in this corpus", name, known))
-        flags = (self.with_root, self.with_punct, self.poss_rule)
+        released = self.reading == RELEASED
+        flags = (self.with_root or released, self.with_punct or released, self.poss_rule or released)
         target = noop.resolve(self.noop, shape)
         return PairRules((ALL, *wanted), self.subtypes, *flags, self.reach, target, shape.causal)
 
@@ -175,7 +182,7 @@ class Dependency(Observer):
         return state
 
     def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
-        index = word_index(batch)
+        index = replace(word_index(batch), leading=self.reading == RELEASED)
         resting = torch.stack([batch.kind(name) for name in noop.TYPES], -1)
         return {"maps": word_maps(rows, index, resting), "visible": word_visibility(rows, index)}
 

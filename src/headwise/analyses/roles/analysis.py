@@ -15,9 +15,11 @@ from headwise.analyses.contract import Paper, Shape, at_least, layer_head_coords
 from headwise.analyses.items import ItemObserver, listed
 from headwise.analyses.nulls import RandomNull, above_random, random_attrs, random_bound
 from headwise.analyses.roles.asked import asked_of, settled
+from headwise.analyses.roles.released import as_released, released_sieves
 from headwise.analyses.roles.sieves import Sieve, find_sieve, known_sieves, load_sieves, sieve_matrices
 from headwise.analyses.roles.significance import COARSE, DIMS, FINE, PAPER, POOLED, REACH, coordinates, decided, tested
 from headwise.core.errors import ParameterError
+from headwise.core.released import RELEASED, check_reading
 from headwise.models.ask import Answers, Ask
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import Moments, Records, State, Sums
@@ -99,6 +101,10 @@ class Roles(RandomNull, ItemObserver):
         A Python file or module with sieves of your own.
     seed : int, optional
         For the bootstrap; the run's by default.
+    reading : {"paper", "released"}, default "paper"
+        `released` computes what the authors' notebooks do (see `headwise.core.released`): the score of a block times
+        the entropy of the row (special tokens have one too, and `ceiling` is not known), one token too many at the end
+        of `local`, Student's t and ddof 0 (so in `spread`).
     """
 
     sieves: tuple[str, ...] | str = ()
@@ -111,6 +117,7 @@ class Roles(RandomNull, ItemObserver):
     random_models: int | None = None
     plugin: str = ""
     seed: int | None = None
+    reading: str = "paper"
 
     name: ClassVar[str] = "roles"
     title: ClassVar[str] = "Roles of heads, tested"
@@ -134,6 +141,7 @@ class Roles(RandomNull, ItemObserver):
             raise ParameterError(f"`alpha` must lie between 0 and 1; it is {self.alpha!r}.")
         one_of("correction", self.correction, CORRECTIONS)
         at_least("bootstrap", self.bootstrap, 0)
+        check_reading(self.reading)
         load_sieves(self.plugin)
         names = {sieve.name for sieve in self.chosen()}
         pooled = COARSE if self.tau == PAPER else POOLED
@@ -145,7 +153,8 @@ class Roles(RandomNull, ItemObserver):
 
     def chosen(self) -> tuple[Sieve, ...]:
         everything = dict.fromkeys((*COARSE, *FINE, *known_sieves()))  # the paper's roles first
-        return tuple(map(find_sieve, listed(self.sieves) or everything))
+        found = tuple(map(find_sieve, listed(self.sieves) or everything))
+        return released_sieves(found) if self.reading == RELEASED else found
 
     # --- the pass ---------------------------------------------------------------------------------------------------
 
@@ -170,11 +179,14 @@ class Roles(RandomNull, ItemObserver):
         weights = rows.weights
         if rows.sink is not None:  # the mean over V(t) is of what the tokens get
             weights = weights / (1 - rows.sink.unsqueeze(-1)).clamp(min=torch.finfo(weights.dtype).tiny)
-        return shares.score(weights, rows.visible)
+        sums = shares.score(weights, rows.visible)
+        released = self.reading == RELEASED
+        return as_released(sums, shares, weights, rows, batch, self.chosen()) if released else sums
 
     def ask(self, batch: Batch) -> Ask | None:
         # On a processor one product of the weights with all matrices is as quick.
-        return None if batch.device.type == "cpu" else asked_of(self.chosen(), batch)
+        whole = batch.device.type == "cpu" or self.reading == RELEASED
+        return None if whole else asked_of(self.chosen(), batch)
 
     def settle(self, answers: Answers, batch: Batch) -> Mapping[str, Tensor]:
         return settled(self.chosen(), answers, batch)
@@ -207,6 +219,9 @@ class Roles(RandomNull, ItemObserver):
         variables = mean_variables("bias", DIMS, moments, units=units, long_name="mean sieve bias over inputs")
         most = "bias of a head that attends to nothing else"
         variables |= mean_variables("ceiling", of_layers, state.moments("ceiling"), units=units, long_name=most)
+        if self.reading == RELEASED and "block" in roles:  # an entropy has no such bound
+            for name in ("ceiling", "ceiling_low", "ceiling_high"):
+                variables[name].values[:, roles.index("block")] = np.nan
         for name, part in (("tokens", "tokens"), ("tokens_empty", "empty"), ("inputs_left_out", "left_out")):
             variables[name] = xr.Variable(of_layers, state.sums(part).total.numpy().astype(np.int64))
         tests, attrs = tested(moments, state.records("scores"), roles, self)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from headwise.core.released import RELEASED
 from headwise.stats.accumulators import Moments, Records
 from headwise.stats.bootstrap import FEW, bootstrap_family_test
 from headwise.stats.corrections import benjamini_hochberg, correct, holm
@@ -49,16 +50,18 @@ def tested(moments: Moments, records: Records, roles: Sequence[str], asked: Role
     count = moments.count.numpy()
     mean = np.where(count > 0, moments.mean.numpy(), np.nan)
     tau, about_tau = threshold(mean, count, roles, asked)
-    mean, variance = without_rounding(mean, moments.variance(), tau)
-    p_value = z_test(mean, variance, count, tau).p_value
+    released = asked.reading == RELEASED
+    mean, variance = without_rounding(mean, moments.variance() * _degrees(count, released), tau)
+    p_value = z_test(mean, variance, count, tau, student=released).p_value
     p_adjusted = correct(p_value, correction)
     with np.errstate(divide="ignore", invalid="ignore"):
         effect = np.where(variance > 0, (mean - tau) / np.sqrt(variance), np.nan)
-    spread = "standard deviation of the scores over inputs (ddof 1)"
+    spread = f"standard deviation of the scores over inputs (ddof {0 if released else 1})"
+    test = "Student's t-test" if released else "z-test"
     made = {
         "spread": (np.sqrt(variance).astype(np.float32), spread),
         "effect": (effect.astype(np.float32), "(bias − τ) / spread"),
-        "p_value": (p_value, "one-tailed z-test of mean ≤ τ"),
+        "p_value": (p_value, f"one-tailed {test} of mean ≤ τ"),
         "p_adjusted": (p_adjusted, f"p_value corrected over heads and roles ({correction})"),
         "p_holm": (holm(p_value), "p_value corrected by Holm (family-wise error)"),
         "p_fdr": (benjamini_hochberg(p_value), "p_value corrected by Benjamini and Hochberg (false discoveries)"),
@@ -96,6 +99,11 @@ def tested(moments: Moments, records: Records, roles: Sequence[str], asked: Role
         ranks = variables["spearman"].values
         attrs["spearman_local_syntactic"] = float(ranks[roles.index("local"), roles.index("syntactic")])
     return variables, attrs
+
+
+def _degrees(count: np.ndarray, released: bool) -> np.ndarray | float:
+    """What makes a variance with ddof 1 one with ddof 0, which the released code has."""
+    return (count - 1) / np.maximum(count, 1) if released else 1.0
 
 
 def threshold(mean: np.ndarray, count: np.ndarray, roles: Sequence[str], asked: Roles) -> tuple[float, dict[str, Any]]:
@@ -140,7 +148,8 @@ def decided(dataset: xr.Dataset, asked: Roles, bound: np.ndarray) -> tuple[Varia
     found = _labelled(DIMS, made) | overlaps(has_role, mean) | by_layer(has_role, roles)
 
     def at(tau: float) -> tuple[np.ndarray, np.ndarray]:
-        p = z_test(*without_rounding(mean, variance, tau), count, tau).p_value
+        at_tau = without_rounding(mean, variance, tau)
+        p = z_test(*at_tau, count, tau, student=asked.reading == RELEASED).p_value
         return p, strong(tau) & (p < alpha)
 
     found |= sweep(at, roles)

@@ -13,13 +13,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from headwise.analyses.contract import Analysis, Observer, make_analysis
+from headwise.analyses.contract import Analysis, Observer, choose_analyses
 from headwise.atlas import Atlas
 from headwise.core.checks import check_types, one_of
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.papers import reference
+from headwise.core.released import PAPER, RELEASED, check_reading
 from headwise.core.store import Store
-from headwise.experiments.comparison.maps import map_cosines
+from headwise.experiments.comparison.maps import PADDED, map_cosines
 from headwise.experiments.comparison.measures import Measured, Measuring
 from headwise.experiments.comparison.probing import probing_change
 from headwise.experiments.comparison.result import change_dataset, difference_dataset, words_dataset
@@ -30,7 +31,7 @@ from headwise.run.plan import make_plan
 from headwise.run.provenance import describe
 from headwise.stats.corrections import CORRECTIONS
 from headwise.text import Corpus, open_corpus
-from headwise.text.encode import Batch, Encoded, batches
+from headwise.text.encode import Batch, Encoded, batches, collate
 
 ANALYSES = ("surface", "roles", "features")
 MAP_BYTES = 128 * 2**20  # of one model's maps that are held at once
@@ -60,6 +61,9 @@ class ComparisonOptions:
         For everything random.
     device : str or torch.device, optional
         Where models that are given by name run; a GPU where there is one.
+    reading : {"paper", "released"}, default "paper"
+        `released`: maps and analyses as the code of the papers' authors has them (see `headwise.core.released`);
+        analyses that are given already made stay as they are.
     """
 
     analyses: Sequence[str | Analysis] = ANALYSES
@@ -70,9 +74,11 @@ class ComparisonOptions:
     correction: str = "holm"
     seed: int = 0
     device: str | torch.device | None = None
+    reading: str = PAPER
 
     def __post_init__(self) -> None:
         check_types(self)
+        check_reading(self.reading)
         one_of("correction", self.correction, CORRECTIONS)
 
 
@@ -140,7 +146,7 @@ class _Comparison:
         _check_shapes(models, names)
         self.rows = [replace(row, index=place) for place, row in enumerate(corpus)]
         _check_tokens(models, names, self.rows)
-        given = [make_analysis(item) if isinstance(item, str) else item for item in options.analyses]
+        given = choose_analyses(options.analyses, reading=options.reading)
         self.analyses = [
             analysis.seeded(options.seed)
             for analysis in given
@@ -169,6 +175,7 @@ class _Comparison:
             "analyses": {analysis.name: describe(analysis.parameters) for analysis in self.analyses},
             "left_out": self.left_out,
             "correction": self.options.correction,
+            "reading": self.options.reading,
             "seed": self.options.seed,
             "device": first.device.type,
         }
@@ -177,10 +184,8 @@ class _Comparison:
         """Do what is not done yet, and label it."""
         first, options = self.models[0], self.options
         cosines = np.full((len(self.models) - 1, len(self.rows), first.layers, first.heads), np.nan)
-        longest = max(map(len, self.rows))
-        tokens = max(longest, MAP_BYTES // (4 * first.layers * first.heads * longest))
         done = 0
-        for number, batch in enumerate(batches(self.rows, tokens, first.pad_id, first.device)):
+        for number, batch in enumerate(self._batches()):
             found = store.piece(f"batch-{number:06d}", partial(self._batch, batch)).arrays
             cosines[:, batch.index] = found["cosine"]
             for m, watching in enumerate(self.measuring):
@@ -189,7 +194,8 @@ class _Comparison:
                 watching.take(own, batch.index)
             done += len(batch)
             report("examples", done, len(self.rows))
-        datasets = {"change": change_dataset(cosines, self.names)}
+        maps = change_dataset(cosines, self.names).assign_attrs(reading=options.reading)
+        datasets = {"change": maps}
         results: list[dict[str, Measured]] = [watching.results() for watching in self.measuring]
         for name in results[0] if results else ():
             dataset = difference_dataset(name, [each[name] for each in results], self.names, options.correction)
@@ -201,9 +207,20 @@ class _Comparison:
             datasets["change_probing"] = probing_change(self.models, self.names, options, store=store, report=report)
         return Atlas(datasets, {**self.provenance(), "threads": store.adopted["threads"]})
 
+    def _batches(self) -> list[Batch]:
+        """So many inputs at once as their maps find room."""
+        first, longest = self.models[0], max(map(len, self.rows))
+        room = MAP_BYTES // (4 * first.layers * first.heads)
+        if self.options.reading != RELEASED:
+            return batches(self.rows, max(longest, room // longest), first.pad_id, first.device)
+        size = max(1, room // max(longest, PADDED) ** 2)  # every map is as large as the longest's
+        rows = sorted(self.rows, key=len)
+        return [collate(rows[i : i + size], first.pad_id, first.device) for i in range(0, len(rows), size)]
+
     def _batch(self, batch: Batch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """`cosine[model, example, layer, head]` of one batch and what every analysis saw of it, as a piece."""
-        found = torch.stack([c.cpu() for c in map_cosines(self.models[0], self.models[1:], batch)])
+        reading = self.options.reading
+        found = torch.stack([c.cpu() for c in map_cosines(self.models[0], self.models[1:], batch, reading)])
         arrays = {"cosine": found.numpy()}
         for m, watching in enumerate(self.measuring):
             arrays |= {f"{m}/{key}": array for key, array in watching.batch(batch).items()}

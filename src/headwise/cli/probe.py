@@ -34,6 +34,13 @@ def probe(
     token: Annotated[
         str, typer.Option("--token", help="Which token stands for the sentence: auto, first, last or mean.")
     ] = "auto",
+    standardize: Annotated[
+        bool,
+        typer.Option(
+            "--standardize/--no-standardize",
+            help="Features minus their mean, divided by their deviation (of the training part), or as they are.",
+        ),
+    ] = True,
     random_baseline: Annotated[
         bool, typer.Option("--random-baseline", help="Probe the same architecture with random weights too.")
     ] = False,
@@ -47,7 +54,7 @@ def probe(
 
       headwise probe senteval/tense.txt senteval/subj_number.txt
 
-      headwise probe glue/MRPC --model bert-base-uncased --solver senteval --folds 5
+      headwise probe glue/MRPC --model bert-base-uncased --solver senteval --folds 5 --no-standardize
     """
     from dataclasses import asdict, replace
 
@@ -67,7 +74,7 @@ def probe(
     with Place(target, out_folder / ".run", overwrite=overwrite, sources=read, around=out_folder) as place:
         opened = HeadModel.open(model, device=device)
         options = ProbingOptions(
-            replace(default_settings(opened, seed), solver=solver, folds=folds),
+            replace(default_settings(opened, seed), solver=solver, folds=folds, standardize=standardize),
             token=token,
             pairs=pairs,
             top=top,

@@ -11,7 +11,7 @@ from matplotlib.text import Text
 
 from headwise import plots
 from headwise.analyses.attribution.figures import contribution_centre, correlation
-from headwise.analyses.attribution.map_figures import map_pairs, sample_word, word_mix
+from headwise.analyses.attribution.map_figures import five_patterns, head_maps, map_pairs, sample_word, word_mix
 from headwise.core.errors import ParameterError
 from headwise.plots import style
 
@@ -80,7 +80,7 @@ def texts(figure: Figure) -> str:
 def test_every_figure_is_drawn_and_says_what_it_shows(layers: int, heads: int) -> None:
     dataset = made(layers, heads)
     specs = plots.figures_for("attribution")
-    names = ["correlation", "centre", "special", "patterns", "maps", "five", "word", "mixing", "between"]
+    names = ["correlation", "centre", "special", "patterns", "maps", "five", "head", "word", "mixing", "between"]
     assert [spec.name for spec in specs] == names
     for spec in specs:
         (drawn,) = spec.draw(dataset)
@@ -162,3 +162,22 @@ def test_several_models_side_by_side() -> None:
     assert "English" in said
     assert "German" in said
     assert "rollout" not in said
+
+
+def test_one_head_shows_where_it_looks_and_both_contributions() -> None:
+    dataset = made()
+    with style.context():
+        figure, several, five = head_maps(dataset), head_maps(dataset, heads=["L0H1", "L2H3"]), five_patterns(dataset)
+    told = dataset["pearson"].sel(source="input").values
+    layer, head = np.unravel_index(told.argmin(), told.shape)
+    shown = [np.asarray(ax.images[0].get_array()) for ax in figure.axes if ax.images]
+    names = ("attention", "previous_layer", "input")
+    assert all(
+        np.array_equal(one, dataset[f"sample_{name}"].values[layer, head])
+        for one, name in zip(shown[:3], names, strict=True)
+    )
+    assert f"L{layer}H{head}, attention" in texts(figure)
+    assert sum(bool(ax.images) for ax in several.axes) - 1 in (5, 6)  # the scale may count as an image
+    assert "of the previous layer" in texts(five)
+    with pytest.raises(ParameterError, match="L9H0"):
+        head_maps(dataset, heads=["L9H0"])

@@ -51,7 +51,7 @@ def made(names: list[str], kind: str = "classification", greedy: bool = True) ->
 def test_every_figure_is_drawn(names: list[str], kind: str, greedy: bool) -> None:
     dataset = made(names, kind, greedy)
     drawn = {one.name: one.figure for spec in figures_for("probing") for one in spec.draw(dataset)}
-    wanted = {"heads", "heads-sorted", "poolings", "curves", "task-correlation", "selectivity"} | {
+    wanted = {"heads", "heads-sorted", "poolings", "curves", "task-correlation", "selectivity", "localised"} | {
         f"task-{name.replace('_', '-')}" for name in names
     }
     if len(names) > 1:

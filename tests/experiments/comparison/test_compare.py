@@ -12,6 +12,7 @@ from scipy import stats as scipy_stats
 
 from headwise.analyses.probing.analysis import probe
 from headwise.analyses.probing.fit import ProbingOptions
+from headwise.analyses.roles.analysis import Roles
 from headwise.atlas import Atlas
 from headwise.core.errors import ModelError, OutputError, ParameterError
 from headwise.experiments.comparison import ComparisonOptions, compare
@@ -20,9 +21,10 @@ from headwise.models import HeadModel
 from headwise.models.vectors import batch_vectors
 from headwise.plots import figures_for
 from headwise.run import make_atlas
+from headwise.testing import planted_model
 from headwise.testing.models import random_model
 from headwise.testing.toy import WORDS, toy_examples
-from headwise.text import Corpus
+from headwise.text import Corpus, Example
 from headwise.text.tasks import read_tasks
 
 EXAMPLES = toy_examples(14, pairs=True)
@@ -254,3 +256,24 @@ def test_what_is_refused() -> None:
         compare([model(), model(1)], corpus, ComparisonOptions(names=["a", "a"]))
     with pytest.raises(ParameterError, match="`correction`"):
         ComparisonOptions(correction="bonferroni")
+
+
+def test_roles_gained_and_lost_are_those_of_the_planted_heads() -> None:
+    words = [f"w{i}" for i in range(20)]
+    rng = np.random.default_rng(0)
+    corpus = Corpus.from_examples([Example(words=tuple(rng.choice(words, 9))) for _ in range(32)])
+    made = []
+    for behaviours in ([["previous", "next", "self"]], [["previous", "previous", "self"]]):
+        planted = planted_model(behaviours, words=words)
+        made.append(HeadModel.open(planted.model, tokenizer=planted.tokenizer))
+    roles = Roles(sieves="local,local:prev,local:next", tau=2.0, bootstrap=0, random_models=0)
+    change = compare(made, corpus, ComparisonOptions(analyses=(roles,), names=["a", "b"]))["change_roles"]
+    one = change.sel(model="b")
+    gained, lost = one["gained"].sel(role="local:prev"), one["lost"].sel(role="local:next")
+    assert gained.values.tolist() == lost.values.tolist() == [[False, True, False]]
+    assert (one["gained_sure"].values == one["gained"].values).all()
+    assert not one["gained"].sel(role=["local", "local:next"]).any()
+    assert int(one["lost_count"].sel(role="local:next").sum()) == 1
+    assert change["role_count"].sel(role="local:prev").values.tolist() == [1, 2]
+    drawn = [one for spec in figures_for("change_roles") for one in spec.draw(change) if spec.name == "gained_lost"]
+    assert len(drawn) == 1

@@ -14,10 +14,16 @@ from numpy.typing import ArrayLike
 
 from headwise.analyses.patterns import PATTERNS, classify_maps
 from headwise.core.errors import ParameterError
-from headwise.core.labels import head_name
+from headwise.core.labels import existing_heads, head_name
 from headwise.plots import data, style
 from headwise.plots.maps import token_listing
 from headwise.plots.registry import figure
+
+_ROWS = (
+    ("attention", "attention"),
+    ("previous_layer", "contribution of the previous layer"),
+    ("input", "contribution of the input"),
+)
 
 
 @figure(
@@ -31,44 +37,90 @@ from headwise.plots.registry import figure
 )
 def sample_pairs(dataset: xr.Dataset) -> Figure:
     """The pairs of maps of the input that the analysis kept."""
-    return map_pairs(*_sample_maps(dataset), data.texts(dataset, "token_text"), notes=_sample_notes(dataset))
+    both = _maps(dataset, "attention"), _maps(dataset, "input")
+    return map_pairs(*both, data.texts(dataset, "token_text"), notes=_sample_notes(dataset))
 
 
 @figure(
     "attribution",
     name="five",
-    title="Five heads, one of each pattern: attention over contribution",
-    caption="The head whose attention map is most clearly of each pattern (as far as each occurs), and below it what "
-    "of the input is in its output.",
+    title="Five heads, one of each pattern: attention over contributions",
+    caption="The head whose attention map is most clearly of each pattern (as far as each occurs), below it what of "
+    "the layer below, and what of the input, is in its output.",
     paper="Pascual et al. 2021, Fig 7",
     needs=("sample_input",),
 )
 def five_patterns(dataset: xr.Dataset) -> Figure:
-    """Five heads of the kept input, one for each map pattern: attention above, the input's contribution below."""
-    attention, deep = _sample_maps(dataset)
+    """Five heads of the kept input, one for each map pattern: attention above, contributions below."""
+    attention = _maps(dataset, "attention")
     causal = bool((np.triu(np.ones(attention.shape[-2:]), 1) * attention).sum() == 0)
     sure = classify_maps(torch.from_numpy(np.clip(attention, 0, None)), causal).numpy()
-    fig = style.new_figure(style.PAGE, 3.55)
-    axes = fig.subplots(2, len(PATTERNS), squeeze=False)
-    shade = PowerNorm(0.5, 0, 1)
     chosen: list[tuple[int, int]] = []
+    titles = []
     for kind, pattern in enumerate(PATTERNS):
         order = np.argsort(-sure[..., kind], axis=None, kind="stable")
         places = [(int(i // sure.shape[1]), int(i % sure.shape[1])) for i in order]
         place = next((place for place in places if place not in chosen), places[0])
         chosen.append(place)
-        for ax, maps in zip(axes[:, kind], (attention, deep), strict=True):
+        titles.append(f"{pattern}\n{head_name(*place)}, p = {sure[place][kind]:.2f}")
+    how = "Rows: receiving token; columns: source; layers and heads counted from 0; p: how sure the classifier is"
+    return _side_by_side(dataset, chosen, titles, "Five heads, one of each pattern", how)
+
+
+@figure(
+    "attribution",
+    name="head",
+    title="One head: where it looks, what it gathers from the layer below, what of the input is in it",
+    caption="Attention, contribution of the previous layer and contribution of the input of the head whose attention "
+    "says least of what of the input it gathers. The first two are alike where attention tells what a head does "
+    "locally; the third shows what really reaches it.",
+    paper="Pascual et al. 2021, Fig 1, 6 and 7, of one head",
+    needs=("sample_input", "sample_previous_layer"),
+)
+def head_maps(dataset: xr.Dataset, *, heads: Sequence[str] = ()) -> Figure:
+    """Attention, previous-layer and input maps of one head (or a few) of the kept input.
+
+    Parameters
+    ----------
+    heads : sequence of str, optional
+        Their names (`L3H5`); by default the head whose attention correlates least with the contribution of the input.
+    """
+    shape = _maps(dataset, "attention").shape[:2]
+    if heads:
+        places = existing_heads(heads, *shape)
+    else:
+        told = data.values(dataset.sel(source="input"), "pearson", ("layer", "head"))
+        layer, head = np.unravel_index(np.nanargmin(told), told.shape)
+        places = [(int(layer), int(head))]
+    titles = [head_name(*place) for place in places]
+    how = "Rows: receiving token; columns: source; layers and heads counted from 0"
+    return _side_by_side(dataset, places, titles, "Where a head looks and what it gathers", how)
+
+
+def _side_by_side(
+    dataset: xr.Dataset, places: Sequence[tuple[int, int]], titles: Sequence[str], title: str, how: str
+) -> Figure:
+    """Maps of some heads, a column each, a row for attention and each contribution; of one head in a row."""
+    kept = {words: _maps(dataset, name) for name, words in _ROWS if f"sample_{name}" in dataset.variables}
+    single = len(places) == 1
+    fig = style.new_figure(style.PAGE, 2.95 if single else 0.7 + 1.42 * len(kept))
+    axes = fig.subplots(1, len(kept), squeeze=False).T if single else fig.subplots(len(kept), len(places))
+    shade = PowerNorm(0.5, 0, 1)
+    for row, (words, maps) in zip(axes, kept.items(), strict=True):
+        for ax, place in zip(row, places, strict=True):
             ax.imshow(maps[place], cmap=style.SEQUENTIAL, norm=shade, aspect="equal", interpolation="nearest")
             ax.set(xticks=[], yticks=[])
-        words = f"{pattern}\n{head_name(*place)}, p = {sure[place][kind]:.2f}"
-        axes[0, kind].set_title(words, loc="center", fontsize=style.SMALL)
-    axes[0, 0].set_ylabel("attention")
-    axes[1, 0].set_ylabel("contribution of the input")
+        if single:
+            row[0].set_title(f"{titles[0]}, {words}", loc="center", fontsize=style.SMALL)
+        else:
+            row[0].set_ylabel(words.replace(" of the ", "\nof the "))
+    if not single:
+        for ax, text in zip(axes[0], titles, strict=True):
+            ax.set_title(text, loc="center", fontsize=style.SMALL)
     scale = ScalarMappable(shade, style.SEQUENTIAL)
     fig.colorbar(scale, ax=list(axes.ravel()), fraction=0.02, pad=0.01, label="share of 1 (square-root scale)")
-    how = "Rows: receiving token; columns: source; layers and heads counted from 0; p: how sure the classifier is"
     listing = token_listing(data.texts(dataset, "token_text"), style.PAGE - 0.1, lines=2)
-    style.annotate_figure(fig, "Five heads, one of each pattern", [*_sample_notes(dataset), how], below=listing)
+    style.annotate_figure(fig, title, [*_sample_notes(dataset), how], below=listing)
     return style.finish(fig)
 
 
@@ -209,10 +261,9 @@ def map_pairs(
         return style.finish(fig)
 
 
-def _sample_maps(dataset: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Attention and the input's contribution, `[layer, head, token, source_token]`, of the input that was kept."""
-    dims = ("layer", "head", "token", "source_token")
-    return data.values(dataset, "sample_attention", dims), data.values(dataset, "sample_input", dims)
+def _maps(dataset: xr.Dataset, name: str) -> np.ndarray:
+    """The maps `[layer, head, token, source_token]` of the input that was kept: attention or a contribution."""
+    return data.values(dataset, f"sample_{name}", ("layer", "head", "token", "source_token"))
 
 
 def _sample_notes(dataset: xr.Dataset) -> list[str]:

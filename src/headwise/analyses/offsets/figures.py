@@ -3,7 +3,7 @@ al. 2021)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import xarray as xr
@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from scipy import stats as scipy_stats
 
 from headwise.core.errors import ParameterError
 from headwise.plots import data, style
@@ -29,6 +30,7 @@ READINGS = {
     "chefer": ("gradient-weighted attention", style.GREY, "*"),
 }
 EVERY_OFFSET = "Every offset weighs alike, however few pairs of tokens have it: far ones count for much"
+PRINTED = 63  # the largest offset in the paper's histograms: inputs have at most 64 tokens
 _DIMS = ("source", "layer", "head", "offset")
 _SIDES = (  # where a token looks: colour, words, sign of the offset
     (style.BLUE, "before the token", -1),
@@ -48,7 +50,9 @@ _SIDES = (  # where a token looks: colour, words, sign of the offset
     needs=("histogram",),
     each="source",
 )
-def histogram_grid(dataset: xr.Dataset, *, source: str | None = None, window: int = 10) -> Figure:
+def histogram_grid(
+    dataset: xr.Dataset, *, source: str | None = None, window: int = 10, layers: Sequence[int] | None = None
+) -> Figure:
     """Relative-position histograms of every head, `histogram[source, layer, head, offset]`, as a grid of layers × heads
     (Pascual et al. 2021, Fig 2).
 
@@ -57,8 +61,15 @@ def histogram_grid(dataset: xr.Dataset, *, source: str | None = None, window: in
     source : str, optional
         Which source to draw; the first that holds a number unless given.
     window : int, default 10
-        Offsets from −window to window are drawn.
+        Offsets from −window to window are drawn; the paper draws 63.
+    layers : sequence of int, optional
+        Only these layers, counted from 0.
     """
+    if layers is not None:
+        known = data.numbers(dataset, "layer")
+        if not layers or not set(layers) <= set(known):
+            raise ParameterError(f"`layers` must name layers from 0 to {known[-1]}; it is {list(layers)}.")
+        dataset = dataset.isel(layer=[known.index(number) for number in layers])
     sources = data.labels(dataset, "source")
     cube = data.values(dataset, "histogram", _DIMS)
     present = [name for index, name in enumerate(sources) if np.isfinite(cube[index]).any()]
@@ -74,19 +85,19 @@ def histogram_grid(dataset: xr.Dataset, *, source: str | None = None, window: in
             f"`window` must reach an offset that occurs ({offsets.min()} to {offsets.max()}); it is {window}."
         )
     bars, offsets = bars[..., drawn], offsets[drawn]
-    layers, heads = bars.shape[:2]
+    rows, heads = bars.shape[:2]
     cell_width = min((style.PAGE - 0.45) / heads, 1.0)
-    cell_height = min(0.52, cell_width, (style.PAGE_HEIGHT - 1.2) / layers)
+    cell_height = min(0.52, cell_width, (style.PAGE_HEIGHT - 1.2) / rows)
     width = max(heads * cell_width + 0.45, style.COLUMN)
-    fig = style.new_figure(width, layers * cell_height + 1.2)
+    fig = style.new_figure(width, rows * cell_height + 1.2)
     ax = fig.subplots()
     _cells(ax, bars, offsets)
     for (layer, head), peak in np.ndenumerate(_peaks(bars)):
         if np.isfinite(peak):
             ax.text(head - 0.46, layer + 0.03, _peak_text(peak), va="top", fontsize=style.SMALL, color=style.GREY)
-    ax.set(xlim=(-0.5, heads - 0.5), ylim=(layers, 0), xlabel="head", ylabel="layer (0 at the top)")
+    ax.set(xlim=(-0.5, heads - 0.5), ylim=(rows, 0), xlabel="head", ylabel="layer (0 at the top)")
     ax.set_xticks(range(heads), [str(h) for h in data.numbers(dataset, "head")])
-    ax.set_yticks(np.arange(layers) + 0.5, [str(name) for name in data.numbers(dataset, "layer")])
+    ax.set_yticks(np.arange(rows) + 0.5, [str(name) for name in data.numbers(dataset, "layer")])
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     handles = [
@@ -108,10 +119,25 @@ def histogram_grid(dataset: xr.Dataset, *, source: str | None = None, window: in
 
 @figure(
     "offsets",
+    name="histogram_wide",
+    title="Where each head looks, over the whole range that the paper prints",
+    caption="As above, with offsets up to 63 tokens: what heads do far from the token. One small histogram per head, "
+    "scaled to its own peak, whose height is printed.",
+    paper="Pascual et al. 2021, Fig 2, 8 and 9",
+    needs=("histogram",),
+)
+def histogram_wide(dataset: xr.Dataset) -> Figure:
+    """Histograms of attention over offsets from −63 to 63, `histogram[source, layer, head, offset]`."""
+    return histogram_grid(dataset, source="attention", window=PRINTED)
+
+
+@figure(
+    "offsets",
     name="centre",
     title="Centre of mass of relative positions, by layer",
-    caption="Each point is one head: the mean relative position its attention (or the contribution to its output) "
-    "comes from. Below 0 it looks back, above 0 it looks ahead. Lines are means over the heads of a layer.",
+    caption="Each point is one head: the mean relative position its attention comes from. Below 0 it looks back, above "
+    "0 it looks ahead. Lines are means over the heads of a layer. What contributes to its output is measured on fewer "
+    "inputs: it stands beside attention on the same ones in `attribution`.",
     paper="Pascual et al. 2021, Fig 4",
     needs=("centre",),
 )
@@ -123,7 +149,63 @@ def centre_of_mass(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
     """
     title, label = "Centre of mass of relative positions", "centre of mass (tokens)\n← before      after →"
     lines = f"One point per head; lines: mean over the heads of a layer; dashed: no direction. {EVERY_OFFSET}"
-    return by_layer(datasets, "centre", title, label, lines)
+    return by_layer(_each(datasets, same_inputs), "centre", title, label, lines)
+
+
+def centre_lines(datasets: Mapping[str, xr.Dataset], source: str = "attention") -> Figure:
+    """Mean centre of mass by layer of several datasets (languages, models) in one panel, a line for each (Pascual et
+    al. 2021, Fig 4).
+
+    Parameters
+    ----------
+    datasets : mapping of str to Dataset
+        Results of `offsets` (or of `attribution`) by what they are called in the legend.
+    source : str, default "attention"
+        Which source is drawn.
+    """
+    if not datasets:
+        raise ParameterError("`datasets` must name at least one dataset; it is empty.")
+    with style.context():
+        fig = style.new_figure(style.COLUMN, 2.9)
+        ax = fig.subplots()
+        notes = []
+        for index, (which, dataset) in enumerate(datasets.items()):
+            if source not in data.labels(dataset, "source"):
+                raise ParameterError(f"`source` must be one that {which} has; it is {source!r}.")
+            dataset = dataset.sel(source=[source])
+            values = data.values(dataset, "centre", ("source", "layer", "head"))[0]
+            mean = np.nanmean(values, axis=1)
+            spread = np.nanstd(values, axis=1, ddof=1) / np.sqrt(np.isfinite(values).sum(1))
+            far = scipy_stats.t.ppf(0.975, np.maximum(np.isfinite(values).sum(1) - 1, 1)) * spread
+            colour, marker = style.cycle(style.OKABE_ITO, index), style.cycle(style.MARKERS, index)
+            ax.plot(range(len(mean)), mean, color=colour, marker=marker, label=which)
+            ax.fill_between(range(len(mean)), mean - far, mean + far, color=colour, alpha=0.15, linewidth=0)
+            counted = data.count_text(dataset, "mean_offset") or data.count_text(dataset, "histogram")
+            notes.append(f"{which}: {', '.join(filter(None, (data.source_text(dataset), counted)))}")
+        ax.axhline(0, color=style.GREY, linewidth=0.7, linestyle=(0, (4, 2)), zorder=1)
+        style.layer_axis(ax, data.numbers(next(iter(datasets.values())), "layer"), "layer (0 = first)")
+        ax.set_ylabel("centre of mass (tokens)\n← before      after →")
+        handles, _ = ax.get_legend_handles_labels()
+        how = f"Lines: mean over the heads of a layer; shade: its 95 % interval over heads. {EVERY_OFFSET}"
+        style.annotate_figure(fig, "Mean centre of mass by layer", [*notes, how], handles, min(3, len(handles)))
+        return style.finish(fig)
+
+
+def same_inputs(dataset: xr.Dataset) -> xr.Dataset:
+    """The sources that were measured on the same inputs as attention: others must not be drawn beside it."""
+    if "mean_offset_n" not in dataset.variables or "attention" not in data.labels(dataset, "source"):
+        return dataset
+    counts = dataset["mean_offset_n"].max([dim for dim in dataset["mean_offset_n"].dims if dim != "source"])
+    own = counts.sel(source="attention")
+    return dataset.isel(source=np.flatnonzero((counts == own).values))
+
+
+def _each(
+    datasets: xr.Dataset | Mapping[str, xr.Dataset], change: Callable[[xr.Dataset], xr.Dataset]
+) -> xr.Dataset | dict[str, xr.Dataset]:
+    if isinstance(datasets, xr.Dataset):
+        return change(datasets)
+    return {which: change(one) for which, one in datasets.items()}
 
 
 @figure(
@@ -139,7 +221,8 @@ def mean_distance(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
     """Mean distance between a token and what its head attends to, by layer: `mean_distance[source, layer, head]`; one
     or several datasets."""
     lines = "One point per head; lines: mean over the heads of a layer"
-    return by_layer(datasets, "mean_distance", "How far heads look", "mean distance (tokens)", lines)
+    label = "mean distance (tokens)"
+    return by_layer(_each(datasets, same_inputs), "mean_distance", "How far heads look", label, lines)
 
 
 def by_layer(datasets: xr.Dataset | Mapping[str, xr.Dataset], name: str, title: str, label: str, lines: str) -> Figure:

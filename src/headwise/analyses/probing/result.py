@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from headwise.analyses.probing.localised import LOCALISED, localised
 from headwise.core.labels import Shape, head_name
 from headwise.stats.corrections import correct
 from headwise.stats.correlation import correlation, correlation_p, fisher_interval
@@ -51,6 +52,10 @@ def probing_dataset(
       r: difference of both r);
     - `random_accuracy[task, layer, head]`, `random_layer_accuracy[task, layer]`: the same architecture with random
       weights;
+    - `localisation[task]`: how localised the task is among heads, from 0 (all heads gain alike) to 1 (one head does):
+      `1 − (e^H − 1) / (heads − 1)` with H the entropy of each head's share of the gain over `majority`;
+      `effective_heads[task]` = e^H; `layer_localisation[task]` the same of the gains summed by layer. Intervals from a
+      bootstrap over test examples (see `headwise.analyses.probing.localised`); NaN where no head is `better`;
     - `syntactic_score[layer, head]`, `semantic_score[layer, head]` (§6.2, Fig 5), `task_correlation[task, task_b]`
       (Pearson over heads).
     """
@@ -64,6 +69,7 @@ def probing_dataset(
         builder.scored("random_accuracy", HEADS, "heads/test", "test score of the head with random weights", baselines)
         long_name = "test score of the layer with random weights"
         builder.scored("random_layer_accuracy", LAYERS, "layers/test", long_name, baselines)
+    builder.localised()
     builder.readings()
     return builder.dataset()
 
@@ -192,6 +198,17 @@ class _Builder:
         counts = self.variables["control_accuracy_n"].values
         self.put("selectivity_n", HEADS, counts, "test examples behind selectivity")
         self.bounds("selectivity", HEADS, bounds, " (paired over examples)")
+
+    def localised(self) -> None:
+        found = {name: np.full((3, len(self.tasks)), np.nan) for name in LOCALISED}
+        for i, (task, fit) in enumerate(zip(self.tasks, self.fits, strict=True)):
+            if self.variables["better"].values[i].any():
+                chance = float(self.variables["majority"].values[i])
+                for name, values in localised(fit, self.heads, chance, regression=task.regression).items():
+                    found[name][:, i] = values
+        for name, about in LOCALISED.items():
+            self.put(name, ("task",), found[name][0], about)
+            self.bounds(name, ("task",), found[name][1:], " (bootstrap over test examples)")
 
     def readings(self) -> None:
         accuracy = self.variables["accuracy"].values.astype(float)

@@ -47,6 +47,8 @@ class Roles(RandomNull, ItemObserver):
     - `has_role`: `p_value < alpha`, 30 inputs or more, an effect of at least `min_effect` and a bias above
       `random_bound`; `has_role_adjusted`: the same with `p_adjusted`; `few[role]`: fewer than 30 inputs, so that no
       head has the role. With `tau="paper"` the paper's bare rule: `p_value < alpha` (and 30 inputs);
+    - `role_by_mean`, `role_by_test[layer, head, role]`: heads whose mean is over τ, and those that the bare test calls
+      (30 inputs both); `mean_only[role]`: how many the mean calls and the test does not;
     - `random_bias[role]`: the mean bias of heads of random-weights models of the same shape, as sharp as this one, on
       the same inputs; `random_bound[role]`: what at `alpha` none of them passes in any role (see
       `headwise.stats.nulls.chance_bound`), at most three fifths of the way from 1 to the ceiling;

@@ -81,6 +81,7 @@ def tested(moments: Moments, records: Records, roles: Sequence[str], asked: Role
     variables = (
         _labelled(DIMS, made)
         | _labelled(("role",), {"few": (few, f"fewer than {FEW} inputs")})
+        | by_mean(mean, count, p_value, tau, alpha)
         | _labelled((*DIMS, "bin"), {"histogram": (histogram(scores), "inputs by score")})
     )
     known = {"bias": xr.Variable(DIMS, mean), "bias_n": xr.Variable(DIMS, count)}
@@ -129,31 +130,58 @@ def decided(dataset: xr.Dataset, asked: Roles, bound: np.ndarray) -> tuple[Varia
     alpha, tau, roles = asked.alpha, float(dataset.attrs["tau"]), [str(role) for role in dataset["role"].values]
     mean, count = (dataset[name].transpose(*DIMS).values for name in ("bias", "bias_n"))
     variance = np.square(dataset["spread"].transpose(*DIMS).values.astype(float))
-    may = count >= FEW
-    if asked.tau != PAPER:
-        may &= ~(mean <= bound)
 
-    def strong(at: float) -> np.ndarray:
-        if asked.tau == PAPER:
-            return may
-        return np.asarray(may & (mean - at >= asked.min_effect * np.sqrt(variance)))
+    def at(tau: float) -> tuple[np.ndarray, np.ndarray]:
+        return held_at(tau, mean, variance, count, asked, bound)
 
-    has_role = strong(tau) & (dataset["p_value"].values < alpha)
+    may = strong(tau, mean, variance, count, asked, bound)
+    has_role = may & (dataset["p_value"].values < alpha)
     more = "" if asked.tau == PAPER else f", an effect of {asked.min_effect:g} or more, above random heads"
-    adjusted = strong(tau) & (dataset["p_adjusted"].values < alpha)
+    adjusted = may & (dataset["p_adjusted"].values < alpha)
     made = {
         "has_role": (has_role, f"p_value < {alpha}, {FEW} inputs or more{more}"),
         "has_role_adjusted": (adjusted, f"p_adjusted < {alpha}, {FEW} inputs or more{more}"),
     }
     found = _labelled(DIMS, made) | overlaps(has_role, mean) | by_layer(has_role, roles)
-
-    def at(tau: float) -> tuple[np.ndarray, np.ndarray]:
-        at_tau = without_rounding(mean, variance, tau)
-        p = z_test(*at_tau, count, tau, student=asked.reading == RELEASED).p_value
-        return p, strong(tau) & (p < alpha)
-
     found |= sweep(at, roles)
     return found, {"unskilled": float((found["coarse_skills"].values == 0).mean())}
+
+
+def strong(
+    tau: float, mean: np.ndarray, variance: np.ndarray, count: np.ndarray, asked: Roles, bound: np.ndarray | float
+) -> np.ndarray:
+    """Which heads could have a role at this τ, but for the test: 30 inputs, and unless the bare rule of the paper is
+    asked for an effect of some size, above random heads."""
+    may = count >= FEW
+    if asked.tau == PAPER:
+        return may
+    return np.asarray(may & ~(mean <= bound) & (mean - tau >= asked.min_effect * np.sqrt(variance)))
+
+
+def held_at(
+    tau: float,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    count: np.ndarray,
+    asked: Roles,
+    bound: np.ndarray | float = np.nan,
+) -> tuple[np.ndarray, np.ndarray]:
+    """p-values at this τ, and who has which role by them."""
+    p = z_test(*without_rounding(mean, variance, tau), count, tau, student=asked.reading == RELEASED).p_value
+    return p, strong(tau, mean, variance, count, asked, bound) & (p < asked.alpha)
+
+
+def by_mean(mean: np.ndarray, count: np.ndarray, p_value: np.ndarray, tau: float, alpha: float) -> Variables:
+    """Roles by a mean over τ alone, and the heads that have one by it but not by the test: the averages that the paper
+    warns of."""
+    enough = count >= FEW
+    called, tested = enough & (mean > tau), enough & (p_value < alpha)
+    heads = {
+        "role_by_mean": (called, f"mean bias over τ, {FEW} inputs or more"),
+        "role_by_test": (tested, f"p_value < {alpha}, {FEW} inputs or more, whatever the effect"),
+    }
+    only = (called & ~tested).sum((0, 1)), "heads that have the role by their mean but not by the test"
+    return _labelled(DIMS, heads) | _labelled(("role",), {"mean_only": only})
 
 
 def _labelled(dims: tuple[str, ...], made: Mapping[str, tuple[np.ndarray, str]]) -> Variables:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from headwise.analyses.contract import Analysis, Observer, choose_analyses
+from headwise.analyses.roles.analysis import Roles
 from headwise.atlas import Atlas
 from headwise.core.checks import check_types, one_of
 from headwise.core.errors import ModelError, ParameterError
@@ -24,6 +25,7 @@ from headwise.experiments.comparison.maps import PADDED, map_cosines
 from headwise.experiments.comparison.measures import Measured, Measuring
 from headwise.experiments.comparison.probing import probing_change
 from headwise.experiments.comparison.result import change_dataset, difference_dataset, words_dataset
+from headwise.experiments.comparison.roles import role_changes
 from headwise.experiments.work import Report, kept_work, silent, software
 from headwise.models import HeadModel
 from headwise.run.encoded import EncodedCorpus
@@ -113,8 +115,8 @@ def compare(
     -------
     Atlas
         `change` (`cosine[layer, head]`: Kovaleva et al. 2019, Fig 5), `change_surface`, `change_roles` (with thirds of
-        the layers: Pande et al. 2021, Fig 6), `change_features` (Kovaleva Fig 6), `change_probing` (Jo & Myaeng 2020,
-        Fig 4); `change_words`: what each head of each model does, in a word.
+        the layers: Pande et al. 2021, Fig 6; and the roles that heads gain and lose), `change_features` (Kovaleva Fig
+        6), `change_probing` (Jo & Myaeng 2020, Fig 4); `change_words`: what each head of each model does, in a word.
     """
     if len(models) < 2:
         raise ParameterError(f"Comparing takes at least two models; {len(models)} was given.")
@@ -199,6 +201,9 @@ class _Comparison:
         results: list[dict[str, Measured]] = [watching.results() for watching in self.measuring]
         for name in results[0] if results else ():
             dataset = difference_dataset(name, [each[name] for each in results], self.names, options.correction)
+            roles = next((a for a in self.analyses if isinstance(a, Roles) and a.name == name), None)
+            if roles is not None and "bias_change" in dataset:
+                dataset = dataset.assign(role_changes(dataset, [each[name] for each in results], roles))
             if dataset.data_vars:
                 datasets[f"change_{name}"] = dataset.assign_attrs(_paper(self.analyses, name))
         if results:

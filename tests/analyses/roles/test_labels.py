@@ -1,0 +1,38 @@
+"""Roles by mean beside roles by test, and what is drawn of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+
+from headwise.analyses.roles.label_figures import labels, p_scatter
+from headwise.analyses.roles.significance import by_mean
+from headwise.plots import style
+
+
+def test_a_mean_calls_heads_that_the_test_does_not() -> None:
+    mean = np.array([[[3.5], [3.5], [2.0], [9.0]]])
+    count = np.array([[[100], [100], [100], [12]]])
+    p = np.array([[[0.001], [0.4], [1.0], [0.0]]])
+    found = by_mean(mean, count, p, tau=3.0, alpha=0.05)
+    assert found["role_by_mean"].values[0, :, 0].tolist() == [True, True, False, False]
+    assert found["role_by_test"].values[0, :, 0].tolist() == [True, False, False, False]
+    assert found["mean_only"].values.tolist() == [1]
+
+
+def test_figures_show_every_p_value_and_name_what_only_the_mean_calls() -> None:
+    rng, dims = np.random.default_rng(0), ("layer", "head", "role")
+    bias, p, count = rng.uniform(1, 6, (3, 4, 2)), rng.random((3, 4, 2)), np.full((3, 4, 2), 50)
+    variables = {"bias": (dims, bias), "bias_n": (dims, count), "p_value": (dims, p)}
+    dataset = xr.Dataset(
+        variables | by_mean(bias, count, p, 3.0, 0.05),
+        {"layer": range(3), "head": range(4), "role": ["local", "block"]},
+        {"tau": 3.0},
+    )
+    with style.context():
+        points = p_scatter(dataset).axes[0].lines
+        drawn = np.concatenate([line.get_ydata() for line in points if line.get_marker() == "."])
+        assert np.array_equal(np.sort(drawn), np.sort(p, axis=None))
+        told = " ".join(text.get_text() for text in labels(dataset).axes[0].texts)
+    layer, head, _ = np.argwhere((bias > 3) & (p >= 0.05))[0]
+    assert f"L{layer}H{head}" in told

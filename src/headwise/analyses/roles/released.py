@@ -33,7 +33,8 @@ def block_of(side: Tokens) -> np.ndarray:
     if not side.row.example.has_pair or not (own == 0).any():
         return np.full_like(side.segment, -1)
     end = np.flatnonzero(own == 0)[-1]
-    return (side.position > end).astype(side.segment.dtype)
+    found: np.ndarray = (side.position > end).astype(side.segment.dtype)
+    return found
 
 
 _BLOCK = Same("block as released", block_of, segment, itself=True)
@@ -58,7 +59,8 @@ def as_released(
 
 
 def _entropy(weights: Tensor, inside: Tensor, rows: Rows, batch: Batch) -> Tensor:
-    return torch.special.entr(weights).sum(-1)
+    found: Tensor = torch.special.entr(weights).sum(-1)
+    return found
 
 
 def _wide(weights: Tensor, inside: Tensor, rows: Rows, batch: Batch) -> Tensor:

@@ -388,3 +388,15 @@ def test_tangents_too_large_for_half_precision_go_in_single() -> None:
         sums.append(found.heads)
     assert sums[1].isfinite().all()
     torch.testing.assert_close(sums[1], sums[0])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("kind", ["tf32", "half"])
+@pytest.mark.parametrize("name", ["bert", "llama", "gpt2"])
+def test_the_kernel_of_attention_gives_what_rules_give(name: str, kind: str) -> None:
+    model = HeadModel.open(build(*ALL[name]), device="cuda")
+    batch = ids_batch((6, 4))
+    batch = batch if batch.ids.is_cuda else model.batch(batch.ids)
+    true = contributions(model, batch)
+    found = contributions(model, batch, options=Options(products=kind))
+    assert (found.heads - true.heads).nan_to_num().abs().sum(-1).max() / 2 < 1e-3

@@ -1,5 +1,7 @@
-"""Tangents of attention in one kernel, with Triton: nothing between the projections is written. Only where there is a
-GPU."""
+"""Tangents of attention in one kernel, with Triton: nothing between the projections is written.
+
+Only imported where there is a GPU. Products are in tf32, or of half precision with sums in float32.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,6 @@ def _moved(
     tqt, tqe, tqh, tqn, tkt, tke, tkh, tkn, tvt, tve, tvh, tvn,
     n, scale,
     H: tl.constexpr, HK: tl.constexpr, E: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BN: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One tangent of one head of one example: `dA V + A dV`, with `dA = A · (dS − Σ A dS)`."""
     t = tl.program_id(0).to(tl.int64)
@@ -32,27 +33,23 @@ def _moved(
     k = tl.load(K + e * ske + g * skh + row[:, None] * skn + d[None], mask=inside, other=0.0)
     dq = tl.load(DQ + t * tqt + e * tqe + h * tqh + row[:, None] * tqn + d[None], mask=inside, other=0.0)
     dk = tl.load(DK + t * tkt + e * tke + g * tkh + row[:, None] * tkn + d[None], mask=inside, other=0.0)
-    score = tl.dot(dq, tl.trans(k), input_precision=PRECISION)
-    score += tl.dot(q, tl.trans(dk), input_precision=PRECISION)
+    score = tl.dot(dq, tl.trans(k), input_precision="tf32")
+    score += tl.dot(q, tl.trans(dk), input_precision="tf32")
     pairs = (row[:, None] < n) & (row[None] < n)
     weight = tl.load(A + (eh * n + row[:, None]) * n + row[None], mask=pairs, other=0.0)
     share = weight * score * scale
     share -= weight * tl.sum(share, 1)[:, None]
     v = tl.load(V + e * sve + g * svh + row[:, None] * svn + d[None], mask=inside, other=0.0)
     dv = tl.load(DV + t * tvt + e * tve + g * tvh + row[:, None] * tvn + d[None], mask=inside, other=0.0)
-    out = tl.dot(share.to(v.dtype), v, input_precision=PRECISION)
-    out += tl.dot(weight.to(dv.dtype), dv, input_precision=PRECISION)
+    out = tl.dot(share.to(v.dtype), v, input_precision="tf32")
+    out += tl.dot(weight.to(dv.dtype), dv, input_precision="tf32")
     # Token by token, [tangent, example, token, head, d], as the output projection wants it.
     place = OUT + (((t * E + e) * n + row[:, None]) * H + h) * D + d[None]
     tl.store(place, out.to(OUT.dtype.element_ty), mask=inside)
 
 
 def attention_tangents(
-    primal: tuple[Tensor, Tensor, Tensor],
-    tangent: tuple[Tensor, Tensor, Tensor],
-    weights: Tensor,
-    scaling: float,
-    precision: str,
+    primal: tuple[Tensor, Tensor, Tensor], tangent: tuple[Tensor, Tensor, Tensor], weights: Tensor, scaling: float
 ) -> Tensor:
     """Tangents of head outputs, `[tangent, example, head, token, d]`, in the type of the tangents.
 
@@ -65,8 +62,6 @@ def attention_tangents(
         Attention weights, float32 `[example, head, token, token]`.
     scaling : float
         What scores are multiplied by.
-    precision : {"tf32", "ieee"}
-        Of products of float32 tangents.
     """
     examples, heads, n, size = primal[0].shape
     count, dtype = len(tangent[0]), tangent[0].dtype
@@ -79,6 +74,6 @@ def attention_tangents(
     _moved[(count, examples * heads)](
         *values, weights.contiguous(), *moved, out, *strides, n, scaling,
         H=heads, HK=primal[1].shape[1], E=examples, D=size, DP=max(16, triton.next_power_of_2(size)), BN=block,
-        PRECISION=precision, num_warps=4 if block <= 64 else 8, num_stages=1,
+        num_warps=4 if block <= 64 else 8, num_stages=1,
     )  # fmt: skip
     return out.transpose(2, 3)

@@ -48,6 +48,7 @@ def everything(batch: Batch) -> Ask:
         rows={"few": torch.tensor([0, 2, 5, 6], device=ids.device)},
         reach=4,
         distance=True,
+        received=True,
         entropy=True,
         largest=True,
         rest=True,
@@ -82,6 +83,8 @@ def check(told: Answers, weights: np.ndarray, visible: np.ndarray, ask: Ask, tol
     np.testing.assert_array_equal(
         told.pairs.cpu(), np.stack([(visible * (apart == o)).sum((-2, -1)) for o in around], -1)
     )
+    assert told.received is not None
+    np.testing.assert_allclose(told.received.cpu(), weights.sum(-2), atol=tolerance * n)
     assert told.offset is not None
     assert told.distance is not None
     assert told.entropy is not None

@@ -188,15 +188,18 @@ class Observer(Analysis):
 
     def take(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
         """Take some layers of one batch into the state. `sums` are what `settle` gave, `[example, layer, head, ...]`
-        (both 1 for what is said of all heads alike)."""
-        raise NotImplementedError
+        (both 1 for what is said of all heads alike). Unless written otherwise, `observe` gets them layer by layer."""
+        for place, layer in enumerate(range(layers.start, layers.stop)):
+            own = {name: value[:, min(place, value.shape[1] - 1)] for name, value in sums.items()}
+            self.observe(state, own, Layer(layer), batch)
 
     def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
         """Tensors that add up over query rows."""
         return {}
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
-        """Take one layer of one batch into the state. `sums` are what `reduce` gave, added over all rows."""
+        """Take one layer of one batch into the state. `sums` are what `reduce` gave, added over all rows (or what
+        `settle` gave)."""
         raise NotImplementedError
 
     def observe_example(self, state: State, maps: Tensor, visible: Tensor, batch: Batch) -> None:

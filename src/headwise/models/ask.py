@@ -40,6 +40,8 @@ class Ask:
         Sums along the diagonals, from −reach to reach.
     distance : bool, default False
         `Σ_i Σ_j A[i, j]·(j − i)` and the same of `|j − i|`.
+    received : bool, default False
+        What each key receives, `Σ_i A[i, j]`.
     entropy, largest : bool, default False
         Of each row; the entropy is that of the weights made to sum to one (they do unless there is a learned sink).
     rest : bool, default False
@@ -56,6 +58,7 @@ class Ask:
     rows: Mapping[str, Tensor] = field(default_factory=dict)
     reach: int = 0
     distance: bool = False
+    received: bool = False
     entropy: bool = False
     largest: bool = False
     rest: bool = False
@@ -71,6 +74,7 @@ class Ask:
             {**self.rows, **other.rows},
             max(self.reach, other.reach),
             self.distance or other.distance,
+            self.received or other.received,
             self.entropy or other.entropy,
             self.largest or other.largest,
             self.rest or other.rest,
@@ -111,6 +115,7 @@ class Answers:
     pairs: Tensor  # [example, 2·reach + 1]: how many (i, i + o) can be seen
     offset: Tensor | None  # [example, head], summed over rows; so `distance`
     distance: Tensor | None
+    received: Tensor | None  # [example, head, key]
     entropy: Tensor | None
     largest: Tensor | None
     rest: Rest | None
@@ -125,8 +130,9 @@ class Answers:
     @property
     def bytes(self) -> int:
         """About so many are held."""
-        rows = [*self.columns.values(), *self.labels.values(), *self.at.values(), self.entropy, self.largest]
-        held = sum(one is not None for one in rows) + (0 if self.rest is None else 3)
+        rows = [*self.columns.values(), *self.labels.values(), *self.at.values()]
+        rows += [one for one in (self.entropy, self.largest, self.received) if one is not None]
+        held = len(rows) + (0 if self.rest is None else 3)
         return self.diagonals.nbytes + held * self.seen.numel() * self.heads * 4
 
     def diagonals_within(self, reach: int) -> tuple[Tensor, Tensor]:
@@ -159,6 +165,7 @@ def side_by_side(answers: Sequence[Answers]) -> Answers:
         first.pairs,
         heads([one.offset for one in answers]),
         heads([one.distance for one in answers]),
+        heads([one.received for one in answers]),
         heads([one.entropy for one in answers]),
         heads([one.largest for one in answers]),
         Rest(*(heads([getattr(one, name) for one in rests]) for name in names)) if rests else None,
@@ -177,6 +184,7 @@ class Gathered:
         self.sums: dict[str, Tensor] = {}
         self.single: dict[str, Tensor] = {}
         self.rows: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in ask.rows}
+        self.received: Tensor | None = None
         self.seen: list[Tensor] = []
         self.heads = 1
 
@@ -199,6 +207,9 @@ class Gathered:
         for name, wanted in ask.rows.items():
             here = wanted[(wanted >= rows.start) & (wanted < rows.stop)] - rows.start
             self.rows[name].append((weights[:, :, here], rows.visible[:, :1, here]))
+        if ask.received:
+            here = weights.sum(-2)
+            self.received = here if self.received is None else self.received + here
         for offset in ask.offsets:
             found[f"at {offset}"] = _diagonal(weights, rows.start + offset)
         if ask.rest:
@@ -245,6 +256,7 @@ class Gathered:
             empty[:, 0, :] if pairs is None else pairs[:, 0],
             around @ far if around is not None and self.ask.distance else None,
             around @ far.abs() if around is not None and self.ask.distance else None,
+            self.received,
             parts.get("entropy"),
             parts.get("largest"),
             Rest(*(parts[f"rest {name}"] for name in ("mass", "entropy", "largest"))) if self.ask.rest else None,
@@ -256,9 +268,11 @@ class Gathered:
 
 def answered(ask: Ask, rows: Rows) -> Answers:
     """The answers for all rows of one layer in one block, wherever they come from."""
-    gathered = Gathered(ask, rows.weights.shape[-1])
+    gathered, alike = (Gathered(ask, rows.weights.shape[-1]) for _ in range(2))
     gathered.add(rows)
-    return gathered.answers(rows.layer, None)
+    if ask.uniform:
+        alike.add_uniform(rows)
+    return gathered.answers(rows.layer, alike.answers(rows.layer, None) if ask.uniform else None)
 
 
 def _joined(blocks: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

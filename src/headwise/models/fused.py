@@ -115,6 +115,7 @@ def fused_answers(
         seen.pairs,
         None if found.offset is None else found.offset.double().sum(-1),
         None if found.distance is None else found.distance.double().sum(-1),
+        launch.received(scores, found.logsumexp) if ask.received else None,
         found.entropy if ask.entropy else None,
         found.largest if ask.largest else None,
         found.rest if ask.rest else None,

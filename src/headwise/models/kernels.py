@@ -281,3 +281,40 @@ def at_offsets(
         s = _capped(tl.sum(q * k.to(tl.float32), 1) * scale, cap, CAPPED)
         weight = tl.where(seen, tl.exp2(s - lse * 1.4426950408889634), 0.0)
         tl.store(OUT + (bh * n + rows) * COUNT + place, weight, mask=rows < n)
+
+
+@triton.jit
+def column_sums(
+    Q, K, LSE, LENGTH, OUT,
+    sqb, sqh, sqn, skb, skh, skn, n, scale, cap,
+    H: tl.constexpr, HK: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, IEEE: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """What the keys of a block receive from all rows that see them."""
+    block, bh = tl.program_id(0), tl.program_id(1)
+    b, h = bh // H, bh % H
+    hk = h // (H // HK)
+    length = tl.load(LENGTH + b)
+    cols = block * BN + tl.arange(0, BN)
+    d = tl.arange(0, DP)
+    k = tl.load(
+        K + b * skb + hk * skh + cols[None] * skn + d[:, None], mask=(cols[None] < n) & (d[:, None] < D), other=0.0
+    )
+    begin, end = 0, length
+    if CAUSAL:
+        begin = block * BN // BM * BM
+    if WINDOW > 0:
+        end = tl.minimum(length, (block + 1) * BN + WINDOW)
+        if not CAUSAL:
+            begin = tl.maximum(block * BN - WINDOW + 1, 0) // BM * BM
+    total = tl.zeros([BN], tl.float32)
+    for start in range(begin, end, BM):
+        rows = start + tl.arange(0, BM)
+        q = tl.load(
+            Q + b * sqb + h * sqh + rows[:, None] * sqn + d[None], mask=(rows[:, None] < n) & (d[None] < D), other=0.0
+        )
+        s = _tile(q, k, rows, cols, length, scale, cap, CAUSAL, WINDOW, CAPPED, IEEE, True)
+        lse = tl.load(LSE + bh * n + rows, mask=rows < n, other=float("inf")) * 1.4426950408889634
+        total += tl.sum(tl.exp2(s - lse[:, None]), 0)
+    tl.store(OUT + bh * n + cols, total, mask=cols < n)

@@ -11,7 +11,7 @@ import triton
 from torch import Tensor
 
 from headwise.models.ask import Rest
-from headwise.models.kernels import at_offsets, attend, band
+from headwise.models.kernels import at_offsets, attend, band, column_sums
 
 LOG2E = 1.4426950408889634
 SPLIT = 16  # columns are padded to what a matrix product takes at least
@@ -153,5 +153,18 @@ def weights_at(scores: Scores, lse: Tensor, wanted: Tensor) -> Tensor:
     at_offsets[(triton.cdiv(n, 64), batch * heads)](
         scores.query, scores.key, lse, scores.lengths, wanted, out, *scores.strides(), n, scores.scaling * LOG2E,
         scores.softcap, **scores.shape_flags(), COUNT=len(wanted), **scores.sight_flags(), BM=64, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+def received(scores: Scores, lse: Tensor) -> Tensor:
+    """What each key receives over all rows, `[example, head, key]`."""
+    batch, heads, n, _ = scores.query.shape
+    out = torch.empty(batch, heads, n, device=lse.device, dtype=torch.float32)
+    tile = 32 if scores.ieee or scores.query.shape[-1] > 128 else 64
+    column_sums[(triton.cdiv(n, tile), batch * heads)](
+        scores.query, scores.key, lse, scores.lengths, out, *scores.strides(), n, scores.scaling * LOG2E,
+        scores.softcap, **scores.shape_flags(), **scores.sight_flags(), IEEE=scores.ieee, BM=tile, BN=tile,
+        num_warps=4, num_stages=2,
     )  # fmt: skip
     return out

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headwise.models.view import Rows
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenPairs:
@@ -25,35 +23,17 @@ class TokenPairs:
     def groups(self) -> int:
         return len(self.owner)
 
+    @property
+    def places(self) -> Tensor:
+        """Example, query and key, `[3, pair]`, as `Ask` wants them."""
+        return torch.stack([self.example, self.query, self.key])
+
 
 def token_pairs(rows: Sequence[tuple[int, int, int, int]], owner: Sequence[int], device: torch.device) -> TokenPairs:
     """From (example, query, key, group) in any order."""
     table = torch.tensor(rows, dtype=torch.int64, device=device).reshape(-1, 4)
     example, query, key, group = table.unbind(1)
     return TokenPairs(example, query, key, group, torch.tensor(owner, dtype=torch.int64, device=device))
-
-
-def pick(rows: Rows, pairs: TokenPairs) -> tuple[Tensor, Tensor]:
-    """Weights `[pair, head]` and visibility `[pair, 1]` of the pairs whose query is in this block of rows.
-
-    0 for the others, so that blocks add up.
-    """
-    inside = (pairs.query >= rows.start) & (pairs.query < rows.stop)
-    example, query, key = pairs.example, (pairs.query - rows.start).clamp(0, rows.stop - rows.start - 1), pairs.key
-    weights = rows.weights[example, :, query, key] * inside[:, None]
-    visible = rows.visible[example, :, query, key] & inside[:, None]
-    return weights, visible.to(weights.dtype)
-
-
-def pick_uniform(rows: Rows, pairs: TokenPairs) -> Tensor:
-    """What uniform attention would give the pairs whose query is in this block of rows, `[pair, 1 or head]`.
-
-    0 for the others, so that blocks add up.
-    """
-    inside = (pairs.query >= rows.start) & (pairs.query < rows.stop)
-    query = (pairs.query - rows.start).clamp(0, rows.stop - rows.start - 1)
-    seen = rows.visible.sum(-1).clamp(min=1)[pairs.example, :, query]
-    return (1 / seen.to(rows.weights.dtype)) * inside[:, None]
 
 
 def group_max(values: Tensor, present: Tensor, pairs: TokenPairs) -> Tensor:

@@ -47,7 +47,9 @@ def _alike(one: Answers, other: Answers) -> bool:
 
 def _by_layer(value: Tensor, layers: int) -> Tensor:
     """What was settled for several layers at once, `[example, layer, head, ...]`; what has no heads, 1 for both."""
-    return value[:, None] if value.shape[1] == 1 else value.reshape(len(value), layers, -1, *value.shape[2:])
+    if value.shape[1] == 1:
+        return value[:, None]
+    return value.reshape(len(value), layers, value.shape[1] // layers, *value.shape[2:])
 
 
 class Maps:

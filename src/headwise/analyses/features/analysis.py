@@ -17,12 +17,14 @@ from headwise.analyses.headlines import aligned, top_heads
 from headwise.analyses.items import ItemObserver, choose
 from headwise.analyses.nulls import RandomNull, excess_against, standing_out
 from headwise.core.errors import ParameterError
-from headwise.models.view import Layer, Rows
+from headwise.models.ask import Answers, Ask
+from headwise.models.view import Layer
 from headwise.stats.accumulators import Moments, State, Sums
 from headwise.stats.corrections import holm
 from headwise.stats.tests import z_test
 from headwise.text.encode import Batch
 
+FIRST = "features first"  # row 0, which is the cls token where there is one
 DIMS = ("layer", "head", "feature")
 ROUNDING = 1e-5
 REACH = 2  # neighbours that a token is compared with, on either side
@@ -111,12 +113,15 @@ class Features(RandomNull, ItemObserver):
             left_out=Sums(count),
         )
 
-    def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
-        real = batch.real[:, rows.start : rows.stop].to(rows.weights.dtype)[:, None, None]
-        first = rows.weights[:, :, 0] if rows.start == 0 else torch.zeros_like(rows.weights[:, :, 0])
-        visible = rows.visible[:, :1].to(rows.weights.dtype)
-        even = visible / visible.sum(-1, keepdim=True).clamp(min=1)
-        return {"received": (real @ rows.weights)[:, :, 0], "even": even.sum((1, 2)), "first": first}
+    def ask(self, batch: Batch) -> Ask:
+        return Ask(rows={FIRST: torch.zeros(1, dtype=torch.int64, device=batch.device)}, received=True, uniform=True)
+
+    def settle(self, answers: Answers, batch: Batch) -> Mapping[str, Tensor]:
+        assert answers.received is not None
+        assert answers.uniform is not None
+        assert answers.uniform.received is not None
+        first = answers.rows[FIRST][0][:, :, 0]
+        return {"received": answers.received, "even": answers.uniform.received, "first": first}
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
         features = self.chosen()
@@ -124,7 +129,7 @@ class Features(RandomNull, ItemObserver):
         length = batch.lengths[:, None, None].double()
         here = (layer.layer,)
         state.moments("attention").add(largest(sums["received"].double() / length, masks), here)
-        state.moments("uniform").add(largest(sums["even"].double()[:, None] / length, masks)[:, 0], here)
+        state.moments("uniform").add(largest(sums["even"].double() / length, masks)[:, 0], here)
         contrast = batch.remember(("features around", features), lambda: neighbour_contrasts(batch, masks))
         excess = sums["received"].double() @ contrast.transpose(1, 2)
         state.moments("excess").add(excess.masked_fill(~contrast.any(-1)[:, None], torch.nan), here)

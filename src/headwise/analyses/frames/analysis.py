@@ -16,12 +16,14 @@ from headwise.analyses.frames.links import NULLS, LinkRecords, Links, chosen_lin
 from headwise.analyses.nulls import RandomNull, above_random, random_attrs, random_bound, standing_out
 from headwise.core.errors import ParameterError
 from headwise.core.labels import head_name
-from headwise.models.picks import group_max, pick
-from headwise.models.view import Layer, Rows
+from headwise.models.ask import Answers, Ask
+from headwise.models.picks import group_max
+from headwise.models.view import Layer
 from headwise.stats.accumulators import Moments, State, Sums
 from headwise.stats.bootstrap import FEW
 from headwise.text.encode import Batch, Encoded
 
+THERE, BACK = "frames there", "frames back"  # from target to element, and the other way
 FEWER = 99  # permutations on random weights, where only their mean is of interest
 HEADS = ("layer", "head")
 COUNTED = ("score_n", "sentences")
@@ -130,11 +132,14 @@ class Frames(RandomNull):
         state["counts"] = Sums(len(COUNTS))
         return state
 
-    def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
+    def ask(self, batch: Batch) -> Ask:
         links = self._links(batch)
-        forward, seen = pick(rows, links.forward)
-        backward, seen_back = pick(rows, links.backward)
-        return {"forward": forward, "seen": seen, "backward": backward, "seen_back": seen_back}
+        return Ask(pairs={THERE: links.forward.places, BACK: links.backward.places}, uniform=True)
+
+    def settle(self, answers: Answers, batch: Batch) -> Mapping[str, Tensor]:
+        assert answers.uniform is not None
+        own, even = answers.single, answers.uniform.single
+        return {"forward": own[THERE], "seen": even[THERE], "backward": own[BACK], "seen_back": even[BACK]}
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
         links = self._links(batch)

@@ -19,13 +19,15 @@ from headwise.analyses.token_pairs.matching import Matched, matched_pairs
 from headwise.analyses.token_pairs.pairs import Pair, known_pairs, parse_pairs
 from headwise.core.errors import ParameterError
 from headwise.core.labels import head_name
-from headwise.models.picks import group_max, group_mean, pick, pick_uniform
-from headwise.models.view import Layer, Rows
+from headwise.models.ask import Answers, Ask
+from headwise.models.picks import group_max, group_mean
+from headwise.models.view import Layer
 from headwise.stats.accumulators import Moments, State, Sums
 from headwise.stats.corrections import CORRECTIONS, correct
 from headwise.stats.tests import z_test
 from headwise.text.encode import Batch
 
+PAIRS, PARTNERS = "token pairs", "token pairs' partners"
 DIMS = ("layer", "head", "pair")
 SCORES = ("attention", "pair_mean", "expected", "excess")
 ROUNDING = 1e-6  # a difference of weights below this is rounding
@@ -108,19 +110,21 @@ class TokenPairAttention(RandomNull, ItemObserver):
         state["count"], state["left_out"], state["matched"] = Sums(kinds), Sums(kinds), Sums(kinds)
         return state
 
-    def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
+    def ask(self, batch: Batch) -> Ask:
         found = self._pairs(batch)
-        weights, visible = pick(rows, found.pairs)
-        others, seen = pick(rows, found.partners)
-        even, even_others = pick_uniform(rows, found.pairs), pick_uniform(rows, found.partners)
-        named = {"weights": weights, "visible": visible, "others": others, "seen": seen}
-        return named | {"even": even, "even_others": even_others}
+        return Ask(pairs={PAIRS: found.pairs.places, PARTNERS: found.partners.places}, uniform=True)
+
+    def settle(self, answers: Answers, batch: Batch) -> Mapping[str, Tensor]:
+        assert answers.uniform is not None
+        own, even = answers.single, answers.uniform.single
+        named = {"weights": own[PAIRS], "others": own[PARTNERS]}
+        return named | {"even": even[PAIRS], "even_others": even[PARTNERS]}
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
         found = self._pairs(batch)
         pairs = found.pairs
-        weights, present = sums["weights"].double(), sums["visible"] > 0
-        others, seen = sums["others"].double(), sums["seen"] > 0
+        weights, present = sums["weights"].double(), sums["even"] > 0
+        others, seen = sums["others"].double(), sums["even_others"] > 0
         usual = group_mean(others, seen, found.partners)[found.partner]
         # A decoder's early rows have few keys to share among: as much above uniform as partners are counts as well.
         above = group_mean(others - sums["even_others"].double(), seen, found.partners)[found.partner]

@@ -26,6 +26,7 @@ import zlib
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -46,16 +47,15 @@ def jobs(args: argparse.Namespace, chosen: dict[str, dict[str, Any]], ready: boo
     if not ready:
         if "models" in only:
             yield {"task": "SST-2", "seeds": [0], "epochs": args.sst2_epochs, "learning_rate": args.rate, "pack": True}
+            yield {"task": "QNLI", "seeds": [0], "learning_rate": args.rate, "pack": True}
         for seed in range(args.seeds if "reference" in only else 1):
             for task in REFERENCE:
-                pack = seed == 0 and task != "STS-B" and "models" in only
+                pack = seed == 0 and "models" in only
                 if "reference" in only or pack:
                     yield {"task": task, "seeds": [seed], "learning_rate": args.rate, "pack": pack}
         if "starts" in only:
-            for start in ("random", "none"):
-                yield from (
-                    {"task": task, "seeds": [0], "start": start, "learning_rate": args.rate} for task in REFERENCE
-                )
+            for start, task, seed in product(("random", "none"), REFERENCE, range(args.seeds)):
+                yield {"task": task, "seeds": [seed], "start": start, "learning_rate": args.rate}
         return
     for start in [s for s, name in (("pretrained", "poolings"), ("frozen", "frozen")) if name in only]:
         for seed in range(args.pooling_seeds):

@@ -31,6 +31,8 @@ class Scored:
     max_length: int
     device: str | None
     seed: int
+    dtype: str | None = None
+    device_map: str | None = None
 
     def open(self, model: str | Path | None) -> Subject:
         """A fine-tuned model with its dev set, or a language model with its text."""
@@ -44,9 +46,14 @@ class Scored:
         if self.task or self.data or self.dev:
             if self.corpus:
                 raise ParameterError("Give either a task (--task, --data, --dev) or a text (--corpus), not both.")
+            if self.dtype or self.device_map:
+                raise ParameterError(
+                    "--dtype and --device-map are for a model on a text (--corpus): a fine-tuned model is opened in "
+                    "float32, on one device."
+                )
             found = read_task(self.task, data=self.data, dev=self.dev, needs_train=False, limit=self.limit)
             return TaskSubject.open(model_path(model), found, device=self.device, max_length=self.max_length)
-        opened = HeadModel.open(model, device=self.device)
+        opened = HeadModel.open(model, device=self.device, dtype=self.dtype, device_map=self.device_map)
         text = open_corpus(self.corpus, tokenizer=opened.tokenizer, prose=opened.causal)
         return LanguageSubject(opened, text, limit=self.limit, max_length=self.max_length, seed=self.seed)
 
@@ -106,6 +113,8 @@ def ablate_command(
     limit: common.Limit = None,
     max_length: common.MaxLength = 128,
     device: common.Device = None,
+    dtype: common.Dtype = None,
+    device_map: common.DeviceMap = None,
     seed: common.Seed = 0,
     overwrite: common.Overwrite = False,
 ) -> None:
@@ -128,7 +137,7 @@ def ablate_command(
     text = common.corpus_of(corpus, reader, text_field)
     read = common.sources_of(model, text, data, dev, atlas)
     with Place(out_file, common.work_of(out_file), overwrite=overwrite, sources=read) as place:
-        subject = Scored(task, data, dev, text, limit, max_length, device, seed).open(model)
+        subject = Scored(task, data, dev, text, limit, max_length, device, seed, dtype, device_map).open(model)
         chosen = AblationOptions(
             how=how,
             heads=heads,

@@ -34,6 +34,8 @@ def atlas(
     full: Annotated[bool, typer.Option("--full", help="Lift the budgets: every analysis sees every example.")] = False,
     settings: common.Settings = None,
     device: common.Device = None,
+    dtype: common.Dtype = None,
+    device_map: common.DeviceMap = None,
     stack: common.Stack = None,
     max_length: common.Longest = None,
     overlong: common.Overlong = "truncate",
@@ -63,7 +65,8 @@ def atlas(
     common.check_reading(reading, names)
     chosen = choose_analyses(names, common.parse_settings(settings, names), reading=reading)
     text = common.corpus_of(corpus, reader, text_field)
-    source = Source(model, text, device, stack, None, max_length, overlong, parser)
+    placed = {"device": device, "dtype": dtype, "device_map": device_map, "stack": stack}
+    source = Source(model, text, **placed, max_length=max_length, overlong=overlong, parser=parser)
     options = RunOptions(limit=limit, full=full, seed=seed, overwrite=overwrite)
     read = common.sources_of(model, text)
     target = out_folder / "atlas.nc"
@@ -109,6 +112,8 @@ def run(
         ),
     ] = None,
     device: common.Device = None,
+    dtype: common.Dtype = None,
+    device_map: common.DeviceMap = None,
     stack: common.Stack = None,
     max_length: common.Longest = None,
     overlong: common.Overlong = "truncate",
@@ -143,7 +148,8 @@ def run(
     chosen = choose_analyses([analysis], given, reading=reading)
     target = out_file or Path(f"{analysis}.nc")
     text = common.corpus_of(corpus, reader, text_field)
-    source = Source(model, text, device, stack, None, max_length, overlong, parser)
+    placed = {"device": device, "dtype": dtype, "device_map": device_map, "stack": stack}
+    source = Source(model, text, **placed, max_length=max_length, overlong=overlong, parser=parser)
     options = RunOptions(limit=limit, seed=seed, overwrite=overwrite)
     read = common.sources_of(model, text, heads_from)
     with Place(target, common.work_of(target), overwrite=overwrite, sources=read) as place:

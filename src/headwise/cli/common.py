@@ -76,6 +76,22 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is th
 Device = Annotated[
     str | None, typer.Option("--device", help="cpu, cuda, cuda:1, mps …; nothing for the best there is.")
 ]
+Dtype = Annotated[
+    str | None,
+    typer.Option(
+        "--dtype",
+        help="Precision of the weights: float32, bfloat16, float16; auto (default): the checkpoint's own on a GPU, at "
+        "least float32 on a CPU.",
+    ),
+]
+DeviceMap = Annotated[
+    str | None,
+    typer.Option(
+        "--device-map",
+        help="Of a model too large for one device: auto, balanced, sequential, or devices by module as JSON or a .json "
+        "file; what does not fit lies in memory or on the disk. Needs the extra `big`.",
+    ),
+]
 Stack = Annotated[
     str | None,
     typer.Option(

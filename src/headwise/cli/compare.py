@@ -62,6 +62,8 @@ def compare_command(
     parser: common.Parser = None,
     device: common.Device = None,
     reading: common.As = "paper",
+    dtype: common.Dtype = None,
+    device_map: common.DeviceMap = None,
     seed: common.Seed = 0,
     overwrite: common.Overwrite = False,
 ) -> None:
@@ -99,7 +101,10 @@ def compare_command(
             raise OutputError(
                 f"{folder / 'index.html'} exists; give --overwrite to replace it, or another folder with --page."
             )
-        opened = [HeadModel.open(None if name == "demo" else name, device=device) for name in models]
+        opened = [
+            HeadModel.open(None if name == "demo" else name, device=device, dtype=dtype, device_map=device_map)
+            for name in models
+        ]
         first = opened[0]
         inputs = open_corpus(text, tokenizer=first.tokenizer, limit=limit, seed=seed, prose=first.causal)
         wanted = ComparisonOptions(

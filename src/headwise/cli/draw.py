@@ -56,6 +56,8 @@ def draw(
     model: common.ModelOption = None,
     out_file: Annotated[Path, typer.Option("--out", help="A .svg, .pdf or .png file.")] = Path("heads.svg"),
     device: common.Device = None,
+    dtype: common.Dtype = None,
+    device_map: common.DeviceMap = None,
     stack: common.Stack = None,
     overwrite: common.Overwrite = False,
 ) -> None:
@@ -114,7 +116,7 @@ def draw(
     text_corpus = common.corpus_of(corpus, reader, text_field)
     for target in targets:
         common.refuse_existing(target, overwrite, common.sources_of(model, text_corpus, atlas))
-    opened = HeadModel.open(model, device=device, stack=stack)
+    opened = HeadModel.open(model, device=device, dtype=dtype, device_map=device_map, stack=stack)
     if max_tokens is not None:
         opened = opened.limited(max_tokens)
     if relation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,6 +18,8 @@ def explore(
     ] = None,
     beside: Annotated[str | None, typer.Option("--with", metavar="MODEL", help="A second model, side by side.")] = None,
     device: common.Device = None,
+    dtype: common.Dtype = None,
+    device_map: common.DeviceMap = None,
     stack: common.Stack = None,
     port: Annotated[int, typer.Option("--port", min=0, help="Port on this machine; 0 for any free one.")] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page at once.")] = True,
@@ -43,7 +45,8 @@ def explore(
     check_extra()  # before a model is loaded for nothing
     known = None if atlas is None else Atlas.load(atlas)
     names = [model] if beside is None else [model, beside]
-    opened = [HeadModel.open(name, device=device, stack=stack) for name in names]
+    placed: dict[str, Any] = {"device": device, "dtype": dtype, "device_map": device_map, "stack": stack}
+    opened = [HeadModel.open(name, **placed) for name in names]
     serve(opened, known, port=port, open_browser=browser, say=_say, tell=common.tell_failure)
 
 

@@ -28,6 +28,8 @@ def find_command(
     limit: common.Limit = None,
     parser: common.Parser = None,
     device: common.Device = None,
+    dtype: common.Dtype = None,
+    device_map: common.DeviceMap = None,
 ) -> None:
     """Stream rows of a corpus on which a head gives a token at least so much weight: «query» looks at ⟦key⟧.
 
@@ -44,7 +46,7 @@ def find_command(
     from headwise.text import annotate, open_corpus
 
     wanted = Condition(above=above, role=role, token=token, query=query, sink=sink)
-    opened = HeadModel.open(model, device=device)
+    opened = HeadModel.open(model, device=device, dtype=dtype, device_map=device_map)
     text = open_corpus(common.corpus_of(corpus, reader, text_field), tokenizer=opened.tokenizer, limit=limit)
     text = annotate(text, parser) if parser else text
     found = False

@@ -37,6 +37,8 @@ def patch_command(
     ),
     figures: common.Figures = None,
     device: common.Device = None,
+    dtype: common.Dtype = None,
+    device_map: common.DeviceMap = None,
     seed: common.Seed = 0,
     overwrite: common.Overwrite = False,
 ) -> None:
@@ -66,7 +68,7 @@ def patch_command(
     read = common.sources_of(model, None if built_in else pairs)
     with Place(out_file, common.work_of(out_file), overwrite=overwrite, sources=read) as place:
         given = builtin_pairs(pairs, limit, seed) if built_in else read_pairs(pairs)[:limit]
-        opened = HeadModel.open(model, device=device)
+        opened = HeadModel.open(model, device=device, dtype=dtype, device_map=device_map)
         if opened.lm_kind != "causal":
             raise ModelError(
                 f"'{opened.name}' has no head that predicts the next token; name a decoder (headwise patch MODEL)."

@@ -46,6 +46,8 @@ def probe(
     ] = False,
     seed: common.Seed = 0,
     device: common.Device = None,
+    dtype: common.Dtype = None,
+    device_map: common.DeviceMap = None,
     overwrite: common.Overwrite = False,
 ) -> None:
     """Probe every head and layer for some tasks: DIR/atlas.nc, figures/, tables/, index.html.
@@ -72,7 +74,7 @@ def probe(
     target = out_folder / "atlas.nc"
     read = common.sources_of(model, list(tasks))
     with Place(target, out_folder / ".run", overwrite=overwrite, sources=read, around=out_folder) as place:
-        opened = HeadModel.open(model, device=device)
+        opened = HeadModel.open(model, device=device, dtype=dtype, device_map=device_map)
         options = ProbingOptions(
             replace(default_settings(opened, seed), solver=solver, folds=folds, standardize=standardize),
             token=token,

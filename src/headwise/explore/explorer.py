@@ -151,7 +151,7 @@ class Explorer:
         if atlas is None:
             return None
         told = atlas.provenance.get("model", {})
-        same = told.get("weight_hash") == model.identity()["weight_hash"]
+        same = model.same_weights(told)
         if not same and not first:
             return None
         if (atlas.layers, atlas.heads) != (model.layers, model.heads):
@@ -160,7 +160,9 @@ class Explorer:
                 f"{model.name} has {model.layers} of {model.heads}; give the atlas of this model."
             )
         if not same:
-            self.notes.append(f"The words come from an atlas of other weights ({told.get('name', 'unnamed')}).")
+            whose = f"The words come from an atlas of {told.get('name', 'an unnamed model')}"
+            unsure = "; whether its weights were these is not known." if same is None else ", which had other weights."
+            self.notes.append(whose + unsure)
         words: list[list[dict[str, str]]] = [[{} for _ in range(model.heads)] for _ in range(model.layers)]
         for row in atlas.describe().to_dict("records"):
             words[row["layer"]][row["head"]] = {

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from headwise.core.errors import ModelError
 from headwise.models.headmodel import HeadModel
+from headwise.models.placing import weight_in
 from headwise.models.session import Session
 from headwise.models.structure import Block, Structure, affine
 from headwise.models.view import Layer, Rows
@@ -87,7 +88,8 @@ class Recorded:
 
     def _keep(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         given = output if isinstance(output, Tensor) else output[0]
-        self._given[module] = given.float().reshape(*self.batch.ids.shape, -1).clone()  # some add to it in place
+        given = given.float().reshape(*self.batch.ids.shape, -1)
+        self._given[module] = given.to(self.batch.device, copy=True)  # some add to it in place
 
     def direct(self, target: Tensor, against: Tensor | None = None) -> Direct:
         """What each part adds to the logit of `target[example, token]`, less the mean over the vocabulary or, with
@@ -96,9 +98,7 @@ class Recorded:
         assert s.head is not None
         assert s.final is not None
         assert self._hidden is not None
-        weight: Tensor = s.head.weight.detach().float()  # type: ignore[operator]
-        bias = getattr(s.head, "bias", None)
-        bias = weight.new_zeros(len(weight)) if bias is None else bias.detach().float()
+        weight, bias = self._head(s.head)
         scores = self._given[s.head]
         own = scores.gather(-1, target[..., None])[..., 0]
         if against is None:
@@ -135,7 +135,7 @@ class Recorded:
         s, block, outputs = self.structure, self.structure.blocks[layer], self.outputs[layer][:, :, rows]
         assert s.head is not None
         assert s.final is not None
-        weight: Tensor = s.head.weight.detach().float()  # type: ignore[operator]
+        weight, _ = self._head(s.head)
         reads = s.times * block.factor * (weight[target] - weight.mean(0))
         reads = s.final.pulled(reads, s.final.scale(self.final[:, rows])[:, None])
         if block.writing is not None:
@@ -145,9 +145,17 @@ class Recorded:
         added: Tensor = ((reads @ matrix.transpose(1, 2)) * outputs).sum(-1)
         return added
 
+    def _head(self, head: nn.Module) -> tuple[Tensor, Tensor]:
+        """The output matrix and its bias, on the device of the batch."""
+        own = {
+            name: weight_in(head, name, p).float().to(self.batch.device)
+            for name, p in head.named_parameters(recurse=False)
+        }
+        return own["weight"], own["bias"] if "bias" in own else own["weight"].new_zeros(len(own["weight"]))
+
     @staticmethod
     def _projection(block: Block, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        like = next(block.projection.parameters())
+        like = outputs.new_empty(0, dtype=next(block.projection.parameters()).dtype)
         matrix, bias = affine(block.projection, outputs.shape[1] * outputs.shape[-1], like)
         return matrix.float(), bias.float()
 

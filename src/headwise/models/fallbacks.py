@@ -43,7 +43,13 @@ def lead_to_tap(model: nn.Module) -> list[Undo]:
         method, tapped = WAYS.get(place) or (
             ("forward", intercepted_forward) if ".".join(place) in INTERCEPTED else ("", None)
         )
-        if tapped is None or method in vars(module):
+        if tapped is None:
+            continue
+        if method == "forward" and "_old_forward" in vars(module):  # accelerate calls this one, once weights are there
+            undo.append(partial(setattr, module, "_old_forward", vars(module)["_old_forward"]))
+            setattr(module, "_old_forward", types.MethodType(tapped, module))  # noqa: B010  (a Tensor or Module to mypy)
+            continue
+        if method in vars(module):
             continue
         setattr(module, method, types.MethodType(tapped, module))
         undo.append(partial(delattr, module, method))

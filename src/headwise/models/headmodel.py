@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,16 +15,17 @@ from transformers import PreTrainedModel
 
 from headwise.core.checks import at_least, one_of
 from headwise.core.errors import InputError, ModelError, ParameterError, unknown
-from headwise.models import asked, opening
+from headwise.models import asked, opening, told
 from headwise.models.calling import call_part, evaluating, shifted
 from headwise.models.fallbacks import select_tap
 from headwise.models.gradients import stream_gradients
 from headwise.models.inputs import Input, input_rows
 from headwise.models.interventions import Intervention, of_heads, plan_interventions
 from headwise.models.measure import measure
+from headwise.models.placing import DeviceMap, dtype_of, home_of, is_spread, map_of
 from headwise.models.session import BLOCK_BYTES, Session, at_least_single
 from headwise.models.sites import KINDS
-from headwise.models.sizes import head_of, input_limit, padding_id, text_config, weight_hash
+from headwise.models.sizes import head_of, input_limit, padding_id, text_config
 from headwise.models.streams import plan_streams
 from headwise.models.trace import Trace, TraceWatcher
 from headwise.models.view import Rows, Watcher, check_needs
@@ -76,8 +77,9 @@ class HeadModel:
         one_of("overlong", overlong, OVERLONG)
         at_least("max_length", max_length or 2, 2)
         self.module, self.tokenizer, self.name, self.notes = module, tokenizer, name, notes
+        self.hashed: tuple[str, str] | None = None
         self.config = module.config
-        self.device: torch.device = next(module.parameters()).device
+        self.device: torch.device = home_of(module)
         self.dtype: torch.dtype = next(p.dtype for p in module.parameters() if p.is_floating_point())
         opening.check_text(module, name)
         opening.check_weights(module, name)
@@ -111,7 +113,8 @@ class HeadModel:
         *,
         tokenizer: Any = None,
         device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | str | None = None,
+        device_map: DeviceMap | None = None,
         stack: str | None = None,
         task: str | None = None,
         max_length: int | None = None,
@@ -127,8 +130,13 @@ class HeadModel:
             A fast tokenizer, or a folder or name to load it from; by default the one beside the model.
         device : torch.device or str, optional
             Where to run; a GPU where there is one. A given module stays where it is.
-        dtype : torch.dtype, optional
-            Precision of the weights; by default the checkpoint's own on a GPU, at least float32 on a CPU.
+        dtype : torch.dtype or str, optional
+            Precision of the weights (`float32`, `bfloat16`, `float16`); by default (`auto`) the checkpoint's own on a
+            GPU, at least float32 on a CPU.
+        device_map : str or mapping, optional
+            Of a model that does not fit one device (needs accelerate): `auto`, `balanced`, `balanced_low_0`,
+            `sequential`, or devices by module (`{"model.layers.3": 1, "lm_head": "disk", ...}`). What lies in memory or
+            on the disk is brought to a device when it is needed. `device` must not be given then.
         stack : str, optional
             Of an encoder-decoder: `encoder` (default), `decoder`, `cross`; the last two read pairs, source and target.
         task : str, optional
@@ -140,6 +148,10 @@ class HeadModel:
             What happens to longer inputs: `truncate` or `skip`.
         """
         notes: list[str] = []
+        dtype, spread = dtype_of(dtype), map_of(device_map)
+        if spread is not None and (device is not None or isinstance(model, nn.Module)):
+            what = "a module, which lies somewhere already" if isinstance(model, nn.Module) else "`device`"
+            raise ParameterError(f"`device_map` says where the weights go, so it cannot stand beside {what}.")
         if isinstance(model, nn.Module):
             module, name = opening.unwrapped(model), type(opening.unwrapped(model)).__name__
             if device is not None:
@@ -149,7 +161,7 @@ class HeadModel:
         else:
             where = opening.device_of(device)
             demo, model = model is None, opening.model_path(model)
-            module = opening.load_model(model, task, where, dtype, notes)
+            module = opening.load_model(model, task, where, dtype, notes, spread)
             name = Path(model).expanduser().resolve().name if Path(model).expanduser().is_dir() else str(model)
             opening.check_text(module, name)  # before its tokenizer is missed
             name = DEMO_NAME if demo else name  # its folder in the cache is named by a hash
@@ -186,21 +198,7 @@ class HeadModel:
                 f"{self.layers} of the model's {counted} layers compute attention; only those are counted, from 0."
             )
 
-    @cached_property
-    def _hash(self) -> str:
-        return weight_hash(self.module)
-
-    def identity(self) -> dict[str, Any]:
-        """What tells this model from others: name, architecture, sizes, and a hash over its weights."""
-        sizes = ("stack", "layers", "heads", "kv_heads", "d_head", "hidden", "causal")
-        return {
-            "name": self.name,
-            "architecture": type(self.module).__name__,
-            "model_type": self.config.model_type,
-            "weight_hash": self._hash,
-            **{name: getattr(self, name) for name in sizes},
-            "dtype": str(self.dtype).removeprefix("torch."),
-        }
+    identity, same_weights = told.identity, told.same_weights
 
     @property
     def encoder(self) -> Encoder:
@@ -372,6 +370,10 @@ class HeadModel:
 
     def in_precision(self, dtype: torch.dtype) -> HeadModel:
         """A copy with weights of another type and a tap of its own, to be closed after use."""
+        if is_spread(self.module):
+            raise ModelError(
+                f"{self.name} lies on several devices, so no copy of it in another precision is made; open it on one."
+            )
         self.close()
         try:
             module = copy.deepcopy(self.module)

@@ -42,11 +42,21 @@ class RowMask(Tensor):
         """The rows `start..stop` of the mask, as a plain tensor."""
         return self.build(start, stop)
 
+    def moved(self, device: torch.device) -> RowMask:
+        """The same mask for a layer on another device: its rows go there when they are built."""
+        build = self.build
+        made = RowMask(lambda start, stop: build(start, stop).to(device), tuple(self.shape), self.dtype, device)
+        made.sight = self.sight
+        return made
+
     def __repr__(self) -> str:  # type: ignore[override]
         return f"RowMask({tuple(self.shape)}, {self.dtype})"
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        if func is torch.ops.aten._to_copy.default and (kwargs or {}).get("dtype") in (None, args[0].dtype):
+            return args[0].moved(torch.device(kwargs.get("device") or args[0].device))
+
         def whole(x: Any) -> Any:
             return x.rows(0, x.shape[-2]) if isinstance(x, RowMask) else x
 

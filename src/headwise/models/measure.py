@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from headwise.core.errors import ModelError
 from headwise.models.calling import call_part, evaluating
+from headwise.models.placing import home_of
 from headwise.models.session import Session
 from headwise.models.sites import Sites, find_sites
 from headwise.models.trace import TraceWatcher
@@ -42,7 +43,7 @@ def measure(module: PreTrainedModel, encoder: nn.Module | None, pad_id: int, sta
         The stack asked for; by default the encoder where there is one.
     """
     vocabulary = getattr(module.get_input_embeddings(), "num_embeddings", 100)
-    device = next(module.parameters()).device
+    device = home_of(module)
     ids = torch.arange(12, device=device).view(2, 6) * 7 % max(vocabulary - 1, 1)
     ids = torch.where(ids >= pad_id, ids + 1, ids).clamp(max=vocabulary - 1)
     real = torch.tensor([[True] * 6, [True] * 4 + [False] * 2], device=device)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import logging
 import os
 import re
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlparse
@@ -22,6 +24,8 @@ from transformers.models.auto import modeling_auto as auto
 
 from headwise.core.checks import shown
 from headwise.core.errors import ModelError, ParameterError
+from headwise.models.fingerprint import remember
+from headwise.models.placing import stored_weights
 
 TASKS = ("lm", "classification")
 HALF = (torch.float16, torch.bfloat16)
@@ -39,10 +43,15 @@ TOKENIZER_FILES = (
 
 
 def load_model(
-    name: str | Path, task: str | None, device: torch.device, dtype: torch.dtype | None, notes: list[str]
+    name: str | Path,
+    task: str | None,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    notes: list[str],
+    device_map: str | dict[str, Any] | None = None,
 ) -> PreTrainedModel:
     """The model in a folder or under a hub name, with the head that `task` asks for (None: the one the checkpoint
-    has)."""
+    has), on one device or spread by a map."""
     if task is not None and task not in TASKS:
         raise ParameterError(f"`task` must be one of {', '.join(TASKS)}; it is {task!r}.")
     where = located(name)
@@ -51,8 +60,11 @@ def load_model(
     said = getattr(config, "dtype", None)
     # A config may say float16 of weights that are stored in float32: asking for float32 at once loses nothing on the
     # way.
-    asked = dtype or (torch.float32 if device.type == "cpu" and said in HALF else "auto")
-    model, missing = _load(chosen, where, config, name, asked)
+    # What is spread cannot be turned into another type afterwards.
+    single = device.type == "cpu" and (said in HALF or device_map is not None)
+    asked = dtype or (torch.float32 if single else "auto")
+    load = partial(_load, where=where, config=config, name=name, dtype=asked, placed=_placed(device, device_map))
+    model, missing = load(chosen)
     base = base_prefix(model)
     heads = [key for key in missing if base and not key.startswith(base)]
     body = [key for key in missing if key not in heads and ".pooler." not in f".{key}"]
@@ -66,7 +78,8 @@ def load_model(
             f"The checkpoint of '{name}' has no language-model head ('{heads[0]}' is missing); open it without `task`."
         )
     if heads and task is None:
-        model, missing = _load(transformers.AutoModel, where, config, name, asked)
+        del model  # two would be held at once otherwise
+        model, missing = load(transformers.AutoModel)
         notes.append(f"The checkpoint has no weights for the head of {chosen.__name__}; it was opened without one.")
     elif heads:
         notes.append(f"The classifier was newly initialised: {', '.join(heads)} are not in the checkpoint.")
@@ -74,10 +87,24 @@ def load_model(
         notes.append("The pooler was newly initialised: its weights are not in the checkpoint.")
     found = said if asked is torch.float32 and dtype is None else next(model.parameters()).dtype
     if dtype is None and device.type == "cpu" and found in HALF:
-        model.to(torch.float32)  # type: ignore[arg-type]
+        if asked == "auto":
+            model.to(torch.float32)  # type: ignore[arg-type]
         notes.append(f"The checkpoint is in {str(found).removeprefix('torch.')}; on a CPU it is opened in float32.")
-    model.to(device).eval()  # type: ignore[arg-type]
+    if device_map is None:
+        model.to(device)  # type: ignore[arg-type]
+    model.train(False)
+    if not missing:  # what is not in the files was drawn
+        remember(model, where)
     return model
+
+
+def _placed(device: torch.device, device_map: str | dict[str, Any] | None) -> dict[str, Any]:
+    """How weights are put where they belong while they are read; without accelerate they go through memory first."""
+    if device_map is not None:
+        return {"device_map": device_map}
+    if device.type != "cpu" and importlib.util.find_spec("accelerate") is not None:
+        return {"device_map": {"": str(device)}}
+    return {}
 
 
 def device_of(given: torch.device | str | None) -> torch.device:
@@ -199,7 +226,9 @@ def _class_for(config: Any, task: str | None, name: str | Path) -> Any:
     return transformers.AutoModel
 
 
-def _load(chosen: Any, where: str, config: Any, name: str | Path, dtype: Any) -> tuple[PreTrainedModel, list[str]]:
+def _load(
+    chosen: Any, *, where: str, config: Any, name: str | Path, dtype: Any, placed: dict[str, Any]
+) -> tuple[PreTrainedModel, list[str]]:
     with spoken(name, "weights"):
         model, info = chosen.from_pretrained(
             where,
@@ -209,6 +238,7 @@ def _load(chosen: Any, where: str, config: Any, name: str | Path, dtype: Any) ->
             trust_remote_code=False,
             output_loading_info=True,
             local_files_only=offline(where),
+            **placed,
         )
     wrong = sorted(str(key[0] if isinstance(key, tuple) else key) for key in info.get("mismatched_keys", ()))
     if wrong:
@@ -249,14 +279,17 @@ def spoken(name: str | Path, what: str) -> Iterator[None]:
 def quiet() -> Iterator[None]:
     """Keep the load report and progress bars of transformers off the screen: what matters of them is said in notes and
     errors."""
-    logger, theirs = logging.getLogger("transformers"), cast("Any", transformers.utils.logging)
-    level, bars = logger.level, theirs.is_progress_bar_enabled()
+    theirs = cast("Any", transformers.utils.logging)
+    loggers = [logging.getLogger(name) for name in ("transformers", "accelerate")]
+    levels, bars = [logger.level for logger in loggers], theirs.is_progress_bar_enabled()
     theirs.disable_progress_bar()
-    logger.setLevel(logging.ERROR)
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
         if bars:
             theirs.enable_progress_bar()
 
@@ -280,8 +313,8 @@ def load_tokenizer(name: str | Path) -> Any:
 
 def check_weights(model: nn.Module, name: str) -> None:
     """Refuse NaN and infinity in the weights."""
-    for key, parameter in model.named_parameters():
-        if parameter.is_floating_point() and not parameter.is_meta and not bool(torch.isfinite(parameter).all()):
+    for key, weight in stored_weights(model):
+        if weight.is_floating_point() and not weight.is_meta and not bool(torch.isfinite(weight).all()):
             raise ModelError(f"The weights of '{name}' hold NaN or infinity, first in '{key}'; get an intact copy.")
 
 

@@ -105,6 +105,7 @@ class Session:
             self.final = self._hidden(hidden_output(output))
 
     def _hidden(self, values: Tensor) -> Tensor:
+        values = values.to(self.real.device)
         return at_least_single(values.transpose(0, 1) if self.sites.tokens_first else values)
 
     def by_rows(self, batch_size: int, queries: int, keys: int) -> bool:
@@ -140,6 +141,18 @@ class Session:
         layer = self.layer_count.of_call(call.module)
         if layer is None:
             return call.plain()
+        device, home = call.value.device, self.real.device
+        if device == home:
+            return self._attend(call, layer)
+        # Of a model on several devices, queries, keys and values come to where the batch is, and all statistics are
+        # taken there: they are small, and the devices work one after the other anyway.
+        here = call.on(home)
+        output, weights = self._attend(here, layer)
+        for known in (self._visible, self._uniform):
+            known.pop(id(here.mask), None)  # every such layer has a mask of its own
+        return output.to(device), None if weights is None else weights.to(device)
+
+    def _attend(self, call: Call, layer: int) -> tuple[Tensor, Tensor | None]:
         plan = self.plan.get(layer, {})
         on_map = any(what == "uniform" or getattr(what, "weights", None) is not None for what in plan.values())
         if self.asking is not None and "attention" not in self.needs and not self.keep and not on_map:

@@ -101,19 +101,20 @@ class Probe:
                 "not serve."
             )
         _, heads, queries, keys, kv_heads, d_head = call.sizes
+        real = self.real.to(call.value.device)
         key, value = call.repeated()
         weights, _ = call.weights(key, 0, queries)
         output = (weights.to(value.dtype) @ value).transpose(1, 2)
         if call.own is not None:
             own = call.own()[0].reshape(output.shape)
-            rows = self.real[:, : output.shape[1]]
+            rows = real[:, : output.shape[1]]
             difference = (own[rows] - output[rows]).abs().max().item()
             if not difference <= TOLERANCE * max(1.0, own[rows].abs().max().item()):
                 raise ModelError(
                     f"{type(call.module).__name__} computes its attention in a way that headwise does not reproduce "
                     f"(outputs differ by {difference:.1e}); this model is not served."
                 )
-        causal = queries == keys and not bool((weights * self.real[:, None, :queries, None]).triu(1).any())
+        causal = queries == keys and not bool((weights * real[:, None, :queries, None]).triu(1).any())
         self.seen.append(_Seen(call.module, queries, keys, heads, kv_heads, d_head, causal))
         return output.contiguous(), weights
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
-import torch
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.models.auto import modeling_auto as auto
@@ -18,15 +16,6 @@ def text_config(module: PreTrainedModel, **options: Any) -> Any:
     """The part of a config that speaks of text."""
     config = module.config
     return config.get_text_config(**options) if hasattr(config, "get_text_config") else config
-
-
-def weight_hash(module: nn.Module) -> str:
-    """A SHA-256 over names, types, shapes and bytes of all weights."""
-    digest = hashlib.sha256()
-    for key, parameter in sorted(module.named_parameters()):
-        digest.update(f"{key} {parameter.dtype} {tuple(parameter.shape)}\n".encode())
-        digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def input_limit(module: PreTrainedModel, tokenizer: Any, notes: list[str]) -> int:

@@ -140,6 +140,6 @@ class _Hook:
                 )
             new = given.expand_as(inside)
         else:
-            share = (self.real / self.real.sum(-1, keepdim=True)).to(inside.dtype)
+            share = (self.real / self.real.sum(-1, keepdim=True)).to(inside)
             new = (share[:, None] @ inside).expand_as(inside)
         return new.transpose(0, 1) if self.tokens_first else new

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from headwise.core.errors import ModelError
 from headwise.models.headmodel import HeadModel
+from headwise.models.placing import weight_in
 from headwise.models.session import Session
 from headwise.models.view import Layer, Rows
 
@@ -89,8 +90,8 @@ class _Watch:
 
     needs = frozenset({"outputs", "hidden"})
 
-    def __init__(self, close: float) -> None:
-        self.close = close
+    def __init__(self, close: float, home: torch.device) -> None:
+        self.close, self.home = close, home
         self.taken: dict[nn.Module, Tensor] = {}
         self.given: dict[nn.Module, Tensor] = {}
         self.layers: list[Layer] = []
@@ -118,8 +119,8 @@ class _Watch:
         if tensors and given is not None and given.is_floating_point():
             # Some layers flatten examples and tokens before their feed-forward part.
             taken = next((t for t in tensors if t.ndim >= 3), tensors[0])
-            self.taken.setdefault(module, taken.detach().float().clone())
-            self.given.setdefault(module, given.detach().float().clone())  # some add in place
+            self.taken.setdefault(module, taken.detach().float().to(self.home, copy=True))
+            self.given.setdefault(module, given.detach().float().to(self.home, copy=True))  # some add in place
 
 
 def _first_tensor(output: Any) -> Tensor | None:
@@ -151,7 +152,7 @@ def _watched(model: HeadModel, logits: bool) -> tuple[_Watch, Any]:
     ids = (torch.arange(12, device=model.device).view(2, 6) * 37 + 5) % vocabulary
     real = torch.ones_like(ids, dtype=torch.bool)
     half = model.dtype in (torch.float16, torch.bfloat16)
-    watch = _Watch(CLOSE_HALF if half else CLOSE)
+    watch = _Watch(CLOSE_HALF if half else CLOSE, model.device)
     session = Session(model.sites, real, watch)
     with torch.no_grad(), model.evaluating(), watch.hooked(model.module), session.running():
         output = model.run(ids, real, torch.zeros_like(ids), logits=logits)
@@ -258,7 +259,7 @@ def read_norm(module: nn.Module, taken: Tensor, given: Tensor, close: float = CL
     width, parameter = taken.shape[-1], next(module.parameters(), None)
     if parameter is not None and (parameter.ndim != 1 or parameter.shape[0] != width):
         return None
-    own = {name: p.detach().double() for name, p in module.named_parameters()}
+    own = {name: weight_in(module, name, p).double().to(taken.device) for name, p in module.named_parameters()}
     stored = next((p for name, p in own.items() if "bias" not in name), None)
     zero = torch.zeros(width, dtype=torch.float64, device=taken.device)
     gains = [zero + 1] if stored is None else [stored, stored + 1]  # as it is, or with one added (Gemma)
@@ -311,6 +312,8 @@ def _with_head(model: HeadModel, watch: _Watch, norms: _Norms, blocks: list[Bloc
 def affine(call: Callable[[Tensor], Tensor], width: int, like: Tensor) -> tuple[Tensor, Tensor]:
     """Matrix `[in, out]` and bias `[out]` of a module that is linear: what it gives for zero and for each direction."""
     eye = torch.eye(width, dtype=like.dtype, device=like.device)
+    if isinstance(call, nn.Module) and (own := next(call.parameters(), None)) is not None and not own.is_meta:
+        eye = eye.to(own.device)
     with torch.no_grad():
-        bias = call(torch.zeros_like(eye[:1]))[0]
-        return call(eye) - bias, bias
+        bias = call(torch.zeros_like(eye[:1]))[0].to(like.device)
+        return call(eye).to(like.device) - bias, bias

@@ -7,10 +7,11 @@ own eager path computes.
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +51,7 @@ class Call:
     """One call of the attention function, with everything that decides its numbers."""
 
     __slots__ = ("bias", "causal", "key", "mask", "module", "own", "query", "scaling", "sinks", "softcap", "value")
+    tensors: ClassVar[tuple[str, ...]] = ("query", "key", "value", "mask", "bias", "sinks")
 
     def __init__(
         self,
@@ -71,6 +73,14 @@ class Call:
         self.scaling *= getattr(module, SHARPER, 1.0)
         self.bias, self.softcap, self.sinks, self.causal = bias, softcap, sinks, causal
         self.own = own  # the model's own eager computation of the same call, where it can be had
+
+    def on(self, device: torch.device) -> Call:
+        """The same call with its tensors on another device."""
+        moved = copy.copy(self)
+        for name in self.tensors:
+            tensor = getattr(self, name)
+            setattr(moved, name, None if tensor is None else tensor.to(device))
+        return moved
 
     @property
     def sizes(self) -> tuple[int, int, int, int, int, int]:
@@ -167,6 +177,7 @@ class FormedCall(Call):
     the values they multiply."""
 
     __slots__ = ("formed", "open")
+    tensors: ClassVar[tuple[str, ...]] = (*Call.tensors, "formed", "open")
 
     def __init__(self, module: nn.Module, formed: Tensor, value: Tensor, open_: Tensor) -> None:
         super().__init__(module, value, value, value, None, scaling=1.0)

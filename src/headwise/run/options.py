@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -32,8 +34,10 @@ class Source:
         Where the model runs; the best there is by default.
     stack : str, optional
         Of an encoder-decoder: `encoder`, `decoder` or `cross`.
-    dtype : torch.dtype, optional
+    dtype : torch.dtype or str, optional
         Precision of the weights.
+    device_map : str or mapping, optional
+        How a model too large for one device is spread; see `HeadModel.open`.
     max_length : int, optional
         Cut inputs to this many tokens, special ones included; by default what the model takes.
     overlong : str, default "truncate"
@@ -46,7 +50,8 @@ class Source:
     corpus: Corpus | Spec | str | Path | None = None
     device: str | torch.device | None = None
     stack: str | None = None
-    dtype: torch.dtype | None = None
+    dtype: torch.dtype | str | None = None
+    device_map: str | Mapping[str, Any] | None = None
     max_length: int | None = None
     overlong: str = "truncate"
     parser: str | None = None
@@ -54,7 +59,7 @@ class Source:
     def __post_init__(self) -> None:
         check_types(self)
         one_of("overlong", self.overlong, OVERLONG)
-        given = {"device", "stack", "dtype", "max_length"} - {
+        given = {"device", "stack", "dtype", "device_map", "max_length"} - {
             f.name for f in fields(self) if getattr(self, f.name) is None
         }
         given |= {"overlong"} if self.overlong != OVERLONG[0] else set()
@@ -77,6 +82,7 @@ class Source:
             device=self.device,
             stack=self.stack,
             dtype=self.dtype,
+            device_map=self.device_map,
             max_length=self.max_length,
             overlong=self.overlong,
         )

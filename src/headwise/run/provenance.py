@@ -36,11 +36,17 @@ def describe(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: plain(value) for name, value in parameters.items()}
 
 
-def identity(model: HeadModel, corpus: Corpus, plan: Plan, options: RunOptions) -> dict[str, Any]:
-    """All that decides the numbers: a run with the same identity may go on with what another has finished."""
+def identity(
+    model: HeadModel, corpus: Corpus, plan: Plan, options: RunOptions, stored: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """All that decides the numbers: a run with the same identity may go on with what another has finished.
+
+    `stored` is the identity of the run that lies there: the same weights are told as they are there.
+    """
+    like = (stored or {}).get("model")
     found: dict[str, Any] = {
         "headwise": __version__,
-        "model": model.identity(),
+        "model": model.identity(like) if isinstance(like, dict) else model.identity(),
         "corpus": _read(corpus, plan.scan),
         "encoding": {"max_length": model.encoder.max_length, "overlong": model.encoder.overlong},
         "analyses": {a.name: describe(a.parameters) for a in plan.analyses},

@@ -20,7 +20,7 @@ from headwise.atlas import Atlas
 from headwise.core.errors import AtlasError, HeadwiseError, MissingAnnotationError, ModelError, OutputError
 from headwise.core.failures import Failure, UnexpectedError
 from headwise.core.files import check_space
-from headwise.core.store import Store
+from headwise.core.store import Store, stored_identity
 from headwise.models import HeadModel
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import Failures, is_memory, observe_batch
@@ -118,7 +118,7 @@ class Run:
             listener.plan(self.plan)
             self._store = Store(
                 Path(folder),
-                identity(self.model, self.corpus, self.plan, options),
+                identity(self.model, self.corpus, self.plan, options, stored_identity(Path(folder))),
                 fresh=options.overwrite,
                 adopt={"threads": torch.get_num_threads()},
                 say=listener.note,

@@ -31,7 +31,8 @@ class AtlasOptions(TypedDict, total=False):
     overwrite: bool
     device: str | torch.device | None
     stack: str | None
-    dtype: torch.dtype | None
+    dtype: torch.dtype | str | None
+    device_map: str | Mapping[str, Any] | None
     max_length: int | None
     overlong: str
     parser: str | None
@@ -62,7 +63,8 @@ def make_atlas(
         Where finished pieces are kept, so that a killed call can be repeated; None for a temporary folder.
     **options
         `limit`, `full` (False here: each analysis keeps to its budget), `seed`, `shard_size`, `batch_tokens`,
-        `overwrite` as in `RunOptions`; `device`, `stack`, `dtype`, `max_length`, `overlong`, `parser` as in `Source`.
+        `overwrite` as in `RunOptions`; `device`, `stack`, `dtype`, `device_map`, `max_length`, `overlong`, `parser` as
+        in `Source`.
 
     Examples
     --------

@@ -16,6 +16,7 @@ from headwise.analyses.contract import Bench, Experiment, Paper, Shape, at_least
 from headwise.core.errors import ModelError
 from headwise.core.labels import head_name
 from headwise.models import HeadModel
+from headwise.models.placing import weight_in
 from headwise.models.structure import Structure, find_structure
 from headwise.models.weights import head_weights
 from headwise.stats.corrections import holm
@@ -132,7 +133,8 @@ class Circuits(Experiment):
 
 def ends(model: HeadModel, structure: Structure) -> tuple[Tensor, Tensor | None, set[str]]:
     """Embedding and unembedding `[token, width]`, the gain of the final norm folded in, and what they do not hold."""
-    embedding: Tensor = model.module.get_input_embeddings().weight.detach().cpu()  # type: ignore[operator]
+    table = model.module.get_input_embeddings()
+    embedding = weight_in(table, "weight", table.weight).cpu()  # type: ignore[arg-type]
     if embedding.shape[1] != model.hidden:
         raise ModelError(
             f"The embeddings of {model.name} have {embedding.shape[1]} dimensions, its layers {model.hidden}: what "
@@ -142,7 +144,7 @@ def ends(model: HeadModel, structure: Structure) -> tuple[Tensor, Tensor | None,
     left_out = {"position embeddings, scales of norms and what feed-forward layers do in between"}
     if structure.final is None or structure.head is None:
         return embedding, None, left_out | {f"the way to the logits ({structure.refusal})"}
-    out: Tensor = structure.head.weight.detach().cpu().float()  # type: ignore[operator]
+    out = weight_in(structure.head, "weight", structure.head.weight).cpu().float()  # type: ignore[arg-type]
     out = out * structure.final.gain.cpu()
     out = out - out.mean(-1, keepdim=True) if structure.final.centred else out
     if bool(structure.final.bias.abs().max() > 0) or getattr(structure.head, "bias", None) is not None:

@@ -114,7 +114,7 @@ def _block_inputs(model: HeadModel, batch: Batch) -> list[tuple[Block, _Inputs]]
 
 
 def _projection(block: Block, value: Tensor) -> tuple[Tensor, Tensor]:
-    like = next(block.projection.parameters())
+    like = value.new_empty(0, dtype=next(block.projection.parameters()).dtype)
     matrix, bias = affine(block.projection, value.shape[1] * value.shape[-1], like)
     return matrix.double(), bias.double()
 

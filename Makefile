@@ -1,11 +1,12 @@
 # Two commands do everything: `make atlas` (the main job on the built-in model and corpus) and `make test` (all tests, linters, types).
+# `make docs` builds the documentation site, `make package` wheel and sdist, checked in an environment of their own.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 OUT ?= atlas
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: atlas test test-minimal setup setup-test lint benchmarks clean
+.PHONY: atlas test test-minimal setup setup-test setup-docs lint docs package benchmarks clean
 
 setup: $(VENV)/.installed
 
@@ -19,6 +20,12 @@ setup-test: $(VENV)/.installed-test
 
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP) -e ".[test]"
+	touch $@
+
+setup-docs: $(VENV)/.installed-docs
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(PIP) -e ".[docs]"
 	touch $@
 
 atlas: setup
@@ -38,8 +45,17 @@ test-minimal: setup
 	$(BIN)/pytest tests/test_minimal.py
 	$(BIN)/headwise atlas --analyses surface,offsets --limit 20 --out $(OUT)-minimal --overwrite
 
+# The site, in site/: what it shows of runs is computed first (minutes) and kept in .work/docs.
+docs: setup-docs
+	$(BIN)/python tools/docs_site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# Wheel and sdist in dist/, checked, installed without the source tree and run there.
+package: setup-test
+	$(BIN)/python tools/check_package.py --out dist
+
 benchmarks: setup-test
 	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
 
 clean:
-	rm -rf $(VENV) atlas build
+	rm -rf $(VENV) atlas build dist site .work

@@ -1,4 +1,4 @@
-"""Best heads found on one treebank, tested on text that was not used to find them: the table in docs/results.md.
+"""Best heads found on one treebank, tested on text that was not used to find them: the table in docs/results/syntax.md.
 
     python benchmarks/found_elsewhere.py TREES [--limit N]
 

@@ -73,6 +73,8 @@ class Analysis:
     budget: ClassVar[int | None] = None  # examples `headwise atlas` gives it for BERT's size; None for all
     cross: ClassVar[bool] = False  # whether it can look at cross-attention, from a target to its source
     automatic: ClassVar[bool] = True  # part of `headwise atlas` where nothing else is said
+    # Units of variables whose arrays do not carry one: unit -> names with spaces between.
+    units: ClassVar[Mapping[str, str]] = {}
     # Variables whose value depends on the order of heads by convention (numbered clusters).
     order_dependent: ClassVar[frozenset[str]] = frozenset()
 

@@ -116,7 +116,11 @@ def provenance(
 
 
 def label(dataset: xr.Dataset, analysis: Analysis, left_out: Reasons) -> xr.Dataset:
-    """A result with where it comes from."""
+    """A result with where it comes from, and the units that its variables do not carry themselves."""
+    dataset = dataset.copy()
+    for unit, names in analysis.units.items():
+        for name in filter(dataset.data_vars.__contains__, names.split()):
+            dataset[name].attrs.setdefault("units", unit)
     paper = reference(analysis.paper.key)
     attrs = {
         "title": analysis.title,

@@ -34,6 +34,8 @@ def chance_bound(values: np.ndarray, tests: int, level: float = 0.05, tail: str 
         `P(x > u + y) = share · (1 + y / (k b))^(−k)`. It is heavier: for what tokens receive, which one may have most
         of.
 
+    Examples
+    --------
     >>> rng = np.random.default_rng(0)
     >>> bound = chance_bound(rng.normal(size=(288, 1)), tests=144, tail="normal")
     >>> bool(3 < bound[0] < 4.5)

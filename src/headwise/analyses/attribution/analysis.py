@@ -83,6 +83,20 @@ class Attribution(Experiment):
         Let torch compile layer norms on a GPU: a tenth faster over many inputs.
     seed : int, optional
         What the tangents of a sketch are drawn by; the run's seed where none is given.
+
+    Notes
+    -----
+    Question: What do heads really gather, from the layer below and from the input, and how far does attention tell it?
+
+    Assumes: First order: how much a token's vector would change the head's output if it changed a little. Inputs longer
+    than `d_head` are left out, since there attention is not identifiable.
+
+    Traps: A contribution has no sign and no meaning: it says how much, not what. `previous_layer` and `input` answer
+    different questions, and so do the other readings (`docs/attribution.md` has the traps of each). A sketch has an
+    error, which is stated; differences below it are none. Few examples make wide intervals.
+
+    Cost: `exact` takes tokens × width tangents through the model for each input, `sketch` some tens for each token
+    (`benchmarks/bench_attribution.py`, `benchmarks/gpu_attribution.py`).
     """
 
     method: str = "sketch"
@@ -101,6 +115,14 @@ class Attribution(Experiment):
     paper: ClassVar[Paper] = Paper(
         "pascual2021", "§4-9, Fig 1-7", ("abnar2020", "kobayashi2020", "kobayashi2021", "mohebbi2023", "chefer2021")
     )
+    units: ClassVar[Mapping[str, str]] = {
+        "correlation": "pearson spearman agreement between mixed_between",
+        "share of contribution": "own share layer_own mixed_own sample_attention sample_previous_layer "
+        "sample_input sample_layer",
+        "share of tokens": "layer_own_largest",
+        "share of heads": "pattern_share",
+        "tokens": "mixed_distance",
+    }
     budget: ClassVar[int | None] = 12
 
     def allowance(self, shape: Shape) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -55,6 +56,19 @@ class Circuits(Experiment):
     ----------
     pairs : int, default 200
         The strongest pairs that are kept.
+
+    Notes
+    -----
+    Question: What do the weights of heads copy, look for and compose, without any text?
+
+    Assumes: Norms are folded in by their gain alone; positions, biases and the scale of norms are left out
+    (`left_out_of_weights`).
+
+    Traps: A head that copies by its weights may never do so on text, and positions, which decide much of attention, are
+    not in it. A composition is a match of subspaces, not a use. Eigenvalues weigh all tokens of the vocabulary alike.
+
+    Cost: No text: matrices of the size of a head's width, for every head; compositions grow with the square of the
+    number of heads.
     """
 
     pairs: int = 200
@@ -62,6 +76,10 @@ class Circuits(Experiment):
     name: ClassVar[str] = "circuits"
     title: ClassVar[str] = "Circuits from weights: copying, matching, composition"
     paper: ClassVar[Paper] = Paper("elhage2021", "OV and QK circuits; composition")
+    units: ClassVar[Mapping[str, str]] = {
+        "from −1 to 1": "ov_copying qk_matching",
+        "ratio of norms above chance": "composition pair_composition composes_into composes_from",
+    }
     order_dependent: ClassVar[frozenset[str]] = frozenset(
         {"pair_from", "pair_to", "pair_side", "pair_composition", "pair_p", "head_a", "head_b"}
     )

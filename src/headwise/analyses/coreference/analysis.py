@@ -91,6 +91,17 @@ class Coreference(Observer):
         Heads found on other texts, to be tested on these: `type head`, as `headwise.analyses.accuracy.found_heads`
         gives them from a result (`--heads-from FILE.nc`). Nothing is picked here, so `given_p_adjusted` is corrected
         over baselines and types alone; `given_layer`, `given_head`, `given_accuracy` and the rest as for `best_`.
+
+    Notes
+    -----
+    Question: Which single heads find the antecedent of a mention better than simple rules do?
+
+    Assumes: Mentions are given; the head word stands for the mention; only candidates compete, not all words.
+
+    Traps: Cut at `max_tokens`, documents keep their beginnings alone, where antecedents are few and near. The best head
+    is picked on the same text (`--heads-from` tests it on another).
+
+    Cost: The pass of the model over documents.
     """
 
     candidates: str = "mentions"
@@ -103,6 +114,7 @@ class Coreference(Observer):
     name: ClassVar[str] = "coreference"
     title: ClassVar[str] = "Heads that find antecedents: coreference"
     paper: ClassVar[Paper] = Paper("clark2019", "§4.3, Table 2")
+    units: ClassVar[Mapping[str, str]] = {"share of mentions": "best_accuracy best_baseline best_margin"}
     requires: ClassVar[frozenset[str]] = frozenset({"words", "coreference"})
 
     def __post_init__(self) -> None:

@@ -110,6 +110,20 @@ class Dependency(Observer):
     reading : {"paper", "released"}, default "paper"
         `released` computes what the authors' code does (see `headwise.core.released`): attention from a word is that of
         its first piece, and `with_root`, `with_punct` and `poss_rule` hold.
+
+    Notes
+    -----
+    Question: Which single heads follow a syntactic relation better than any rule that knows no syntax?
+
+    Assumes: The trees are right, and words can be laid on tokens. A head follows a relation if its largest weight says
+    the answer: how much weight lies there does not count.
+
+    Traps: The best of all heads is picked on the text it is scored on: its accuracy is flattered, its corrected p-value
+    is not; `--heads-from` tests it on other text. An accuracy says nothing without the bar: most determiners stand
+    right before their noun. A parser's trees bring the parser's habits with them. Of decoders only pairs they can see
+    are scored, so their accuracies are not those of an encoder.
+
+    Cost: The pass of the model, and reductions to words (`benchmarks/bench_dependency.py`).
     """
 
     relations: tuple[str, ...] | str = ()
@@ -126,6 +140,7 @@ class Dependency(Observer):
     name: ClassVar[str] = "dependency"
     title: ClassVar[str] = "Heads that follow syntax: dependency relations"
     paper: ClassVar[Paper] = Paper("clark2019", "§4.2, Table 1, Fig 5")
+    units: ClassVar[Mapping[str, str]] = {"share of pairs": "best_accuracy best_baseline best_margin"}
     requires: ClassVar[frozenset[str]] = frozenset({"words", "dependencies"})
     # Of equally good heads the first is the best one: all but its accuracy depends on the order of heads.
     order_dependent: ClassVar[frozenset[str]] = frozenset(

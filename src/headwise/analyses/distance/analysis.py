@@ -65,6 +65,17 @@ class Distance(Observer):
         Of the test.
     seed : int, optional
         Of the permutations and of sampled rows; the run's by default.
+
+    Notes
+    -----
+    Question: Which heads attend alike?
+
+    Assumes: Heads are compared on the same inputs, row by row; only where they look counts, not what they move.
+
+    Traps: Two heads that rest on the same token are near, whatever they do elsewhere. A map of two dimensions shows a
+    part of the distances (`mds_share`, `stress`): read distances off `js`. Families are a cut of a tree, not a finding.
+
+    Cost: For every row all pairs of heads: it grows with the square of their number (`benchmarks/bench_distance.py`).
     """
 
     smoothing: float = 0.0
@@ -77,6 +88,7 @@ class Distance(Observer):
     name: ClassVar[str] = "distance"
     title: ClassVar[str] = "Families of heads: distances between all pairs"
     paper: ClassVar[Paper] = Paper("clark2019", "§6, Fig 6")
+    units: ClassVar[Mapping[str, str]] = {"share of distance": "mds_share", "as scipy's linkage": "linkage"}
     scope: ClassVar[str] = "example"
     budget: ClassVar[int | None] = 128
     cross: ClassVar[bool] = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar
@@ -38,6 +39,17 @@ class Examples(Experiment):
     ----------
     rows : int, default 5
         Rows kept for each head and kind.
+
+    Notes
+    -----
+    Question: On which rows of the corpus is each head most itself?
+
+    Assumes: None: these are rows to read.
+
+    Traps: The sharpest rows of a head are not typical of it, and reading five rows invites stories. They show what to
+    test.
+
+    Cost: A pass that keeps the largest weights.
     """
 
     rows: int = 5
@@ -45,6 +57,7 @@ class Examples(Experiment):
     name: ClassVar[str] = "examples"
     title: ClassVar[str] = "Examples of every head: where it is most itself"
     paper: ClassVar[Paper] = Paper("olsson2022", "our own reading; rows where a head is most itself")
+    units: ClassVar[Mapping[str, str]] = {"share of attention": "sharp_weight role_weight role_mean"}
     budget: ClassVar[int | None] = 128
     order_dependent: ClassVar[frozenset[str]] = frozenset()
 

@@ -70,6 +70,18 @@ class Features(RandomNull, ItemObserver):
     random_models : int, optional
         Random-weights models beside the model. By default one to four, so many that they have 144 heads, and none for
         models of more than 500 million parameters; 0 for none.
+
+    Notes
+    -----
+    Question: Which heads attend to nouns, verbs, negation or separators more than to the words around them?
+
+    Assumes: Parts of speech and relations are right, or come from a parser that is good enough.
+
+    Traps: `attention` is the largest over the tokens of a feature, as in the paper: it is high for frequent features by
+    chance, so it stands beside `uniform`; whether a head looks at the feature is what `excess` and `stands_out` say. A
+    head may like a place in the sentence where such words stand.
+
+    Cost: The pass of the model, and a pass of one to four random-weights models on the same inputs.
     """
 
     features: tuple[str, ...] | str = ()
@@ -80,6 +92,7 @@ class Features(RandomNull, ItemObserver):
     name: ClassVar[str] = "features"
     title: ClassVar[str] = "Attention to linguistic features and special tokens"
     paper: ClassVar[Paper] = Paper("kovaleva2019", "§4.4-4.5, Fig 6-7")
+    units: ClassVar[Mapping[str, str]] = {"times uniform attention": "random_excess random_bound above_random"}
     budget: ClassVar[int | None] = 1000
 
     item_dim: ClassVar[str] = "feature"

@@ -91,6 +91,18 @@ class Frames(RandomNull):
         models of more than 500 million parameters; 0 for none.
     seed : int, optional
         For the permutations; the run's by default.
+
+    Notes
+    -----
+    Question: Which heads link a frame's target to its elements, more than they link the same words unlinked?
+
+    Assumes: Frames and elements are annotated rightly; a link shows as one large weight between any of their pieces.
+
+    Traps: The largest of several weights grows with their number, so a score says nothing without `expected`. The 99th
+    percentile (`above`) always calls one head in a hundred, random weights too; `stands_out` calls none of those. Few
+    sentences pass the filters.
+
+    Cost: The pass of the model, permutations on what it kept, and a pass of one to four random-weights models.
     """
 
     max_words: int = 12
@@ -107,6 +119,9 @@ class Frames(RandomNull):
     name: ClassVar[str] = "frames"
     title: ClassVar[str] = "Heads that follow frame semantics"
     paper: ClassVar[Paper] = Paper("kovaleva2019", "§4.2, Fig 3-4")
+    units: ClassVar[Mapping[str, str]] = {
+        "attention weight": "expected expected_reverse expected_both excess by_frame by_element above_random"
+    }
     requires: ClassVar[frozenset[str]] = frozenset({"words", "frames"})
 
     def __post_init__(self) -> None:

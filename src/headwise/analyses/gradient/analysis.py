@@ -61,6 +61,18 @@ class Gradient(Observer):
         given.
     weighting : str, default "examples"
         `examples` (each example weighs alike) or `tokens` (each pair alike).
+
+    Notes
+    -----
+    Question: How much does the loss hang on attention to each kind of token?
+
+    Assumes: First order: one weight changes a little, all others are held, and the row need no longer sum to one.
+
+    Traps: It has no sign: it does not say whether more attention would help. A small gradient may mean that the value
+    at that token is short, not that attending there is useless; attention and importance often disagree on `[SEP]`,
+    which is the point of the figure. With `loss="masked"` which tokens are masked depends on the seed.
+
+    Cost: A forward and a backward pass for each example, with the maps of one micro-batch held in memory.
     """
 
     loss: str = "auto"

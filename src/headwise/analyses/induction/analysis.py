@@ -69,6 +69,18 @@ class Induction(Experiment):
         How many times the weight of a uniform head a head must give to be sure of anything.
     seed : int, optional
         For sequences and draws; the run's by default.
+
+    Notes
+    -----
+    Question: Which heads continue a repeated sequence, and does the model need them for it?
+
+    Assumes: Random tokens have no meaning, so only repetition can be used; what happens there happens on text too.
+
+    Traps: It does not follow: scores on random sequences and in natural text can differ (`docs/decoders.md`). A head
+    that attends to the right token need not move it (`copying`), and a model that does not get better in the second
+    half (`induces`) has no induction to speak of. Disabling several heads is confirmed on few sequences.
+
+    Cost: A pass over `sequences` sequences of 2 × `length` tokens, and one for each random draw of heads.
     """
 
     length: int = 50
@@ -82,6 +94,7 @@ class Induction(Experiment):
     name: ClassVar[str] = "induction"
     title: ClassVar[str] = "Repeated sequences: induction, duplicates, the token before"
     paper: ClassVar[Paper] = Paper("olsson2022", "Prefix matching and copying; Elhage et al. 2021")
+    units: ClassVar[Mapping[str, str]] = {"share of attention": "uniform profile"}
     order_dependent: ClassVar[frozenset[str]] = frozenset({"drawn_effect"})
 
     def __post_init__(self) -> None:

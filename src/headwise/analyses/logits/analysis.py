@@ -55,6 +55,17 @@ class Logits(Experiment):
     ----------
     against : str, optional
         A token of the vocabulary whose logit is taken off, instead of the mean over the vocabulary.
+
+    Notes
+    -----
+    Question: What does each head add directly to the logit of the next token?
+
+    Assumes: The final norm is held at its actual scale, so that the logit is a sum of parts; pre-norm decoders only.
+
+    Traps: Direct only: what a head does through later layers is not in it (`headwise patch` has that). A head that
+    raises common tokens everywhere has a large `direct` and no `specific`.
+
+    Cost: A pass over the examples that keeps each head's output in the direction of the next token.
     """
 
     against: str = ""

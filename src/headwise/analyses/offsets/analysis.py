@@ -51,6 +51,18 @@ class Offsets(Observer):
     weighting : str, default "examples"
         For `mean_offset`, `mean_distance` and `beyond`: `examples` or `tokens`. The histogram always weighs pairs
         alike.
+
+    Notes
+    -----
+    Question: How far does each head look, back or ahead?
+
+    Assumes: Positions are counted in tokens, not in words.
+
+    Traps: `histogram` weighs every offset alike, though far ones occur in few pairs, so `centre` is pulled far out by a
+    head that rests on the first token; `mean_offset` and `mean_distance` weigh by where the mass lies. Corpora of other
+    lengths have other histograms.
+
+    Cost: The pass of the model itself; on a GPU no map is formed (`benchmarks/bench_pass.py`).
     """
 
     reach: int | None = None

@@ -54,6 +54,19 @@ class Patterns(Observer):
         Shorter examples are left out and counted in the attribute `short_examples`: three tokens show no pattern.
     classifier : str, optional
         A weights file written by `tools/train_patterns`; nothing for the shipped one.
+
+    Notes
+    -----
+    Question: Which of five kinds of map (vertical, diagonal, both, block, heterogeneous) does each head make?
+
+    Assumes: What two labellers call these kinds on small pictures of maps; the classifier was trained on six models and
+    on planted maps.
+
+    Traps: The classifier errs, more on models it never saw (`data/patterns/RESULTS.md` has its measured error): shares
+    that differ by a few points are not told apart. A map brought to one size loses thin lines of long inputs. Single
+    sentences have no blocks.
+
+    Cost: All maps of an example in memory at once, and a small network on each (`benchmarks/bench_patterns.py`).
     """
 
     min_tokens: int = 6

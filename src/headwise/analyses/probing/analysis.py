@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -176,6 +176,19 @@ class Probing(Experiment):
         Features minus their mean, divided by their deviation, both of the training part.
     seed : int, optional
         For parts, samples, control tasks, folds and random weights; by default the run's.
+
+    Notes
+    -----
+    Question: What does each head's output know about a sentence, and do the best heads together know more than a layer?
+
+    Assumes: What a linear probe finds is there; what it does not find may be there in another form.
+
+    Traps: A probe learns words as well as structure: selectivity (`control`) and random weights say how much. The best
+    of many heads is picked on validation, never on test; do not pick on `accuracy` yourself. Few rows favour few
+    dimensions: a head has fewer numbers than a layer.
+
+    Cost: A pass that keeps one vector a head for each example, then fits for all heads and penalties at once
+    (`benchmarks/bench_probing.py`).
     """
 
     tasks: str = ""
@@ -198,6 +211,13 @@ class Probing(Experiment):
     name: ClassVar[str] = "probing"
     title: ClassVar[str] = "What heads know: probes on every head, best heads together"
     paper: ClassVar[Paper] = Paper("jo2020", "§3-4, §6.2, App. A; Table 2, 3, 5; Fig 3, 5-7")
+    units: ClassVar[Mapping[str, str]] = {
+        "score": "accuracy layer_accuracy validation layer_validation pooled_accuracy curve_accuracy majority "
+        "control_accuracy selectivity random_accuracy random_layer_accuracy",
+        "mean score": "syntactic_score semantic_score",
+        "penalty": "penalty",
+        "correlation": "task_correlation",
+    }
     budget: ClassVar[int | None] = 3000
     cross: ClassVar[bool] = True
 

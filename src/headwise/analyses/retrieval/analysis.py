@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -47,6 +48,18 @@ class Retrieval(Experiment):
         Depths, from the beginning of the text to its end.
     needles : int, default 2
         Needles at each depth, at most four different ones.
+
+    Notes
+    -----
+    Question: Which heads find a needle in unrelated text while the model says it?
+
+    Assumes: Greedy decoding, and that a head whose largest weight lies on the token that is said took part in saying
+    it.
+
+    Traps: A model that cannot do the task gets no scores, which says nothing about its heads. Few trials at few depths
+    make wide intervals. It is attention, not cause: disable the heads to see whether the answer goes.
+
+    Cost: A prompt of each length, depth and needle, read once and answered token by token.
     """
 
     lengths: tuple[int, ...] = (256, 512)
@@ -56,6 +69,7 @@ class Retrieval(Experiment):
     name: ClassVar[str] = "retrieval"
     title: ClassVar[str] = "Retrieval: heads that find a needle in unrelated text"
     paper: ClassVar[Paper] = Paper("wu2024", "Retrieval score")
+    units: ClassVar[Mapping[str, str]] = {"share of the needle": "emitted", "share of trials": "passed"}
 
     def __post_init__(self) -> None:
         for name in ("depths", "needles"):

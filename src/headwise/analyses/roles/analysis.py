@@ -107,6 +107,20 @@ class Roles(RandomNull, ItemObserver):
         `released` computes what the authors' notebooks do (see `headwise.core.released`): the score of a block times
         the entropy of the row (special tokens have one too, and `ceiling` is not known), one token too many at the end
         of `local`, Student's t and ddof 0 (so in `spread`).
+
+    Notes
+    -----
+    Question: Which roles (local, syntactic, block, delimiter, and their parts) does each head have, by a test?
+
+    Assumes: Inputs are independent; a bias is a ratio of means, 1 for uniform attention.
+
+    Traps: A bias can be no larger than `ceiling`, which grows with the length of inputs, and with it τ: shares of heads
+    at different τ or lengths do not compare (`sweep` does). By the printed formula no head can be `block` at τ = 3 once
+    n > 9. A role is no exclusive label: local and syntactic overlap beyond chance. Random heads may prefer one token
+    that is in every input, which is why `cls`, `sep` and `delimiter` are held to random weights.
+
+    Cost: The pass of the model, on a GPU inside its attention kernel for sieves that can be asked for, and a pass of
+    one to four random-weights models (`benchmarks/bench_roles.py`, `benchmarks/bench_fused.py`).
     """
 
     sieves: tuple[str, ...] | str = ()
@@ -124,6 +138,13 @@ class Roles(RandomNull, ItemObserver):
     name: ClassVar[str] = "roles"
     title: ClassVar[str] = "Roles of heads, tested"
     paper: ClassVar[Paper] = Paper("pande2021", "Sieve bias score; Hypothesis testing; Fig 2-5")
+    units: ClassVar[Mapping[str, str]] = {
+        "times the average": "spread random_bias random_bound above_random",
+        "deviations above τ": "effect",
+        "share of heads": "jaccard share sweep_unskilled",
+        "share of p-values": "sweep_undecided",
+        "correlation": "spearman",
+    }
     budget: ClassVar[int | None] = 1000
     item_dim: ClassVar[str] = "role"
     unmatched_reason: ClassVar[str] = "its sieve is empty on every input"

@@ -48,6 +48,17 @@ class Sinks(Experiment):
     ----------
     threshold : float, default 0.3
         The weight on the first token above which a row counts as resting.
+
+    Notes
+    -----
+    Question: How much of each head rests on the first token, and what does it do when it does not rest?
+
+    Assumes: The first token is seen by all others, so it is asked of decoders.
+
+    Traps: A rest without the first token is made to sum to one even where it is a thousandth of the row: read `rest_*`
+    beside `first`. Whether the tokenizer adds an opening token changes what the first token is (`first_other`).
+
+    Cost: A pass over the examples, and one over the same with or without the opening token.
     """
 
     threshold: float = 0.3
@@ -55,6 +66,7 @@ class Sinks(Experiment):
     name: ClassVar[str] = "sinks"
     title: ClassVar[str] = "Attention sinks: what rests on the first token"
     paper: ClassVar[Paper] = Paper("gu2024", "Attention sinks; Xiao et al. 2023")
+    units: ClassVar[Mapping[str, str]] = {"share of attention": "uniform"}
     budget: ClassVar[int | None] = 64
 
     def __post_init__(self) -> None:

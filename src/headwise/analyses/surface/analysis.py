@@ -66,6 +66,21 @@ class Surface(Observer):
     ----------
     weighting : str, default "examples"
         `examples` (each example weighs alike) or `tokens` (each row alike).
+
+    Notes
+    -----
+    Question: Where does each head look: which positions, which kinds of token, how broadly?
+
+    Assumes: A row of weights is a distribution over the tokens it may see, and every example weighs alike
+    (`weighting`).
+
+    Traps: A mean hides rows that differ: a head can be sharp on a few tokens and rest on all others. Short inputs give
+    every token much, so read shares beside `mass_uniform` and entropies beside `entropy_uniform`. Positions and kinds
+    overlap, since the previous token may be a full stop. A weight is not what is moved: the value behind it may be
+    short (`attribution`).
+
+    Cost: The pass of the model itself; on a GPU no map is formed (`benchmarks/bench_pass.py`,
+    `benchmarks/bench_fused.py`).
     """
 
     weighting: str = "examples"

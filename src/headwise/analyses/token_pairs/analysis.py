@@ -75,6 +75,19 @@ class TokenPairAttention(RandomNull, ItemObserver):
     random_models : int, optional
         Random-weights models beside the model. By default one to four, so many that they have 144 heads, and none for
         models of more than 500 million parameters; 0 for none.
+
+    Notes
+    -----
+    Question: Which heads attend between two kinds of words (verb and subject, pronoun and noun) beyond distance and
+    part of speech?
+
+    Assumes: Trees and parts of speech are right.
+
+    Traps: A head on the previous token has a high `attention` for words that are neighbours: read `excess`. Where a
+    kind has few matched pairs (`matched`), the comparison is with any pair at that distance. Weights between pieces of
+    long words count piece by piece.
+
+    Cost: The pass of the model, and a pass of one to four random-weights models on the same inputs.
     """
 
     pairs: tuple[str, ...] | str = ()
@@ -86,6 +99,10 @@ class TokenPairAttention(RandomNull, ItemObserver):
     name: ClassVar[str] = "token_pairs"
     title: ClassVar[str] = "Attention between kinds of words"
     paper: ClassVar[Paper] = Paper("kovaleva2019", "§4.5")
+    units: ClassVar[Mapping[str, str]] = {
+        "share of pairs": "matched",
+        "attention weight": "random_excess random_bound above_random",
+    }
     budget: ClassVar[int | None] = 1000
     item_dim: ClassVar[str] = "pair"
     unmatched_reason: ClassVar[str] = "the corpus has no such pair"

@@ -82,6 +82,20 @@ class TreeProbeAnalysis(Experiment):
         How often each trained probe is trained: `uas` is that of the first, `uas_deviation` over all.
     seed : int, optional
         For splits, sampling, order of batches and random weights; by default the run's.
+
+    Notes
+    -----
+    Question: How much of a parse is in the weights of all heads together?
+
+    Assumes: The probe is simple, so that what it finds is in the maps and not learned by the probe; word vectors add
+    lexical knowledge, which `distance_words` has too.
+
+    Traps: Read it against the baselines: `right_branching` and `distance_words` parse much without any attention, and a
+    random model's maps are nearly uniform, so a low `random_attention_words` says little. Few training sentences make
+    low scores. A weight of a head is one of many correlated ones: it is no ranking of heads.
+
+    Cost: One pass that keeps word-level maps in float16 (layers × heads × words² numbers for a sentence), then the
+    training of up to four probes (`benchmarks/table_tree_probe.py`).
     """
 
     train: str = ""
@@ -99,6 +113,12 @@ class TreeProbeAnalysis(Experiment):
     name: ClassVar[str] = "tree_probe"
     title: ClassVar[str] = "Syntax in all heads together: probes that parse"
     paper: ClassVar[Paper] = Paper("clark2019", "§5, Table 3")
+    units: ClassVar[Mapping[str, str]] = {
+        "share of words": "uas_deviation",
+        "log odds": "root_bias",
+        "rate": "learning_rate",
+        "log odds a unit of attention": "weight",
+    }
     requires: ClassVar[frozenset[str]] = frozenset({"words", "dependencies"})
     budget: ClassVar[int | None] = 100
 

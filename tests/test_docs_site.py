@@ -1,0 +1,125 @@
+"""The documentation site: it builds without a warning, every link in it leads somewhere, and it asks nothing of the
+network."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import fields
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urldefrag
+
+import pytest
+import torch
+
+from docs_site import analyses
+from docs_site.docstrings import notes, parameters, sections
+from headwise.analyses.contract import Analysis, known_analyses
+from headwise.plots import figures_for
+
+ROOT = Path(__file__).parents[1]
+FETCHED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
+OWN = {name: cls for name, cls in known_analyses().items() if cls.__module__.startswith("headwise.")}
+
+
+class Reader(HTMLParser):
+    """Ids, links, and what a browser fetches by itself."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.links: list[str] = []
+        self.fetched: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.ids |= {given[name] for name in ("id", "name") if name in given}
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        if tag in FETCHED and FETCHED[tag] in given:
+            self.fetched.append(given[FETCHED[tag]])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed")
+    pytest.importorskip("material", reason="mkdocs-material is not installed")
+    pytest.importorskip("mkdocstrings", reason="mkdocstrings is not installed")
+    out, gallery = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("gallery")
+    for name in ("surface-entropy", "dependency-table"):
+        (gallery / f"{name}.png").write_bytes((ROOT / "docs" / "picture.png").read_bytes())
+    env = os.environ | {"HEADWISE_DOCS_QUICK": "1", "HEADWISE_DOCS_GALLERY": str(gallery), "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)],
+        cwd=ROOT,
+        env=env | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WARNING" not in done.stdout + done.stderr
+    return out
+
+
+@pytest.mark.slow
+def test_links_and_anchors_lead_somewhere_and_nothing_is_fetched_from_elsewhere(site: Path) -> None:
+    pages = {path: Reader(path) for path in site.rglob("*.html")}
+    assert len(pages) > 50
+    for path, page in pages.items():
+        if path.name == "404.html":  # its links are from the root of a server
+            continue
+        assert not [address for address in page.fetched if address.startswith(("http", "//"))], path
+        for link in (*page.links, *page.fetched):
+            if link.startswith(("http:", "https:", "mailto:", "javascript:", "data:")):
+                continue
+            address, anchor = urldefrag(unquote(link))
+            target = (path.parent / address).resolve() if address else path
+            assert target.exists(), f"{path.relative_to(site)}: {link}"
+            if anchor and target in pages:
+                assert anchor in pages[target].ids, f"{path.relative_to(site)}: {link}"
+    for style in site.rglob("*.css"):
+        assert "url(http" not in style.read_text(encoding="utf-8").replace('"', "").replace("'", ""), style
+
+
+@pytest.mark.slow
+def test_the_pages_have_what_they_are_made_from(site: Path) -> None:
+    for name in OWN:
+        assert (site / "analyses" / f"{name}.html").exists(), name
+    surface = (site / "analyses" / "surface.html").read_text(encoding="utf-8")
+    for part in ("Assumptions", "Traps", "Cost", "mass_from_sep", "token_type", "../gallery/surface-entropy.png"):
+        assert part in surface, part
+    commands = (site / "reference" / "commands.html").read_text(encoding="utf-8")
+    assert "--heads-from" in commands
+    assert "make_atlas" in (site / "reference" / "api" / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_every_analysis_says_what_its_page_needs(name: str) -> None:
+    cls: type[Analysis] = OWN[name]
+    parts = sections(cls)
+    said = notes(parts.get("Notes", ""))
+    for word in ("Question", "Assumes", "Traps", "Cost"):
+        assert len(said.get(word, "")) > 20, f"the docstring of {cls.__name__} has no `{word}: ...` among its Notes"
+    assert said["Question"].endswith("?")
+    named = {one.strip() for names, _, _ in parameters(parts["Parameters"]) for one in names.split(",")}
+    assert named == {field.name for field in fields(cls)}, f"the docstring of {cls.__name__} has others"  # type: ignore[arg-type]
+    assert all(spec.caption for spec in figures_for(name))
+
+
+@pytest.mark.slow
+def test_every_number_of_a_result_has_a_unit() -> None:
+    """What the table of variables shows: from the array, the class, or the name itself."""
+    threads = torch.get_num_threads()
+    found = analyses.all_schemas()
+    torch.set_num_threads(threads)
+    lacking = [
+        f"{name}.{key}"
+        for name, schema in found.items()
+        for key, what in schema["variables"].items()
+        if not what["unit"] and not (key.rpartition("_")[2] in ("n", "low", "high") and key.rpartition("_")[0])
+    ]
+    assert set(found) == set(OWN)
+    assert not lacking, f"say the unit of {', '.join(lacking)}: as `units` in the array's attributes, or of the class"

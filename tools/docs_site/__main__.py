@@ -1,0 +1,14 @@
+"""`python tools/docs_site`: compute what the site shows of runs (minutes, kept in .work/docs), before mkdocs builds."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from docs_site import analyses, architectures, gallery
+
+analyses.pages()
+architectures.page()
+print(gallery.make())

@@ -43,7 +43,8 @@ def names_of(command: str) -> None:
         with suppress(Exception):  # in prose an option may be named without its value
             extra = known[words[0]].make_parser(context).parse_args(words[1:])[1]
         assert not extra, f"{command}: {' '.join(extra)} is more than the command takes"
-    options = {name for parameter in known.get(words[0], COMMAND).params for name in parameter.opts} | {"--help", "-h"}
+    taken = known.get(words[0], COMMAND).params
+    options = {name for one in taken for name in (*one.opts, *one.secondary_opts)} | {"--help", "-h"}
     assert {word.partition("=")[0] for word in words if word.startswith("--")} <= options, command
 
 

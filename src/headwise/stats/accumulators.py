@@ -127,9 +127,19 @@ class Ratios(Accumulator):
 
     def __init__(self, *shape: int, weight_shape: tuple[int, ...] | None = None) -> None:
         weight_shape = shape if weight_shape is None else weight_shape
-        self.parts = {name: torch.zeros(shape, dtype=torch.float64) for name in ("y", "yy", "yw")}
-        self.parts |= {name: torch.zeros(weight_shape, dtype=torch.float64) for name in ("w", "ww", "count")}
+        self._parts = {name: torch.zeros(shape, dtype=torch.float64) for name in ("y", "yy", "yw")}
+        self._parts |= {name: torch.zeros(weight_shape, dtype=torch.float64) for name in ("w", "ww", "count")}
         self.by_unit: dict[str, UnitSums | None] = {"y": None, "w": None}
+
+    @property
+    def shape(self) -> torch.Size:
+        return self._parts["y"].shape
+
+    @property
+    def parts(self) -> dict[str, Tensor]:
+        """The sums, on the CPU."""
+        self._parts = {name: part.cpu() for name, part in self._parts.items()}
+        return self._parts
 
     def add_sums(self, numerator: Tensor, denominator: Tensor, where: tuple[int | slice, ...] = ()) -> None:
         """Take in per-example totals `y[example, ...]` and weights `w[example, ...]`.
@@ -146,7 +156,9 @@ class Ratios(Accumulator):
             ("ww", w * w),
             ("count", (w > 0).double()),
         ):
-            self.parts[name][where] += value.sum(0).cpu()
+            # What a GPU gives stays there until it is read: a histogram of every head is megabytes.
+            own_part = self._parts[name] = self._parts[name].to(value.device)
+            own_part[where] += value.sum(0)
         units = self._units_of(y)
         if units is not None:
             for name, value in (("y", y), ("w", w)):
@@ -155,7 +167,7 @@ class Ratios(Accumulator):
 
     def _unit_sums(self, name: str) -> UnitSums:
         """As many units for the weights as for the totals, which have more numbers."""
-        return UnitSums(*self.parts[name].shape, most=most_units(*self.parts["y"].shape))
+        return UnitSums(*self._parts[name].shape, most=most_units(*self._parts["y"].shape))
 
     def merge(self, other: Ratios) -> None:
         for name, part in self.parts.items():
@@ -167,7 +179,7 @@ class Ratios(Accumulator):
         return own | _saved(self.by_unit["y"], "unit_y") | _saved(self.by_unit["w"], "unit_w")
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        self.parts = {name: torch.from_numpy(np.array(arrays[name])) for name in self.parts}
+        self._parts = {name: torch.from_numpy(np.array(arrays[name])) for name in self._parts}
         self.by_unit = {name: _loaded(arrays, f"unit_{name}", self._unit_sums(name)) for name in self.by_unit}
 
     def over_units(self) -> Ratio | None:
@@ -222,10 +234,21 @@ class Sums(Accumulator):
     """Plain sums in float64."""
 
     def __init__(self, *shape: int) -> None:
-        self.total = torch.zeros(shape, dtype=torch.float64)
+        self._total = torch.zeros(shape, dtype=torch.float64)
+
+    @property
+    def total(self) -> Tensor:
+        """The sums, on the CPU."""
+        self._total = self._total.cpu()
+        return self._total
+
+    @total.setter
+    def total(self, value: Tensor) -> None:
+        self._total = value
 
     def add(self, values: Tensor, where: tuple[int | slice, ...] = ()) -> None:
-        self.total[where] += values.detach().to("cpu", torch.float64)
+        self._total = self._total.to(values.device)  # and stays there until it is read
+        self._total[where] += values.detach().to(torch.float64)
 
     def merge(self, other: Sums) -> None:
         self.total += other.total

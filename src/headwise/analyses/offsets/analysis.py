@@ -113,7 +113,7 @@ class Offsets(Observer):
         state.means("mean_offset").add_sums(sums["offset"], count, here)
         state.means("mean_distance").add_sums(sums["distance"], count, here)
         state.means("beyond").add_sums(sums["beyond"], count, here)
-        reach, width = histogram.parts["y"].shape[-1] // 2, mass.shape[-1] // 2
+        reach, width = histogram.shape[-1] // 2, mass.shape[-1] // 2
         near = min(reach, width)  # a batch may be padded beyond the longest input
         kept, where = slice(width - near, width + near + 1), slice(reach - near, reach + near + 1)
         histogram.add_sums(mass[..., kept], sums["pairs"][..., kept], (*here, slice(None), where))
@@ -133,7 +133,7 @@ class Offsets(Observer):
         heads = ("layer", "head")
         histogram = state["histogram"]
         assert isinstance(histogram, Ratios)
-        reach = histogram.parts["y"].shape[-1] // 2
+        reach = histogram.shape[-1] // 2
         variables = mean_variables("histogram", (*heads, "offset"), histogram, units="mean weight of a pair")
         pairs = histogram.parts["w"].numpy()[:, 0].astype(np.int64)
         variables["pairs"] = xr.Variable(("layer", "offset"), pairs, {"long_name": "pairs of tokens at an offset"})

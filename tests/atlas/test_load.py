@@ -12,6 +12,8 @@ import xarray as xr
 
 from fuzz.atlas_inputs import HOSTILE, attack, endless, hostile, seed_bytes, whole
 from headwise.atlas import Atlas
+from headwise.atlas.file import read_any
+from headwise.atlas.reading import read_groups
 from headwise.atlas.seal import LENGTH
 from headwise.core.errors import AtlasError
 
@@ -39,6 +41,34 @@ def test_everything_comes_back_and_the_digest_with_it(tmp_path: Path) -> None:
 def test_the_digest_of_an_attribute_is_the_same_before_and_after_the_file(value: object, tmp_path: Path) -> None:
     atlas = Atlas({"own": xr.Dataset({"x": ("y", [1.0], {"about": value})}, attrs={"about": value})})
     assert Atlas.load(atlas.save(tmp_path / "atlas.nc")).digest == atlas.digest
+
+
+def test_a_file_of_ones_own_is_read_as_xarray_reads_it(tmp_path: Path) -> None:
+    pair = ("layer", "kind")
+    own = xr.Dataset(
+        {
+            "x": (pair, np.array([[1, np.nan], [3, 4]], np.float32), {"units": "days since 2000-01-01", "l": [1, 2]}),
+            "sure": (pair, [[True, False]] * 2, {"coordinates_of": "nothing"}),
+            "count": ("bare", np.arange(3, dtype=np.int16), {"names": ["a", "b"], "one": ["a"], "none": ""}),
+            "said": (("layer", "bare"), np.array([["", "ü", "long"]] * 2)),
+            "one": ((), 2.5),
+            "word": ((), "alone"),
+        },
+        coords={"layer": [0, 1], "kind": ["a", "bc"], "about": ("kind", ["first", "second"])},
+        attrs={"n": 3, "share": 0.5, "texts": ["a", "b"], "empty": ""},
+    )
+    path = Atlas({"own": own, "second": own[["count"]]}).save(tmp_path / "atlas.nc")
+    found, expected = read_groups(path), read_any(path)
+    assert list(found) == list(expected)
+    for name, dataset in expected.items():
+        xr.testing.assert_identical(found[name], dataset)
+        assert found[name].identical(dataset)
+        assert {n: v.dtype for n, v in found[name].variables.items()} == {
+            n: v.dtype for n, v in dataset.variables.items()
+        }
+        for here, there in [(found[name], dataset), *((found[name][n], dataset[n]) for n in dataset.variables)]:
+            assert {k: type(v) for k, v in here.attrs.items()} == {k: type(v) for k, v in there.attrs.items()}
+    assert Atlas(found).to_bytes() == Atlas(expected).to_bytes()
 
 
 def test_the_digest_sees_attributes_and_provenance() -> None:

@@ -166,7 +166,7 @@ def _size(path: Path, name: str, array: h5py.Dataset) -> int:
     count = 1
     for length in array.shape:
         count *= int(length)
-    if _is_bare_dim(array):  # it has a length and no content, and gets labels 0, 1, 2 …
+    if is_bare_dim(array):  # it has a length and no content, and gets labels 0, 1, 2 …
         return 8 * count
     held = count * (POINTER if text is not None and text.length is None else array.dtype.itemsize)
     if array.external or array.is_virtual:
@@ -178,7 +178,8 @@ def _size(path: Path, name: str, array: h5py.Dataset) -> int:
     return held
 
 
-def _is_bare_dim(array: h5py.Dataset) -> bool:
+def is_bare_dim(array: h5py.Dataset) -> bool:
+    """Whether an array is a dim without labels: it has a length and no content."""
     name = array.attrs.get("NAME", b"")
     return isinstance(name, bytes) and name.startswith(BARE_DIM)
 

@@ -13,6 +13,7 @@ import numpy as np
 import xarray as xr
 
 from headwise.atlas.check import FORMAT, MAX_BYTES, check_file
+from headwise.atlas.reading import read_groups
 from headwise.atlas.seal import check_seal, sealed, try_elsewhere
 from headwise.core.errors import AtlasError, HeadwiseError
 from headwise.core.store import digest_of
@@ -90,12 +91,11 @@ def read_tree(
     if not path.is_file():
         raise AtlasError(f"{path} is not a file; give the atlas.nc of a run.")
     try:
-        if first and not check_seal(path):
+        own = first and check_seal(path)
+        if first and not own:
             try_elsewhere(path, max_bytes)
         header = check_file(path, max_bytes)
-        # Nothing here is a time, whatever its `units` say.
-        with xr.open_datatree(path, engine="h5netcdf", decode_times=False, decode_timedelta=False) as tree:
-            datasets = {str(name): node.to_dataset(inherit=False).load() for name, node in tree.children.items()}
+        datasets = read_groups(path) if own else read_any(path)
         whole = header.format >= FIRST_WHOLE
         digest = atlas_digest(datasets, header.provenance) if whole else dataset_digest(datasets)
         if header.format == 1:
@@ -114,6 +114,13 @@ def read_tree(
             f"{path} has been changed or damaged since it was written: its digest does not fit its contents."
         )
     return datasets, header.provenance
+
+
+def read_any(path: Path) -> dict[str, xr.Dataset]:
+    """The groups of a file that others may have written: in whatever way NetCDF allows."""
+    # Nothing here is a time, whatever its `units` say.
+    with xr.open_datatree(path, engine="h5netcdf", decode_times=False, decode_timedelta=False) as tree:
+        return {str(name): node.to_dataset(inherit=False).load() for name, node in tree.children.items()}
 
 
 def _from_format_1(dataset: xr.Dataset) -> xr.Dataset:

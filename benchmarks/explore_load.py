@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--model", help="a folder or hub name; nothing for the built-in model")
     given = parser.parse_args()
-    words = [sys.executable, "-m", "headwise.cli", "explore", "--no-browser", *filter(None, [given.model])]
+    words = [sys.executable, "-m", "headwise", "explore", "--no-browser", *filter(None, [given.model])]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None

@@ -32,6 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+STOPPING = {signal.SIGINT, signal.SIGTERM}
 PHASES = ("start", "shards", "experiments", "save", "figures", "page", "end")
 
 
@@ -67,9 +68,11 @@ def call(arguments: list[str], log: Path, *, how: int = 0, after: float | None =
     for path in (log, log.with_suffix(".err")):
         path.unlink(missing_ok=True)
     began = time.perf_counter()
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     child = os.fork()
     if child == 0:
         _child(arguments, log, how if at is not None else 0, at or 0)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     if after is not None:
         deadline = began + after
         while time.perf_counter() < deadline:
@@ -86,9 +89,9 @@ def call(arguments: list[str], log: Path, *, how: int = 0, after: float | None =
 
 def _child(arguments: list[str], log: Path, how: int, at: int) -> None:
     """The command itself; never returns."""
-    from headwise import cli
+    from headwise.__main__ import main as command
+    from headwise.core.stopping import Stopped, say, watching_signals
 
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the command watches for it, as in a process of its own
     streams = [os.open(os.devnull, os.O_WRONLY), os.open(log.with_suffix(".err"), os.O_WRONLY | os.O_CREAT)]
     os.dup2(streams[0], 1)
     os.dup2(streams[1], 2)
@@ -107,9 +110,14 @@ def _child(arguments: list[str], log: Path, how: int, at: int) -> None:
     sys.argv = ["headwise", *arguments]
     code = 1
     try:
-        cli.main()
+        with watching_signals():  # as the command does first of all; a fork is not ready at once on a busy machine
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+            command()
     except SystemExit as ended:
         code = int(ended.code or 0)
+    except Stopped as stopped:
+        say(str(stopped))
+        code = stopped.code
     finally:
         sys.stderr.flush()
         os._exit(code)

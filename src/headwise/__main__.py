@@ -1,6 +1,21 @@
-"""`python -m headwise` is the command `headwise`."""
+"""The command `headwise`, also `python -m headwise`: signals are watched for before anything large is imported."""
 
-from headwise.cli import main
+import sys
+
+from headwise.core.stopping import Stopped, say, watching_signals
+
+
+def main() -> None:
+    """Run the command line; stopped while it is still being imported it says so like everywhere else."""
+    try:
+        with watching_signals():
+            from headwise.cli import main as run
+
+            run()
+    except Stopped as stopped:
+        say(str(stopped))
+        sys.exit(stopped.code)
+
 
 if __name__ == "__main__":
     main()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import resource
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -86,6 +88,31 @@ def test_a_command_stopped_again_and_again_goes_on_to_the_same_bytes(
         assert not (tmp_path / "out" / "index.html").exists()
     assert atlas("out").code == 0
     assert everything(tmp_path / "out") == everything(tmp_path / "whole")
+
+
+STOPPED_AT = """
+import os, sys
+from headwise.__main__ import main
+
+class Stop:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            os.kill(os.getpid(), int(number))
+
+module, number = sys.argv[1:]
+sys.meta_path.insert(0, Stop())
+sys.argv[1:] = ["--version"]
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["headwise.cli", "typer", "headwise.cli.atlas"])
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_before_the_command_is_even_imported_is_one_sentence(module: str, name: str, code: int) -> None:
+    number = str(int(getattr(signal, name)))
+    done = subprocess.run([sys.executable, "-c", STOPPED_AT, module, number], capture_output=True, text=True)
+    said = f"headwise: Stopped by {name}; what is finished is kept: the same command goes on.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
 
 
 def test_what_is_drawn_is_not_drawn_again_unless_it_is_damaged(

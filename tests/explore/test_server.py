@@ -238,7 +238,7 @@ def killed(process: subprocess.Popen[str]) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("sign", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_it_serves_on_loopback_and_stops_cleanly(sign: signal.Signals, code: int, little_bert: Path) -> None:
-    words = [sys.executable, "-m", "headwise.cli", "explore", str(little_bert), "--no-browser"]
+    words = [sys.executable, "-m", "headwise", "explore", str(little_bert), "--no-browser"]
     pipe: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(words, env=os.environ | {"OMP_NUM_THREADS": "1"}, **pipe) as process, killed(process):
         assert process.stdout is not None

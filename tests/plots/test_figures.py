@@ -51,7 +51,7 @@ def test_all_figures_of_the_two_groups_are_registered() -> None:
         "max-weight",
         "heads",
     ]
-    assert [spec.name for spec in plots.figures_for("offsets")] == ["histogram", "histogram_wide", "centre", "distance"]
+    assert [spec.name for spec in plots.figures_for("offsets")] == ["histogram", "histogram-wide", "centre", "distance"]
     assert plots.figures_for("no such group") == []
 
 

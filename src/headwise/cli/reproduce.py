@@ -47,6 +47,7 @@ def reproduce_command(
     out_folder: Annotated[
         Path | None, typer.Option("--out", help="A folder for the report; nothing for PAPER-report.")
     ] = None,
+    parser: common.Parser = None,
     device: common.Device = None,
     seed: common.Seed = 0,
     overwrite: common.Overwrite = False,
@@ -92,6 +93,7 @@ def reproduce_command(
         scale=scale,
         device=device,
         seed=seed,
+        parser=parser,
     )
     folder = out_folder or Path(f"{paper}-report")
     read = common.sources_of(model, data, list(options.finetuned.values()))

@@ -275,5 +275,5 @@ def test_roles_gained_and_lost_are_those_of_the_planted_heads() -> None:
     assert not one["gained"].sel(role=["local", "local:next"]).any()
     assert int(one["lost_count"].sel(role="local:next").sum()) == 1
     assert change["role_count"].sel(role="local:prev").values.tolist() == [1, 2]
-    drawn = [one for spec in figures_for("change_roles") for one in spec.draw(change) if spec.name == "gained_lost"]
+    drawn = [one for spec in figures_for("change_roles") for one in spec.draw(change) if spec.name == "gained-lost"]
     assert len(drawn) == 1

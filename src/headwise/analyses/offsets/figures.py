@@ -119,7 +119,7 @@ def histogram_grid(
 
 @figure(
     "offsets",
-    name="histogram_wide",
+    name="histogram-wide",
     title="Where each head looks, over the whole range that the paper prints",
     caption="As above, with offsets up to 63 tokens: what heads do far from the token. One small histogram per head, "
     "scaled to its own peak, whose height is printed.",

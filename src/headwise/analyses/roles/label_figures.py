@@ -23,7 +23,7 @@ def _colour(role: str, index: int) -> str:
 
 @figure(
     "roles",
-    name="p_values",
+    name="p-values",
     title="The p-values of all heads",
     caption="One point per head in the column of each role, layers from left to right: near 0 the head has the role, "
     "near 1 it has not. Between the dotted lines nothing is decided.",

@@ -13,7 +13,7 @@ from headwise.plots.registry import figure
 
 @figure(
     "change_roles",
-    name="gained_lost",
+    name="gained-lost",
     title="Roles gained and lost",
     caption="For each role: how many heads gain it (up) and lose it (down) against the first model, in the initial, "
     "middle and final third of the layers. Full colour: the head's bias surely changed that way; pale: it crosses the "

@@ -12,8 +12,9 @@ from typing import Any
 import xarray as xr
 
 from headwise.analyses.contract import Analysis
-from headwise.core.checks import check_types, one_of
+from headwise.core.checks import check_types
 from headwise.core.failures import UnexpectedError
+from headwise.core.released import PAPER, check_reading
 from headwise.core.store import Store, digest_of
 from headwise.experiments.finetuning import FinetuneOptions, Record, finetune
 from headwise.experiments.reproduction.data import DATA_SETS, DataSets
@@ -25,7 +26,6 @@ from headwise.run.provenance import describe
 from headwise.text import Corpus, open_corpus
 from headwise.text.tasks import Task, read_task
 
-READINGS = ("paper", "released")
 QUICK_ROWS = 256  # of each part of a task that is fine-tuned on with `quick`
 
 
@@ -51,19 +51,22 @@ class ReproductionOptions:
         Where to run; the best there is by default.
     seed : int, default 0
         For everything random.
+    parser : str, optional
+        A spaCy pipeline for the texts of tasks, where a paper parses them.
     """
 
     data: str | Path | None = None
     only: Sequence[str] = ()
     quick: bool = False
-    reading: str = "paper"
+    reading: str = PAPER
     finetuned: Mapping[str, str | Path] = field(default_factory=dict)
     scale: float = 1.0
     device: str | None = None
     seed: int = 0
+    parser: str | None = None
 
     def __post_init__(self) -> None:
-        one_of("reading", self.reading, READINGS)
+        check_reading(self.reading)
         check_types(self)
 
 
@@ -192,12 +195,15 @@ class Bench:
             return task.limit(QUICK_ROWS, None, QUICK_ROWS, self.seed)
         return task.limit(self.count(len(task.train), QUICK_ROWS), None, None, self.seed)
 
-    def train(self, task: Task, recipe: str, start: str = "pretrained", seeds: int = 1) -> tuple[list[Record], Path]:
+    def train(
+        self, task: Task, recipe: str, start: str = "pretrained", seeds: int = 1, pooling: str = "last_layer"
+    ) -> tuple[list[Record], Path]:
         """Fine-tunings of the model on a task, one for each seed, and the folder they lie in: below `finetuned` beside
         the report, where they stay."""
         about = {"model": self.model.identity(), "task": task.fingerprint(), "quick": self.options.quick}
         folder = self._trained / f"{task.name}-{digest_of(about)[:8]}"
         options = FinetuneOptions(
+            pooling=pooling,
             start=start,
             recipe=recipe,
             seeds=seeds,

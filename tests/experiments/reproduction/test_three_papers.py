@@ -1,0 +1,161 @@
+"""Pascual 2021, Pande 2021 and Jo & Myaeng 2020: every table and figure has an entry, and what is computed is what is
+planted."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headwise.experiments.reproduction import Bench, ReproductionOptions, reproduce, reproduction_of
+from headwise.experiments.reproduction.inputs import between
+from headwise.experiments.reproduction.jo2020 import probed
+from headwise.experiments.reproduction.jo2020.reference import released
+from headwise.experiments.reproduction.pande2021.labels import share
+from headwise.models import HeadModel
+from headwise.testing import planted_model
+from headwise.text import Example
+
+WORDS = ["the", "old", "cat", "dog", "saw", "sleeps", "loudly", "a", ".", ","]
+NUMBERED = {  # as they stand in the papers, sections apart
+    "pascual2021": [f"fig{n}" for n in range(1, 24)],
+    "pande2021": [f"fig{n}" for n in range(1, 7)],
+    "jo2020": [*(f"fig{n}" for n in range(1, 8)), *(f"table{n}" for n in range(1, 6))],
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> HeadModel:
+    planted = planted_model([["previous", "next", "block"], ["sep", "cls", "uniform"]], words=WORDS)
+    return HeadModel.open(planted.model, tokenizer=planted.tokenizer)
+
+
+@pytest.mark.parametrize("key", NUMBERED)
+def test_every_numbered_table_and_figure_has_an_entry(key: str) -> None:
+    entries = [entry.key for entry in reproduction_of(key).entries]
+    assert sorted(one for one in entries if not one.startswith("text")) == sorted(NUMBERED[key])
+
+
+def pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
+    rng = np.random.default_rng(seed)
+    return [(" ".join(rng.choice(WORDS, 4)), " ".join(rng.choice(WORDS, 5))) for _ in range(count)]
+
+
+def test_inputs_are_drawn_between_two_lengths(model: HeadModel) -> None:
+    examples = [Example(text=" ".join(["cat"] * n)) for n in range(1, 20)]
+    corpus, lengths = between(examples, "cats", 5, (6, 9), model, 0)
+    assert lengths == [6, 7, 8, 9]
+    assert [len(example.text.split()) for example in corpus] == [4, 5, 6, 7]
+    assert len(between(examples, "cats", 2, (6, 9), model, 0)[1]) == 2
+
+
+def test_pascual_on_planted_heads(model: HeadModel, tmp_path: Path) -> None:
+    lines = [f"{a}\t{b}\tneutral" for a, b in pairs(24)]
+    (tmp_path / "dev-en.tsv").write_text("\n".join(lines) + "\n")
+    options = ReproductionOptions(data=tmp_path, only=("text5", "fig1", "fig2", "fig4", "fig12", "fig23"), quick=True)
+    found = reproduce("pascual2021", model, options)
+    assert not found.failures
+    entries = {entry["key"]: entry for entry in found.facts["entries"]}
+    rows = {row["key"]: row for entry in entries.values() for row in entry["rows"]}
+    assert rows["examples"]["ours"] == 10
+    assert rows["median"]["ours"] == 12
+    assert rows["pearson-low"]["note"].startswith("of 5 heads")  # a uniform head has no correlation
+    assert entries["fig12"]["figures"]
+    assert entries["fig23"]["reason"] == "the model has 2 layers"
+    claims = {claim["key"]: claim for claim in found.facts["claims"]}
+    assert claims["negligible"]["verdict"] == "holds"  # a head of the second layer looks at [CLS] alone
+    assert claims["languages"]["verdict"] == "not tried"
+    assert "no model of its own for German and Arabic" in claims["languages"]["why"]
+
+
+def test_pande_shows_block_heads_as_printed_and_as_released(model: HeadModel, tmp_path: Path) -> None:
+    folder = tmp_path / "glue" / "QNLI"
+    folder.mkdir(parents=True)
+    labels = ("entailment", "not_entailment")
+    rows = [f"{i}\t{a}\t{b}\t{labels[i % 2]}" for i, (a, b) in enumerate(pairs(40))]
+    (folder / "dev.tsv").write_text("\n".join(["index\tquestion\tsentence\tlabel", *rows]) + "\n")
+    found = reproduce(
+        "pande2021", model, ReproductionOptions(data=tmp_path, quick=True, only=("fig3", "fig4", "fig5", "fig6"))
+    )
+    assert not found.failures
+    entries = {entry["key"]: entry for entry in found.facts["entries"]}
+    assert [entries[key]["reason"] for key in ("fig3", "fig4", "fig5")] == [""] * 3
+    (table,) = entries["fig4"]["tables"]
+    task, tau, most, printed, heads, as_released, released_heads = table["rows"][0]
+    assert task == "QNLI"
+    assert most == pytest.approx(24 / 9)  # 2n / (n − 3) of 12 tokens
+    assert printed == pytest.approx(most, rel=1e-3)  # the planted head attends to its segment alone
+    assert as_released > printed
+    assert (heads > 0) == (printed > tau)
+    assert released_heads > 0
+    told = " ".join(entries["fig4"]["differs"])
+    assert "QNLI: the model as it is, not fine-tuned" in told
+    assert "QQP: not run" in told
+    assert "No parser was given" in told
+    assert entries["fig6"]["status"] == "not run"
+
+
+def test_shares_of_sets_of_heads() -> None:
+    some, more = np.array([[True, False, True]]), np.array([[True, True, False]])
+    assert share(some, more) == 0.5
+    assert np.isnan(share(some, np.zeros((1, 3), dtype=bool)))
+
+
+REFERENCE = """model,task,layer,head,validation,test
+bert-base-uncased,Length,0,0,60,61
+bert-base-uncased,Length,0,1,70,69
+bert-base-uncased,Length,1,0,65,72
+bert-base-uncased,Length,1,1,70,75
+bert-base-uncased,Depth,0,0,30,31
+bert-base-uncased,Depth,0,0,30,31
+bert-base-uncased,Depth,0,-1,33,34
+"""
+
+
+def test_released_accuracies_are_read_and_picked_by_validation(model: HeadModel, tmp_path: Path) -> None:
+    (tmp_path / "jo2020_head_accuracy.csv.gz").write_bytes(gzip.compress(REFERENCE.encode()))
+    bench = Bench(model, None, ReproductionOptions(data=tmp_path), None, tmp_path)  # type: ignore[arg-type]
+    found = released(bench)
+    one = found["bert-base-uncased", "sentence_length"]
+    assert one.best_head == (0, 1)  # the first of equals, though another is better on the test part
+    assert one.top(3) == [(0, 1), (1, 1), (1, 0)]
+    assert found["bert-base-uncased", "tree_depth"].layer_test.tolist() == [34]
+    table = probed._selection_check(bench)
+    assert table.rows[0][:3] == ["Length", "L0H1 69.0", 75.0]
+    assert table.rows[0][3] == pytest.approx((69 + 75 + 72 + 61) / 4)
+
+
+def test_layer_claims_are_judged_by_their_rules() -> None:
+    low, high = np.array([[90.0, 90]] * 2 + [[60, 60]] * 2), np.array([[50.0, 51]] * 2 + [[80, 81]] * 2)
+    middle = np.array([[50.0, 51, 50], [50, 90, 90], [50, 80, 80], [50, 51, 50]])
+    planes = {"sentence_length": low, "tree_depth": low, "bigram_shift": high, "odd_man_out": high}
+    found = probed._layer_claims(planes | {"subj_number": middle, "coordination_inversion": middle})
+    assert [found[key].holds for key in ("lower", "middle", "upper")] == [True, True, True]
+    turned = probed._layer_claims(planes | {"bigram_shift": low})
+    assert (turned["upper"].holds, turned["middle"].holds) == (False, None)
+
+
+def test_jo_probes_what_was_given(model: HeadModel, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = []
+    for part, count in (("tr", 80), ("va", 40), ("te", 60)):
+        for _ in range(count):
+            label = int(rng.integers(2))
+            words = [("dog", "cat")[label], *rng.choice(["the", "a", "saw", "."], 3)]
+            lines.append(f"{part}\t{label}\t{' '.join(words)}")
+    for name in ("past_present", "tree_depth"):
+        (tmp_path / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    found = reproduce(
+        "jo2020", model, ReproductionOptions(data=tmp_path, quick=True, only=("table2", "table3", "fig5"))
+    )
+    assert not found.failures
+    entries = {entry["key"]: entry for entry in found.facts["entries"]}
+    rows = {row["key"]: row for row in entries["table3"]["rows"]}
+    assert rows["past_present-top"]["ours"] is not None
+    assert rows["past_present-top"]["low"] <= rows["past_present-top"]["ours"] <= rows["past_present-top"]["high"]
+    assert rows["word_content-top"]["ours"] is None
+    assert {row["key"]: row["ours"] for row in entries["table2"]["rows"]}["tree_depth"] == 2
+    assert json.loads(found.to_json())["counts"]["entries"]["failed"] == 0

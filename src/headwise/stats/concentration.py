@@ -28,4 +28,4 @@ def localisation(weights: np.ndarray, axis: int = -1) -> np.ndarray:
     [0.0, 1.0]
     """
     places = np.asarray(weights).shape[axis]
-    return 1 - (effective_number(weights, axis) - 1) / max(places - 1, 1)
+    return np.asarray(1 - (effective_number(weights, axis) - 1) / max(places - 1, 1))

@@ -289,9 +289,9 @@ def maps(bench: Bench, layer: int) -> Outcome:
     if "sample_input" not in found:
         raise NotRunError("no input is short enough to be drawn whole")
     dims = ("layer", "head", "token", "source_token")
-    both = [data.values(found, f"sample_{name}", dims) for name in ("attention", "input")]
+    above, below = (data.values(found, f"sample_{name}", dims) for name in ("attention", "input"))
     with style.context():
-        drawn = map_pairs(*both, data.texts(found, "token_text"), layers=[layer])
+        drawn = map_pairs(above, below, data.texts(found, "token_text"), layers=[layer])
     caption = "Above attention, below what of the input is in the head's output."
     return Outcome(pictures=[Picture("maps", f"Layer {layer}, all heads", caption, drawn)], differs=differs, seen=seen)
 

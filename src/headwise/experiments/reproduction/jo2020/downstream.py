@@ -67,9 +67,8 @@ def states(bench: Bench) -> Outcome:
         except HeadwiseError as error:
             differs.append(f"{name}: not run, {str(error).rstrip('.')}.")
             continue
-        joined = xr.concat(
-            list(states.values()), xr.IndexVariable("model_all", list(states)), coords="minimal", compat="override"
-        )
+        joined = xr.concat(list(states.values()), "model_all", coords="minimal", compat="override")
+        joined = joined.assign_coords(model_all=list(states))
         drawn += [
             Picture(f"{name.lower()}-{p.name}", p.title, p.caption, p.figure)
             for p in pictures("change_probing", joined, "states")

@@ -179,9 +179,9 @@ def poolings(bench: Bench) -> Outcome:
     for task in map(str, found["task"].values):
         for name, pooling in POOLED.items():
             one = found.sel(task=task, pooling=pooling)
-            ends = [100 * float(one[f"pooled_accuracy_{end}"]) for end in ("low", "high")]
+            low, high = (100 * float(one[f"pooled_accuracy_{end}"]) for end in ("low", "high"))
             note = f"layer {int(one['best_layer'])}" if name == "best" else ""
-            rows.append(Row(f"{task}-{name}", float(scores[name].sel(task=task)), *ends, note=note))
+            rows.append(Row(f"{task}-{name}", float(scores[name].sel(task=task)), low, high, note=note))
     last, best, top = (scores[name].values for name in POOLED)
     gain = float(np.median(100 * (top / best - 1)))
     rows.append(Row("gain", gain, note="over the tasks given, this model alone"))

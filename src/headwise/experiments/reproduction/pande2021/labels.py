@@ -60,7 +60,7 @@ def overlaps(bench: Bench) -> Outcome:
 
 def block_table(tasks: tuple[Scored, ...]) -> Table:
     """Block heads by the printed formula and by the released score."""
-    rows = []
+    rows: list[list[object]] = []
     for one in tasks:
         ceiling = float(one.roles["ceiling"].sel(role="block").max())
         known = bool(one.roles["bias"].sel(role="block").notnull().any())

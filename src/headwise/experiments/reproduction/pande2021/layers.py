@@ -65,6 +65,8 @@ def _more(scored: tuple[Scored, ...], inside: range, which: Callable[[Scored], n
         return Verdict("", None, "no inputs have trees")
     here = _mean(scored, lambda one: float(which(one)[list(inside)].sum(1).mean()))
     others = [i for i in range(len(which(scored[0]))) if i not in inside]
+    if not others:
+        return Verdict("", None, "the model has too few layers")
     elsewhere = _mean(scored, lambda one: float(which(one)[others].sum(1).mean()))
     return Verdict(f"{here:.1f} heads a layer in {words(inside)}, {elsewhere:.1f} in the others", here > elsewhere)
 

@@ -26,7 +26,7 @@ from headwise.stats.accumulators import State
 from headwise.text.encode import Batch, Encoded, collate
 from headwise.text.example import Example
 
-SIZES = ((8, 512), (4, 2048), (1, 8192), (1, 16384), (1, 32768))
+SIZES = ("8x512", "4x2048", "1x8192", "1x16384", "1x32768")
 
 
 def plain_model(layers: int) -> torch.nn.Module:
@@ -74,6 +74,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=36)
     parser.add_argument("--analyses", default="surface,offsets,roles")
     parser.add_argument("--sieves", default="local,local:prev,first,rare,same_word,previous,duplicate,induction,sink")
+    parser.add_argument("--sizes", nargs="+", default=SIZES)
     parser.add_argument("--times", type=int, default=3)
     given = parser.parse_args()
     module = plain_model(given.layers)
@@ -81,7 +82,7 @@ def main() -> None:
     analyses = [make_analysis(name, sieves.get(name, {})) for name in given.analyses.split(",")]
     vocabulary = module.config.vocab_size
     print(f"{torch.cuda.get_device_name()}, {given.layers} layers, bf16: {given.analyses}")
-    for count, length in SIZES:
+    for count, length in (map(int, size.split("x")) for size in given.sizes):
         rows = rows_of(count, length, vocabulary)
         batch = collate(rows, 0, "cuda")
         with torch.no_grad():

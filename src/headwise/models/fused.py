@@ -58,15 +58,19 @@ class Seen:
     keys: Tensor
     pairs: Tensor
     offsets: Tensor  # those asked for, in order
+    columns: Tensor | None
+    labels: tuple[tuple[Tensor, Tensor], ...]  # as many kinds at a time as a launch compares
     uniform: Answers | None = None
 
 
 def sight_of(ask: Ask, scores: Scores, layer: int) -> Seen:
     """That of the layers that see as this one does. Even attention is the kernel's, on queries and keys of zero."""
-    from headwise.models.launch import Scores  # as above
+    from headwise.models.launch import AT_ONCE, Scores, column_table  # as above
 
     offsets = torch.tensor(sorted(ask.offsets), device=scores.query.device, dtype=torch.int32)
-    seen = Seen(_seen(scores), _pairs(scores, ask.reach), offsets)
+    names = list(ask.labels)
+    labels = tuple(_labels(ask, names[first : first + AT_ONCE]) for first in range(0, len(names), AT_ONCE))
+    seen = Seen(_seen(scores), _pairs(scores, ask.reach), offsets, column_table(list(ask.columns.values())), labels)
     if not ask.uniform:
         return seen
     nothing = scores.query.new_zeros(scores.query.shape[0], 1, scores.query.shape[2], 16, dtype=torch.bfloat16)
@@ -80,19 +84,16 @@ def fused_answers(
     """The head outputs (where values are given) and the answers of one layer."""
     from headwise.models import launch  # as above
 
-    columns = torch.stack(list(ask.columns.values()), dim=-1) if ask.columns else None
-    names = list(ask.labels)
-    some = names[: launch.AT_ONCE]
     if value is not None and value.stride(-1) != 1:
         value = value.contiguous()
-    found = launch.statistics(scores, value, columns, _labels(ask, some), ask.distance)
-    masses = {} if found.mass is None else dict(zip(ask.columns, found.mass.unbind(-1), strict=True))
-    same = {} if found.same is None else dict(zip(some, found.same.unbind(-1), strict=True))
-    for first in range(launch.AT_ONCE, len(names), launch.AT_ONCE):
-        some = names[first : first + launch.AT_ONCE]
-        more = launch.statistics(scores, None, None, _labels(ask, some)).same
-        assert more is not None
-        same |= dict(zip(some, more.unbind(-1), strict=True))
+    found = launch.statistics(scores, value, seen.columns, seen.labels[0] if seen.labels else None, ask.distance)
+    masses = {} if found.mass is None else dict(zip(ask.columns, found.mass.unbind(-1), strict=False))
+    alike = [] if found.same is None else list(found.same.unbind(-1))
+    for more in seen.labels[1:]:
+        others = launch.statistics(scores, None, None, more).same
+        assert others is not None
+        alike += others.unbind(-1)
+    same = dict(zip(ask.labels, alike, strict=True))
     offsets = sorted(ask.offsets)
     at = launch.weights_at(scores, found.logsumexp, seen.offsets).unbind(-1) if offsets else ()
     batch, heads, n, _ = scores.query.shape
@@ -100,9 +101,9 @@ def fused_answers(
     diagonals = found.largest.new_zeros(batch, heads, 1)
     if ask.reach:
         diagonals = launch.band_sums(scores, found.logsumexp, ask.reach)
-    shown = torch.arange(n, device=lengths.device) < lengths[:, None]
     sink = None
     if scores.sinks is not None:
+        shown = torch.arange(n, device=lengths.device) < lengths[:, None]
         sink = torch.exp(scores.sinks.float()[None, :, None] - found.logsumexp) * shown[:, None]
     return found.output, Answers(
         layer,
@@ -165,11 +166,9 @@ def _rows(scores: Scores, logsumexp: Tensor, wanted: Tensor) -> tuple[Tensor, Te
     return weights, seen[:, None]
 
 
-def _labels(ask: Ask, names: list[str]) -> tuple[Tensor, Tensor] | None:
-    if not names:
-        return None
-    own, theirs = (torch.stack([ask.labels[name][side] for name in names], dim=1) for side in (0, 1))
-    return own, torch.where(theirs < 0, -2, theirs)  # −1 is equal to nothing
+def _labels(ask: Ask, names: list[str]) -> tuple[Tensor, Tensor]:
+    own, theirs = (torch.stack([ask.labels[name][side] for name in names], dim=1).to(torch.int32) for side in (0, 1))
+    return own.contiguous(), torch.where(theirs < 0, -2, theirs).contiguous()  # −1 is equal to nothing
 
 
 def _seen(scores: Scores) -> Tensor:

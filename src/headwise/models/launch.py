@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -66,6 +67,16 @@ class Statistics:
     distance: Tensor | None
 
 
+def column_table(columns: Sequence[Tensor]) -> Tensor | None:
+    """Sets of keys, bool `[example, key]` each, as one table of a width that matrix products take."""
+    if not columns:
+        return None
+    kinds = -(-len(columns) // SPLIT) * SPLIT
+    table = columns[0].new_zeros(*columns[0].shape, kinds, dtype=torch.bfloat16)
+    table[..., : len(columns)] = torch.stack(list(columns), dim=-1)
+    return table
+
+
 def statistics(
     scores: Scores,
     value: Tensor | None,
@@ -82,21 +93,19 @@ def statistics(
     value : Tensor, optional
         Values before group repetition; without them no output is computed.
     columns : Tensor, optional
-        Bool `[example, key, column]`: the mass of each row on every set of keys.
+        As `column_table` gives them: the mass of each row on every set of keys, and zeros.
     labels : (Tensor, Tensor), optional
-        Of queries and of keys, integers `[example, label, token]`, at most four kinds: the mass of each row on keys of
-        its own label; −1 is equal to nothing.
+        Of queries and of keys, int32 `[example, label, token]`, at most four kinds: the mass of each row on keys of its
+        own label; −1 is equal to nothing.
     distance : bool, default False
         The mean offset of a row's keys, and their mean distance.
     """
     query, key = scores.query, scores.key
     batch, heads, n, size = query.shape
     keys, device = key.shape[2], query.device
-    kinds = 0 if columns is None else -(-columns.shape[-1] // SPLIT) * SPLIT
-    table = query.new_zeros(batch, keys, max(kinds, SPLIT), dtype=torch.bfloat16) if columns is not None else query
-    if columns is not None:
-        table[..., : columns.shape[-1]] = columns
-    asked = (query, query) if labels is None else tuple(side.to(torch.int32).contiguous() for side in labels)
+    kinds = 0 if columns is None else columns.shape[-1]
+    table = query if columns is None else columns
+    asked = (query, query) if labels is None else labels
     count = 0 if labels is None else labels[0].shape[1]
     if count > AT_ONCE:
         raise ValueError(f"at most {AT_ONCE} labels at once")
@@ -117,7 +126,7 @@ def statistics(
         **scores.shape_flags(), MASSES=kinds > 0, KINDS=max(kinds, SPLIT), LABELS=count, **scores.sight_flags(),
         SINKS=scores.sinks is not None, DISTANCE=distance, OUTPUT=value is not None, IEEE=scores.ieee, **tile,
     )  # fmt: skip
-    masses = None if columns is None else mass[..., : columns.shape[-1]]
+    masses = None if columns is None else mass
     moved = (away, -away if scores.causal else far) if distance else (None, None)
     return Statistics(output, lse, largest, entropy, Rest(*rest.unbind()), masses, same if count else None, *moved)
 

@@ -191,9 +191,10 @@ def test_antecedents_frames_roles_and_maps(surface: xr.Dataset) -> None:
     p[0, 5] = 0.01
     found = {"score": p * 0 + 0.3, "expected": p * 0 + 0.1, "stands_out": p < 0.05}
     frames = xr.Dataset({name: (HEADS, values) for name, values in found.items()})
-    roles = xr.Dataset(
-        {"has_role_adjusted": ((*HEADS, "role"), np.eye(6, 2, dtype=bool)[None])}, coords={"role": ["local", "block"]}
-    )
+    has, rest = np.eye(6, 2, dtype=bool)[None], np.zeros((1, 6, 2), bool)
+    rest[0, (0, 4)] = True
+    has_roles = {"has_role_adjusted": ((*HEADS, "role"), has), "has_role_rest": ((*HEADS, "role"), rest)}
+    roles = xr.Dataset(has_roles, coords={"role": ["local", "block"]})
     patterns = xr.Dataset(
         {"proportion": ((*HEADS, "pattern"), np.tile([0.8, 0.2], (1, 6, 1)))},
         coords={"pattern": ["vertical", "diagonal"]},
@@ -209,7 +210,10 @@ def test_antecedents_frames_roles_and_maps(surface: xr.Dataset) -> None:
         "",
         "frame elements 0.30 (expected 0.10)",
     ]
-    assert found["roles"].tolist() == ["local", "block", "", "", "", ""]
+    assert found["roles"].tolist() == [
+        "local, without the first token: block",
+        *("block", "", "", "without the first token: local, block", ""),
+    ]
     assert set(found["maps"]) == {"vertical 80 %"}
 
 

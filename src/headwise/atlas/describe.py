@@ -258,7 +258,12 @@ def _frames(frames: xr.Dataset) -> Cells:
 def _roles(roles: xr.Dataset) -> Cells:
     names = labels_of(roles, "role")
     has = roles["has_role_adjusted"].transpose("layer", "head", "role").values.astype(bool)
-    return _said(has, lambda at: names[at[2]])
+    cells = _said(has, lambda at: names[at[2]])
+    if "has_role_rest" in roles:  # of heads that rest on the first token, what they are without it
+        rest = roles["has_role_rest"].transpose("layer", "head", "role").values.astype(bool) & ~has
+        for place, found in _said(rest, lambda at: names[at[2]]).items():
+            cells.setdefault(place, []).append(f"without the first token: {', '.join(found)}")
+    return cells
 
 
 def _maps(patterns: xr.Dataset) -> Cells:

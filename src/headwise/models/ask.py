@@ -18,6 +18,8 @@ from torch import Tensor
 
 from headwise.models.view import Rows
 
+LEAST_REST = 1e-4  # of its attention: a row that leaves less to all but the first token has no rest to speak of
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ask:

@@ -163,19 +163,22 @@ def test_parameters() -> None:
         Induction(least=-1)
 
 
-def test_scores_are_compared_with_the_role_and_the_sink_held() -> None:
+def test_scores_are_compared_with_the_role_with_and_without_the_first_token() -> None:
     random = np.random.default_rng(0)
-    first = random.uniform(size=(6, 8))
-    scores = first + 0.3 * random.normal(size=first.shape)
-    bias = scores - 4 * first  # resting hides the role
+    scores, hidden, rare = random.uniform(size=(3, 6, 8))
+    rest = scores + 0.3 * hidden
     dims = ("layer", "head")
+    bias = np.stack([hidden, rare], -1)  # resting hides the role
+    of_roles = {"bias": ((*dims, "role"), bias), "bias_rest": ((*dims, "role"), np.stack([rest, rare], -1))}
     groups = {
         "induction": xr.Dataset({"prefix_matching": (dims, scores)}),
-        "sinks": xr.Dataset({"first": (dims, first)}),
-        "roles": xr.Dataset({"bias": ((*dims, "role"), bias[..., None])}, {"role": ["induction"]}),
+        "roles": xr.Dataset(of_roles, {"role": ["induction", "rare"]}),
     }
     attrs = Induction().extend(groups)["induction"].attrs
-    assert attrs["role_r"] == pytest.approx(spearmanr(scores.ravel(), bias.ravel())[0])
-    assert attrs["role_r"] < 0 < 0.7 < attrs["role_partial_r"]
-    assert attrs["role_partial_p"] < 0.01
+    assert attrs["role_r"] == pytest.approx(spearmanr(scores.ravel(), hidden.ravel())[0])
+    assert attrs["role_rest_r"] == pytest.approx(spearmanr(scores.ravel(), rest.ravel())[0])
+    assert attrs["control_rest_r"] == pytest.approx(spearmanr(scores.ravel(), rare.ravel())[0])
+    assert attrs["role_rest_p"] < 0.01 < attrs["control_rest_p"]
+    without = {"roles": groups["roles"].drop_vars("bias_rest"), "induction": groups["induction"]}
+    assert "role_rest_r" not in Induction().extend(without)["induction"].attrs
     assert "role_r" not in Induction().extend({"induction": groups["induction"]})["induction"].attrs

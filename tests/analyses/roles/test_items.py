@@ -18,10 +18,10 @@ from headwise.text.encode import batches
 
 # name, parameters, and the function that makes what every layer of a batch needs
 CASES: list[tuple[str, dict[str, Any], str]] = [
-    ("roles", {"sieves": "local,relation:det,nsubj"}, "sieve_matrices"),
-    ("features", {"extra": "old: form=old & upos=ADJ"}, "feature_masks"),
-    ("token_pairs", {"extra": "det: upos=DET -> noun up det"}, "matched_pairs"),
-    ("frames", {"min_distance": 1, "max_words": 40, "permutations": 5}, "gather_links"),
+    ("roles", {"sieves": "local,relation:det,nsubj"}, "shares.sieve_matrices"),
+    ("features", {"extra": "old: form=old & upos=ADJ"}, "analysis.feature_masks"),
+    ("token_pairs", {"extra": "det: upos=DET -> noun up det"}, "analysis.matched_pairs"),
+    ("frames", {"min_distance": 1, "max_words": 40, "permutations": 5}, "analysis.gather_links"),
 ]
 
 
@@ -35,7 +35,8 @@ def model() -> HeadModel:
 def test_what_layers_share_is_made_once_a_batch_and_not_kept(
     model: HeadModel, name: str, given: dict[str, Any], maker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = importlib.import_module(f"headwise.analyses.{name}.analysis")
+    place, maker = maker.split(".")
+    module = importlib.import_module(f"headwise.analyses.{name}.{place}")
     original, made = getattr(module, maker), []
     monkeypatch.setattr(module, maker, lambda *args: made.append(args) or original(*args))
     analysis = make_analysis(name, given)

@@ -16,6 +16,7 @@ import xarray as xr
 import slow_sieves
 from headwise import Corpus, HeadModel, make_atlas
 from headwise.analyses.contract import make_analysis
+from headwise.analyses.roles import resting as resting_roles
 from headwise.analyses.roles import significance
 from headwise.analyses.roles.analysis import Roles
 from headwise.analyses.roles.asked import asked_of
@@ -52,6 +53,23 @@ def slow_bias(maps: np.ndarray, row: Encoded, role: str, causal: bool) -> np.nda
     return np.mean(scores, axis=0) if scores else None
 
 
+def slow_rest(maps: np.ndarray, row: Encoded, role: str) -> np.ndarray | None:
+    """The same of a causal model with the first token left out, from the map without its first column."""
+    scores = []
+    for i in range(1, len(row)):
+        inside = [j for j in range(1, i + 1) if slow_sieves.in_sieve(role, row, i, j)]
+        left = maps[:, :, i, 1 : i + 1].sum(-1)
+        if inside:
+            share = maps[:, :, i, inside].sum(-1) / np.where(left > 1e-4, left, np.nan)
+            scores.append(share / (len(inside) / i))
+    return mean_of_known(scores) if scores else None
+
+
+def mean_of_known(values: Sequence[np.ndarray]) -> np.ndarray:
+    known = ~np.isnan(values)
+    return np.where(known, values, 0).sum(0) / np.where(known.any(0), known.sum(0), np.nan)
+
+
 def compare(dataset: xr.Dataset, maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool) -> None:
     for role in dataset["role"].values:
         found = [slow_bias(m, row, role, causal) for m, row in zip(maps, rows, strict=True)]
@@ -67,6 +85,11 @@ def compare(dataset: xr.Dataset, maps: Sequence[np.ndarray], rows: Sequence[Enco
             np.testing.assert_allclose(
                 chosen["spread"], np.std(known, axis=0, ddof=1), rtol=1e-3, atol=2e-5, err_msg=role
             )
+        if causal:
+            found = [slow_rest(m, row, role) for m, row in zip(maps, rows, strict=True)]
+            known = [score for score in found if score is not None]
+            expected = mean_of_known(known) if known else np.full(chosen["bias"].shape, np.nan)
+            np.testing.assert_allclose(chosen["bias_rest"], expected, rtol=2e-5, atol=1e-5, err_msg=role)
         tokens = sum(
             any(slow_sieves.in_sieve(role, row, i, j) for j in range(i + 1 if causal else len(row)))
             for row in (rows if causal or role not in BEHIND else ())
@@ -205,6 +228,28 @@ def test_heads_that_follow_the_tree_are_syntactic() -> None:
         )["roles"]
         assert below > 1
         assert bool(again["has_role"].sel(layer=0, head=1, role=role))
+
+
+def test_heads_that_rest_have_the_roles_they_have_without_the_first_token() -> None:
+    """Of three heads, two rest; with the first token left out one of them is a head for the role."""
+    random = np.random.default_rng(0)
+    scores = torch.tensor(random.normal([[[5.0], [1.0], [5.0]]], 0.5, (40, 1, 3, 1)))
+    resting = torch.tensor(random.normal([[0.9, 0.9, 0.1]], 0.01, (40, 1, 3)))
+    moments, first = Moments(1, 3, 1), Moments(1, 3)
+    moments.add(scores)
+    first.add(resting)
+    asked = Roles(sieves="local", tau=2.0)
+    found = resting_roles.tested_rest(moments, first, 2.0, asked)
+    assert found["has_role_rest"].values.ravel().tolist() == [True, False, False]
+    assert np.isnan(found["bias_rest_p"].values).ravel().tolist() == [False, False, True]
+    z = (float(moments.mean[0, 0, 0]) - 2) / np.sqrt(float(scores[:, 0, 0, 0].var()) / 40)
+    assert found["bias_rest_p"].values[0, 0, 0] == pytest.approx(scipy.stats.norm.sf(z))
+    known = {"bias_rest": (significance.DIMS, moments.mean.numpy()), "bias_rest_n": (significance.DIMS, [[[40]] * 3])}
+    dataset = xr.Dataset(known | found, attrs={"tau": 2.0})
+    assert not resting_roles.decided_rest(dataset, asked, np.array([6.0])).values.any()  # random heads reach that too
+    few = Moments(1, 3, 1)
+    few.add(scores[:20])
+    assert not resting_roles.tested_rest(few, first, 2.0, asked)["has_role_rest"].values.any()
 
 
 def test_rule_for_tau_counts_every_score_alike() -> None:

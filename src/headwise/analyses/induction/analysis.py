@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import torch
 import xarray as xr
-from scipy.stats import rankdata
 
 from headwise.analyses.contract import Bench, Experiment, Paper, Shape, at_least, layer_head_coords, mean_variables
 from headwise.analyses.induction.sequences import Repeats, at_once, disabled_loss, observe, repeats
@@ -25,6 +24,7 @@ from headwise.stats.tests import mean_above, outlying
 
 HEADS = ("layer", "head")
 LEVEL = 0.05
+CONTROL = "rare"  # a role on natural text that repeating has nothing to do with
 MEASURES = {"prefix_matching": "the token after the earlier occurrence", "duplicate": "the earlier occurrence"}
 MEASURES |= {"previous": "the token before"}
 
@@ -198,25 +198,25 @@ class Induction(Experiment):
 
     def extend(self, datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
         """Adds how the scores go with the role `induction` on natural text, where `roles` has it: the rank correlation
-        over heads (`role_r`) and, where `sinks` is there too, the one with the sink share held (`role_partial_r`), for
-        a head that rests has a small bias for every role."""
-        roles, own, sinks = (datasets.get(name) for name in ("roles", self.name, "sinks"))
-        if roles is None or own is None or "induction" not in roles["role"].values:
+        over heads of `prefix_matching` with the bias (`role_r`) and with the bias once the first token is left out
+        (`role_rest_r`), for a head that rests has a small bias for every role; beside it the same with the role `rare`
+        (`control_rest_r`), which has nothing to do with it."""
+        roles, own = (datasets.get(name) for name in ("roles", self.name))
+        if roles is None or own is None:
             return dict(datasets)
-        bias = roles["bias"].sel(role="induction").transpose(*HEADS).values.ravel()
         score = own["prefix_matching"].values.ravel()
-        found = {"role": correlation(score, bias, "spearman")}
-        if sinks is not None and np.isfinite(bias).all():
-            first = rankdata(sinks["first"].values.ravel())
-            left = [np.polynomial.Polynomial.fit(first, rankdata(x), 1) for x in (score, bias)]
-            parts = [rankdata(x) - line(first) for x, line in zip((score, bias), left, strict=True)]
-            found["role_partial"] = correlation(*parts)
-        attrs = {
-            f"{name}_{key}": float(getattr(one, field))
-            for name, one in found.items()
-            for key, field in (("r", "r"), ("low", "low"), ("high", "high"), ("p", "p_value"))
-            if np.isfinite(one.r)
-        }
+        attrs: dict[str, float] = {}
+        for name, variable, role in (
+            ("role", "bias", "induction"),
+            ("role_rest", "bias_rest", "induction"),
+            ("control_rest", "bias_rest", CONTROL),
+        ):
+            if variable not in roles or role not in roles["role"].values:
+                continue
+            one = correlation(score, roles[variable].sel(role=role).transpose(*HEADS).values.ravel(), "spearman")
+            if np.isfinite(one.r):
+                fields = (("r", one.r), ("low", one.low), ("high", one.high), ("p", one.p_value))
+                attrs |= {f"{name}_{key}": float(value) for key, value in fields}
         return dict(datasets) | {self.name: own.assign_attrs(attrs)}
 
     def called(self, dataset: xr.Dataset) -> xr.DataArray | None:

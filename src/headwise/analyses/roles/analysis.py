@@ -15,8 +15,10 @@ from headwise.analyses.contract import Paper, Shape, at_least, layer_head_coords
 from headwise.analyses.items import ItemObserver, listed
 from headwise.analyses.nulls import RandomNull, above_random, random_attrs, random_bound
 from headwise.analyses.roles.asked import asked_of, settled
-from headwise.analyses.roles.released import as_released, released_sieves
-from headwise.analyses.roles.sieves import Sieve, find_sieve, known_sieves, load_sieves, sieve_matrices
+from headwise.analyses.roles.released import released_sieves
+from headwise.analyses.roles.resting import RESTS, decided_rest, tested_rest
+from headwise.analyses.roles.shares import reduced
+from headwise.analyses.roles.sieves import Sieve, find_sieve, known_sieves, load_sieves
 from headwise.analyses.roles.significance import COARSE, DIMS, FINE, PAPER, POOLED, REACH, coordinates, decided, tested
 from headwise.core.errors import ParameterError
 from headwise.core.released import RELEASED, check_reading
@@ -53,6 +55,11 @@ class Roles(RandomNull, ItemObserver):
       the same inputs; `random_bound[role]`: what at `alpha` none of them passes in any role (see
       `headwise.stats.nulls.chance_bound`), at most three fifths of the way from 1 to the ceiling;
       `above_random[layer, head, role]`: `bias − random_bound`;
+    - of decoders also the same with the first token left out, on which most heads rest: `bias_rest`, of rows without
+      it, made to sum to one again (rows that leave less than 1e-4 do not count), with `bias_rest_spread`;
+      `resting[layer, head]`: the mean attention of later tokens to the first. Of heads that rest (over half of it):
+      `bias_rest_p`, `bias_rest_p_adjusted` (corrected over these heads × roles), and `has_role_rest`, by the rule of
+      `has_role_adjusted`, against `bias_rest_bound[role]`;
     - `ceiling[layer, role]`: the bias of a head that attends to its sieve alone, the mean of `|V(t)| / |S(t) ∩ V(t)|`.
       Where τ lies above it no head can have the role: that of `block` is `2n/(n − 3)` for `[CLS] a [SEP] b [SEP]`,
       whatever the lengths of a and b;
@@ -186,7 +193,7 @@ class Roles(RandomNull, ItemObserver):
         # A role that is not asked of such a model has no inputs, even where its sieve is not empty.
         asked = Sums(roles)
         asked.add(torch.tensor([sieve.lacking(shape) is None for sieve in self.chosen()]))
-        return State(
+        state = State(
             asked=asked,
             bias=Moments(shape.layers, shape.heads, roles),
             ceiling=Moments(shape.layers, roles),
@@ -196,15 +203,13 @@ class Roles(RandomNull, ItemObserver):
             empty=Sums(shape.layers, roles),
             left_out=Sums(shape.layers, roles),
         )
+        if shape.causal and self.reading != RELEASED:  # the notebooks know of no such thing
+            state["bias_rest"] = Moments(shape.layers, shape.heads, roles)
+            state["resting"] = Moments(shape.layers, shape.heads)
+        return state
 
     def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
-        shares = _shares(batch, self.chosen(), rows.start, rows.stop)
-        weights = rows.weights
-        if rows.sink is not None:  # the mean over V(t) is of what the tokens get
-            weights = weights / (1 - rows.sink.unsqueeze(-1)).clamp(min=torch.finfo(weights.dtype).tiny)
-        sums = shares.score(weights, rows.visible)
-        released = self.reading == RELEASED
-        return as_released(sums, shares, weights, rows, batch, self.chosen()) if released else sums
+        return reduced(self.chosen(), rows, batch, self.reading == RELEASED)
 
     def ask(self, batch: Batch) -> Ask | None:
         # On a processor one product of the weights with all matrices is as quick.
@@ -232,6 +237,9 @@ class Roles(RandomNull, ItemObserver):
         state.sums("tokens").add(counted.sum(0), here)
         state.sums("empty").add((batch.lengths[:, None, None] - counted).sum(0), here)
         state.sums("left_out").add((counted == 0).sum(0), here)
+        if "bias_rest" in state and "total_rest" in sums:
+            state.moments("bias_rest").add_sums(sums["total_rest"], sums["count_rest"] * asked, here)
+            state.moments("resting").add_sums(sums["first"], sums["later"], here)
 
     # --- what comes of it -------------------------------------------------------------------------------------------
 
@@ -252,6 +260,12 @@ class Roles(RandomNull, ItemObserver):
         seen = moments.count.numpy().reshape(-1, len(roles)).max(0)
         attrs["roles_not_computed"] = ", ".join(sorted(name.removeprefix("role=") for name in self.missing(shape)))
         attrs["matched_nothing"] = ", ".join(self.matched_nothing(seen, shape))
+        if "bias_rest" in state:
+            rest = "mean sieve bias over inputs, the first token left out"
+            variables |= mean_variables("bias_rest", DIMS, state.moments("bias_rest"), units=units, long_name=rest)
+            resting, first = state.moments("resting"), "attention of later tokens to the first"
+            variables |= mean_variables("resting", DIMS[:2], resting, units="share of attention", long_name=first)
+            tests |= tested_rest(state.moments("bias_rest"), resting, attrs["tau"], self)
         coords = layer_head_coords(shape) | coordinates(roles)
         coords["about"] = ("role", np.array([sieve.about for sieve in self.chosen()]))
         return xr.Dataset(variables | tests, coords=coords, attrs=attrs)
@@ -265,15 +279,23 @@ class Roles(RandomNull, ItemObserver):
     def against(self, dataset: xr.Dataset, found: Sequence[xr.Dataset]) -> xr.Dataset:
         tests = dataset.sizes["layer"] * dataset.sizes["head"] * int((~dataset["few"]).sum())
         mean, bound = random_bound("bias", found, tests, self.alpha, tail="ratio")
-        bound = np.fmin(bound, 1 + REACH * (dataset["ceiling"].mean("layer").values - 1))
+        reached = 1 + REACH * (dataset["ceiling"].mean("layer").values - 1)
+        bound = np.fmin(bound, reached)
         variables, attrs = decided(dataset, self, bound)
         variables["random_bias"] = xr.Variable("role", mean, {"long_name": "mean bias of random heads"})
         variables["random_bound"] = xr.Variable("role", bound, {"long_name": "bias that no random head passes"})
         variables |= above_random(dataset["bias"], bound)
+        if "bias_rest" in dataset:
+            tests = max(1, int(dataset["bias_rest_p"].notnull().sum()))
+            bound = np.fmin(random_bound("bias_rest", found, tests, self.alpha, tail="ratio")[1], reached)
+            variables["has_role_rest"] = decided_rest(dataset, self, bound)
+            about = {"long_name": "bias that no random head passes, the first token left out"}
+            variables["bias_rest_bound"] = xr.Variable("role", bound, about)
         return dataset.assign(variables).assign_attrs(attrs | random_attrs(found))
 
     def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
-        return dataset["has_role_adjusted"]
+        has = dataset["has_role_adjusted"]
+        return has | dataset["has_role_rest"] if "has_role_rest" in dataset else has
 
     def headline(self, dataset: xr.Dataset) -> list[str]:
         has, attrs = dataset["has_role"], dataset.attrs
@@ -290,6 +312,13 @@ class Roles(RandomNull, ItemObserver):
             f"{corrected} after correction ({self.correction})",
         ]
         few = [r for r in counts if dataset["few"].sel(role=r) and dataset["bias_n"].sel(role=r).any()]
+        if "has_role_rest" in dataset:
+            rests, rest = int((dataset["resting"] > RESTS).sum()), dataset["has_role_rest"].sum(("layer", "head"))
+            found = ", ".join(f"{role} {int(n)}" for role, n in zip(counts, rest.values, strict=True) if n)
+            lines.append(
+                f"{rests} heads rest on the first token (over half of their attention); with it left out, after "
+                f"correction: {found or 'none'}"
+            )
         if few:
             lines.append(f"Fewer than {FEW} inputs, so never assigned: {', '.join(few)}")
         if attrs["random_models"]:
@@ -300,50 +329,3 @@ class Roles(RandomNull, ItemObserver):
         if known:
             lines.append(f"With none of {', '.join(known)}: {round(attrs['unskilled'] * heads)} heads")
         return lines
-
-
-class Shares:
-    """The sieves of a block of rows, divided by their sizes: one product with the weights gives every head's sum of β
-    for every role."""
-
-    def __init__(self, sieves: Tensor) -> None:
-        self.sieves = sieves  # bool [example, role, row, key]
-        self._visible: Tensor | None = None
-        self._parts: tuple[Tensor, Tensor, Tensor] | None = None
-
-    def score(self, weights: Tensor, visible: Tensor) -> dict[str, Tensor]:
-        """`total[example, head, role]`, the sum of β(t) over rows, and `count[example, 1 or head, role]`, the rows
-        whose sieve is not empty; `most[example, 1, role]`, the sum of the largest β(t) there could be."""
-        shared = visible.shape[1] == 1  # some models have a window of its own for each head
-        groups = [slice(None)] if shared else [slice(h, h + 1) for h in range(weights.shape[1])]
-        totals, counts, mosts = [], [], []
-        for group in groups:
-            share, count, most = self._divided(visible[:, group][:, 0], keep=shared)
-            totals.append(torch.bmm(weights[:, group].flatten(2), share.to(weights.dtype)).double())
-            counts.append(count[:, None].double())
-            mosts.append(most)
-        return {"total": torch.cat(totals, 1), "count": torch.cat(counts, 1), "most": mosts[0][:, None]}
-
-    def _divided(self, visible: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """`[example, row · key, role]`: |V(t)| / |S(t) ∩ V(t)| on the sieve, 0 elsewhere; kept for the next layer,
-        which mostly sees the same keys."""
-        if self._parts is not None and self._visible is not None and torch.equal(self._visible, visible):
-            return self._parts
-        inside = self.sieves & visible[:, None]
-        size = inside.sum(-1)
-        factor = visible.sum(-1)[:, None] / size.clamp(min=1)
-        share = (inside * factor[..., None].float()).flatten(2).transpose(1, 2)
-        parts = share, (size > 0).sum(-1), (factor * (size > 0)).double().sum(-1)
-        if keep:
-            self._visible, self._parts = visible, parts
-        return parts
-
-
-def _shares(batch: Batch, sieves: tuple[Sieve, ...], start: int, stop: int) -> Shares:
-    """The sieves depend on the batch, not on the layer: they are built once for all layers. Where rows come in blocks
-    only the last block is kept, so that memory stays linear in length."""
-    last = batch.remember(("roles", sieves), dict[tuple[int, int], Shares])
-    if (start, stop) not in last:
-        last.clear()
-        last[start, stop] = Shares(sieve_matrices(sieves, batch, start, stop))
-    return last[start, stop]

@@ -1,6 +1,7 @@
 """Roles without matrices: what their sieves ask of the attention kernel, and the scores that come of the answers.
 
-For a row t, β(t) is the mass on the sieve over the mass that even attention has there: both are answers to one ask.
+For a row t, β(t) is the mass on the sieve over the mass that even attention has there: both are answers to one ask. The
+first token is asked for apart and added: what is left beside it is exact however little it is.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from torch import Tensor
 
 from headwise.analyses.roles.sieves import Sieve, Tokens
 from headwise.analyses.roles.sieves.forms import Band, Form, Keys, Linked, Same
-from headwise.models.ask import Answers, Ask
-from headwise.text.encode import Batch
+from headwise.models.ask import LEAST_REST, Answers, Ask
+from headwise.text.encode import Batch, Encoded
+
+FIRST = "kind first"  # the same set of keys that `surface` asks for
 
 
 def asked_of(sieves: Sequence[Sieve], batch: Batch) -> Ask | None:
@@ -31,35 +34,87 @@ def asked_of(sieves: Sequence[Sieve], batch: Batch) -> Ask | None:
         if isinstance(form, Band):
             offsets |= set(form.offsets)
         elif isinstance(form, Keys):
-            columns[_name(sieve)] = _filled(batch, [form.of(side)[0] for side in sides], False)
+            columns[_name(sieve)] = _but_first(_filled(batch, [form.of(side)[0] for side in sides], False), False)
         elif isinstance(form, Same) and form.name not in labels:
             own, theirs = ([side_labels(side)[0] for side in sides] for side_labels in (form.own, form.theirs))
             if any((one >= 0).any() for one in own):  # a label that no token has costs as much as one that some have
-                labels[form.name] = _filled(batch, own, -1), _filled(batch, theirs, -1)
+                labels[form.name] = _filled(batch, own, -1), _but_first(_filled(batch, theirs, -1), -1)
         elif isinstance(form, Linked):
             pairs[_name(sieve)] = _pairs(sieve, form, batch)
     if any(isinstance(form, Same) and not form.itself for form in forms):
         offsets |= {0}
-    return Ask(columns, labels, offsets, pairs, uniform=True)
+    columns[FIRST] = batch.kind("first")
+    return Ask(columns, labels, offsets, pairs, rest=True, uniform=True)
 
 
 def settled(sieves: Sequence[Sieve], answers: Answers, batch: Batch) -> Mapping[str, Tensor]:
-    """`total[example, head, role]`, the sum of β(t) over rows; `count[example, 1, role]`, the rows whose sieve is not
-    empty; `most[example, 1, role]`, the sum of the largest β(t) there could be."""
+    """The sums of one layer, as `shares.reduced` has them."""
     even = answers.uniform
     assert even is not None
-    sums: dict[str, list[Tensor]] = {"total": [], "count": [], "most": []}
-    of_tokens = 1.0 if answers.sink is None else 1 / (1 - answers.sink).clamp(min=torch.finfo(torch.float32).tiny)
+    assert even.rest is not None
+    assert answers.rest is not None
+    tiny = torch.finfo(torch.float32).tiny
+    of_tokens = 1.0 if answers.sink is None else 1 / (1 - answers.sink).clamp(min=tiny)
+    seen = answers.seen[:, None]
+    later = batch.real[:, None] & (torch.arange(seen.shape[-1], device=seen.device) > 0)
+    used = later & (answers.rest.mass * of_tokens > LEAST_REST)
+    left = torch.where(used, 1 / answers.rest.mass.clamp(min=tiny), 0.0)
+    causal = not bool((answers.seen[:, 0] > 1).any())
+    names = ("total", "count", "most", "total_rest", "count_rest")
+    sums: dict[str, list[Tensor]] = {name: [] for name in names[: 5 if causal else 3]}
     for sieve in sieves:
         assert sieve.form is not None
-        share = _mass(sieve, sieve.form, even, batch)
+        other, others = (_mass(sieve, sieve.form, of, batch) for of in (even, answers))
+        to_first = _holds_first(sieve, batch)
+        share = other + even.columns[FIRST] * to_first
         # Rounding must not make a token of nothing: the least share there is, is 1 / |V(t)|.
-        some = share * answers.seen[:, None] > 0.5
+        some = share * seen > 0.5
         factor = torch.where(some, 1 / share.clamp(min=1e-12), 0.0)
-        sums["total"].append((_mass(sieve, sieve.form, answers, batch) * of_tokens * factor).double().sum(-1))
+        mass = others + answers.columns[FIRST] * to_first
+        sums["total"].append((mass * of_tokens * factor).double().sum(-1))
         sums["count"].append(some.double().sum(-1))
         sums["most"].append(factor.double().sum(-1))
-    return {name: torch.stack(parts, dim=-1) for name, parts in sums.items()}
+        if causal:
+            some = (other * seen > 0.5) & later
+            factor = torch.where(some, even.rest.mass / other.clamp(min=1e-12), 0.0)
+            sums["total_rest"].append((others * left * factor).double().sum(-1))
+            sums["count_rest"].append((some & used).double().sum(-1))
+    found = {name: torch.stack(parts, dim=-1) for name, parts in sums.items()}
+    if causal:
+        resting = answers.columns[FIRST] * of_tokens * later
+        found |= {"first": resting.double().sum(-1), "later": later.double().sum(-1)}
+    return found
+
+
+def _holds_first(sieve: Sieve, batch: Batch) -> Tensor:
+    """`[example, 1, row]`: whether the first token is in the sieve of a row."""
+    form = sieve.form
+
+    def of_row(row: Encoded) -> np.ndarray:
+        side, place = Tokens(row, 0, len(row), False), np.arange(len(row))
+        found: np.ndarray
+        if isinstance(form, Band):
+            found = (-place >= form.low) & (-place <= form.high)
+        elif isinstance(form, Keys):
+            found = form.of(side)[0, 0] & (place >= int(form.from_later))
+        elif isinstance(form, Same):
+            own = form.own(side)[0]
+            found = (own == form.theirs(side)[0, 0]) & (own >= 0) & (place >= int(not form.itself))
+        else:
+            assert form is not None
+            looking, key = form.pairs(row)
+            found = np.isin(place, looking[key == 0])
+        return found
+
+    def make() -> Tensor:
+        return _filled(batch, [of_row(row) for row in batch.rows], False)[:, None]
+
+    return batch.remember(("holds first", sieve.name), make)
+
+
+def _but_first(values: Tensor, nothing: int | bool) -> Tensor:
+    values[:, 0] = nothing
+    return values
 
 
 def _name(sieve: Sieve) -> str:
@@ -67,10 +122,11 @@ def _name(sieve: Sieve) -> str:
 
 
 def _mass(sieve: Sieve, form: Form, answers: Answers, batch: Batch) -> Tensor:
-    """The mass on a sieve, `[example, head, row]`."""
+    """The mass on a sieve without the first token, `[example, head, row]`."""
     nothing = answers.seen.new_zeros(len(batch), answers.heads, answers.seen.shape[1], dtype=torch.float32)
     if isinstance(form, Band):
-        return torch.stack([answers.at[offset] for offset in form.offsets]).sum(0)
+        place = torch.arange(nothing.shape[-1], device=nothing.device)
+        return torch.stack([answers.at[offset] * (place + offset != 0) for offset in form.offsets]).sum(0)
     if isinstance(form, Keys):
         found = answers.columns[_name(sieve)]
         if form.from_later:
@@ -96,7 +152,10 @@ def _pairs(sieve: Sieve, form: Linked, batch: Batch) -> Tensor:
     """Example, row and key of every pair, `[3, pair]`."""
 
     def make() -> Tensor:
-        found = [np.insert(form.pairs(row), 0, place, axis=0) for place, row in enumerate(batch.rows)]
+        found = []
+        for place, row in enumerate(batch.rows):
+            own = form.pairs(row)
+            found.append(np.insert(own[:, own[1] > 0], 0, place, axis=0))
         return torch.from_numpy(np.concatenate(found, axis=1)).to(batch.device)
 
     return batch.remember(("pairs", sieve.name), make)
@@ -108,7 +167,7 @@ def _labelled(form: Same, batch: Batch) -> Tensor:
     def make() -> Tensor:
         sides = [Tokens(row, 0, len(row), False) for row in batch.rows]
         both = [(form.own(side)[0], form.theirs(side)[0]) for side in sides]
-        return _filled(batch, [(own == theirs) & (own >= 0) for own, theirs in both], False)[:, None]
+        return _but_first(_filled(batch, [(own == theirs) & (own >= 0) for own, theirs in both], False), False)[:, None]
 
     return batch.remember(("labelled", form.name), make)
 

@@ -79,10 +79,10 @@ def tested(moments: Moments, records: Records, roles: Sequence[str], asked: Role
         )
     few = count.reshape(-1, len(roles)).max(0) < FEW
     variables = (
-        _labelled(DIMS, made)
-        | _labelled(("role",), {"few": (few, f"fewer than {FEW} inputs")})
+        labelled(DIMS, made)
+        | labelled(("role",), {"few": (few, f"fewer than {FEW} inputs")})
         | by_mean(mean, count, p_value, tau, alpha)
-        | _labelled((*DIMS, "bin"), {"histogram": (histogram(scores), "inputs by score")})
+        | labelled((*DIMS, "bin"), {"histogram": (histogram(scores), "inputs by score")})
     )
     known = {"bias": xr.Variable(DIMS, mean), "bias_n": xr.Variable(DIMS, count)}
     dataset = xr.Dataset(variables | known, coords={"role": np.array(roles)}, attrs={"tau": tau})
@@ -142,7 +142,7 @@ def decided(dataset: xr.Dataset, asked: Roles, bound: np.ndarray) -> tuple[Varia
         "has_role": (has_role, f"p_value < {alpha}, {FEW} inputs or more{more}"),
         "has_role_adjusted": (adjusted, f"p_adjusted < {alpha}, {FEW} inputs or more{more}"),
     }
-    found = _labelled(DIMS, made) | overlaps(has_role, mean) | by_layer(has_role, roles)
+    found = labelled(DIMS, made) | overlaps(has_role, mean) | by_layer(has_role, roles)
     found |= sweep(at, roles)
     return found, {"unskilled": float((found["coarse_skills"].values == 0).mean())}
 
@@ -181,10 +181,10 @@ def by_mean(mean: np.ndarray, count: np.ndarray, p_value: np.ndarray, tau: float
         "role_by_test": (tested, f"p_value < {alpha}, {FEW} inputs or more, whatever the effect"),
     }
     only = (called & ~tested).sum((0, 1)), "heads that have the role by their mean but not by the test"
-    return _labelled(DIMS, heads) | _labelled(("role",), {"mean_only": only})
+    return labelled(DIMS, heads) | labelled(("role",), {"mean_only": only})
 
 
-def _labelled(dims: tuple[str, ...], made: Mapping[str, tuple[np.ndarray, str]]) -> Variables:
+def labelled(dims: tuple[str, ...], made: Mapping[str, tuple[np.ndarray, str]]) -> Variables:
     """Variables of these dims from values and what they are."""
     return {name: xr.Variable(dims, values, {"long_name": about}) for name, (values, about) in made.items()}
 
@@ -240,7 +240,7 @@ def sweep(at: Callable[[float], tuple[np.ndarray, np.ndarray]], roles: Sequence[
         "sweep_undecided": (np.array(unclear), "share of p-values in (0.05, 0.95) at this τ"),
     }
     found = {"sweep": (np.array(heads), "heads with the role at this τ")}
-    return _labelled(("threshold", "role"), found) | _labelled(("threshold",), shares)
+    return labelled(("threshold", "role"), found) | labelled(("threshold",), shares)
 
 
 def overlaps(has_role: np.ndarray, mean: np.ndarray) -> Variables:
@@ -266,7 +266,7 @@ def overlaps(has_role: np.ndarray, mean: np.ndarray) -> Variables:
         "spearman_p_value": (rank_p, "two-sided"),
         "spearman_p_adjusted": (_adjust_pairs(rank_p), "corrected over pairs of roles (holm)"),
     }
-    return _labelled(PAIR, variables)
+    return labelled(PAIR, variables)
 
 
 def _adjust_pairs(p: np.ndarray) -> np.ndarray:
@@ -285,7 +285,7 @@ def by_layer(has_role: np.ndarray, roles: Sequence[str]) -> Variables:
     }
     several = (skills > 1).sum(1), "heads with two or more of the nine roles"
     return (
-        _labelled(("layer", "role"), {"per_layer": (has_role.sum(1), "heads with the role")})
-        | _labelled(("layer", "head"), heads)
-        | _labelled(("layer",), {"multi_skilled": several})
+        labelled(("layer", "role"), {"per_layer": (has_role.sum(1), "heads with the role")})
+        | labelled(("layer", "head"), heads)
+        | labelled(("layer",), {"multi_skilled": several})
     )

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headwise.analyses.contract import WEIGHTINGS, Observer, Paper, Shape, layer_head_coords, mean_variables, one_of
 from headwise.analyses.headlines import top_heads
-from headwise.models.ask import Answers, Ask
+from headwise.models.ask import LEAST_REST, Answers, Ask
 from headwise.stats.accumulators import State, means
 from headwise.text.encode import Batch
 from headwise.text.example import ROLES
@@ -22,7 +22,6 @@ from headwise.text.example import ROLES
 OFFSETS = (-1, 0, 1)
 TOKEN_TYPES = ("cls", "sep", "punct", "other")
 KINDS = ("first", *TOKEN_TYPES)
-LEAST_REST = 1e-4  # of its attention: a row that leaves less to all but the first token has no rest to speak of
 FIRST, LATER_CLS = "kind first", "kind cls, not the first token"
 LATER = (LATER_CLS, *(f"kind {name}" for name in TOKEN_TYPES[1:]))  # kinds of tokens after the first
 ORIGINS = ("mass", "mass_from_sep", "mass_from_other")

@@ -1,0 +1,95 @@
+"""Roles by matrices: the sieves of a block of rows against its weights, and the same without the first token."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headwise.analyses.roles.released import as_released
+from headwise.analyses.roles.sieves import Sieve, sieve_matrices
+from headwise.models.ask import LEAST_REST
+from headwise.models.view import Rows
+from headwise.text.encode import Batch
+
+
+def reduced(sieves: tuple[Sieve, ...], rows: Rows, batch: Batch, released: bool = False) -> dict[str, Tensor]:
+    """The sums of one block of rows: see `Shares.score`; of a causal model also `total_rest`, `count_rest[example,
+    head, role]`, the same of rows without the first token, made to sum to one again (`count_rest` has only the rows
+    that leave anything), and `first[example, head]`, `later[example, 1]`: the mass on the first token of the rows after
+    it, and how many there are."""
+    shares, tiny = _shares(batch, sieves, rows.start, rows.stop), torch.finfo(rows.weights.dtype).tiny
+    weights, visible = rows.weights, rows.visible
+    if rows.sink is not None:  # the mean over V(t) is of what the tokens get
+        weights = weights / (1 - rows.sink.unsqueeze(-1)).clamp(min=tiny)
+    found = shares["all"].score(weights, visible)
+    if released:
+        return as_released(found, shares["all"], weights, rows, batch, sieves)
+    if looks_ahead(rows, batch):
+        return found
+    later = visible[..., 1:].any(-1)  # example, 1, row: the first row sees but the first token
+    first, others = weights[..., 0] * later, weights[..., 1:]
+    mass = others.sum(-1)
+    used = later & (mass > LEAST_REST)
+    scaled = others * torch.where(used, 1 / mass.clamp(min=tiny), 0.0).unsqueeze(-1)
+    rest = shares["rest"].score(scaled, visible[..., 1:], used)
+    found |= {"total_rest": rest["total"], "count_rest": rest["count"]}
+    return found | {"first": first.double().sum(-1), "later": later.double().sum(-1)}
+
+
+def looks_ahead(rows: Rows, batch: Batch) -> bool:
+    """Whether the first token sees later ones: then the model is no causal one."""
+
+    def make() -> bool:  # rows come in order, so these are the first ones
+        return bool(rows.visible[:, :, 0, 1:].any()) if rows.start == 0 else False
+
+    return batch.remember(("roles", "looks ahead"), make)
+
+
+class Shares:
+    """The sieves of a block of rows, divided by their sizes: one product with the weights gives every head's sum of β
+    for every role."""
+
+    def __init__(self, sieves: Tensor) -> None:
+        self.sieves = sieves  # bool [example, role, row, key]
+        self._visible: Tensor | None = None
+        self._parts: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def score(self, weights: Tensor, visible: Tensor, used: Tensor | None = None) -> dict[str, Tensor]:
+        """`total[example, head, role]`, the sum of β(t) over rows, and `count[example, 1 or head, role]`, the rows
+        whose sieve is not empty (and that are `used[example, head, row]`); `most[example, 1, role]`, the sum of the
+        largest β(t) there could be."""
+        shared = visible.shape[1] == 1  # some models have a window of its own for each head
+        groups = [slice(None)] if shared else [slice(h, h + 1) for h in range(weights.shape[1])]
+        totals, counts, mosts = [], [], []
+        for group in groups:
+            share, some, most = self._divided(visible[:, group][:, 0], keep=shared)
+            totals.append(torch.bmm(weights[:, group].flatten(2), share.to(weights.dtype)).double())
+            counted = some.new_ones(len(some), 1, some.shape[1]) if used is None else used[:, group]
+            counts.append(torch.bmm(counted.float(), some.float()).double())
+            mosts.append(most)
+        return {"total": torch.cat(totals, 1), "count": torch.cat(counts, 1), "most": mosts[0][:, None]}
+
+    def _divided(self, visible: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """`[example, row · key, role]`: |V(t)| / |S(t) ∩ V(t)| on the sieve, 0 elsewhere; `[example, row, role]`:
+        whether it is not empty; kept for the next layer, which mostly sees the same keys."""
+        if self._parts is not None and self._visible is not None and torch.equal(self._visible, visible):
+            return self._parts
+        inside = self.sieves & visible[:, None]
+        size = inside.sum(-1)
+        factor = visible.sum(-1)[:, None] / size.clamp(min=1)
+        share = (inside * factor[..., None].float()).flatten(2).transpose(1, 2)
+        parts = share, (size > 0).transpose(1, 2), (factor * (size > 0)).double().sum(-1)
+        if keep:
+            self._visible, self._parts = visible, parts
+        return parts
+
+
+def _shares(batch: Batch, sieves: tuple[Sieve, ...], start: int, stop: int) -> dict[str, Shares]:
+    """The sieves depend on the batch, not on the layer: they are built once for all layers. Where rows come in blocks
+    only the last block is kept, so that memory stays linear in length."""
+    last = batch.remember(("roles", sieves), dict[tuple[int, int], dict[str, Shares]])
+    if (start, stop) not in last:
+        last.clear()
+        matrices = sieve_matrices(sieves, batch, start, stop)
+        last[start, stop] = {"all": Shares(matrices), "rest": Shares(matrices[..., 1:])}
+    return last[start, stop]

@@ -313,7 +313,10 @@ def test_rows_too_many_for_memory_are_read_again_and_give_the_same(
     again = EncodedCorpus(corpus, model.encoder, keep=5)
     assert again.scan == kept.scan
     for size in (1, 2, 4, 100):
-        blocks = [[[row.index for row in block()] for block in rows.blocks(size)] for rows in (kept, again)]
+        blocks = [
+            [[row.index for row in block.encoded(rows.encoder)] for block in rows.blocks(size)]
+            for rows in (kept, again)
+        ]
         assert blocks[0] == blocks[1]
         assert len(blocks[0]) == -(-len(TEXTS) // size)
     whole = run_analyses(model, corpus, analyses(), tmp_path / "a", options())

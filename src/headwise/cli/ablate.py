@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwise.cli import common
+from headwise.cli.backend import on_workers
 from headwise.cli.either import model_either_way
 
 if TYPE_CHECKING:
@@ -221,4 +222,4 @@ def summary_lines(dataset: xr.Dataset) -> list[str]:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("ablate")(model_either_way(ablate_command))
+    app.command("ablate")(on_workers(model_either_way(ablate_command)))

@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from headwise.cli import common
+from headwise.cli.backend import on_workers
 from headwise.cli.either import model_either_way
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ def atlas(
       headwise atlas ./my-model --corpus pairs.tsv --analyses surface,offsets --limit 500
 
       headwise atlas --corpus crawl.jsonl.zst --text-field body --reader max_line=10000000
+
+      headwise atlas --backend ray --workers 4
     """
     from headwise.analyses.contract import choose_analyses, known_analyses
     from headwise.core.place import Place
@@ -200,5 +203,5 @@ def _show_summary(made: Atlas, analysis: str, target: Path) -> None:
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(model_either_way(atlas))
-    app.command()(model_either_way(run))
+    app.command()(on_workers(model_either_way(atlas)))
+    app.command()(on_workers(model_either_way(run)))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwise.cli import common
+from headwise.cli.backend import on_workers
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -173,4 +174,4 @@ def _surely_changed(dataset: xr.Dataset, what: str) -> list[str]:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("compare")(compare_command)
+    app.command("compare")(on_workers(compare_command))

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from headwise.cli import common
+from headwise.cli.backend import on_workers
 from headwise.cli.either import model_either_way
 
 
@@ -104,4 +105,4 @@ def patch_command(
 
 
 def register(app: typer.Typer) -> None:
-    app.command("patch")(model_either_way(patch_command))
+    app.command("patch")(on_workers(model_either_way(patch_command)))

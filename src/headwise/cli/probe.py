@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from headwise.cli import common
+from headwise.cli.backend import on_workers
 
 
 def probe(
@@ -112,4 +113,4 @@ def probe(
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(probe)
+    app.command()(on_workers(probe))

@@ -61,3 +61,6 @@ class UnexpectedError(HeadwiseError):
     def __init__(self, *failures: Failure) -> None:
         super().__init__(" ".join(failure.sentence for failure in failures))
         self.failures = failures
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UnexpectedError, self.failures  # it may come from a worker

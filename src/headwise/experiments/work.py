@@ -14,6 +14,7 @@ import torch
 
 from headwise.core.store import Store
 from headwise.core.version import __version__
+from headwise.core.workers import current
 from headwise.models.calling import threads
 
 Report = Callable[[str, int, int], None]
@@ -39,7 +40,7 @@ def kept_work(folder: str | Path | None, identity: Mapping[str, Any], *, overwri
     """
     with ExitStack() as stack:
         where = Path(folder or stack.enter_context(TemporaryDirectory(prefix="headwise-")))
-        adopt = {"threads": torch.get_num_threads()}
+        adopt = {"threads": current().threads or torch.get_num_threads()}
         store = stack.enter_context(Store(where, {**software(), **identity}, fresh=overwrite, adopt=adopt))
         stack.enter_context(threads(store.adopted["threads"]))  # the same number of threads gives the same bytes
         yield store

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +36,7 @@ from headwise.text.targets import TargetEncoder
 
 Interventions = Mapping[Any, Intervention]
 DEMO_NAME = "wiki-bert"
+OPEN: WeakSet[HeadModel] = WeakSet()  # every model of this process, but for those that `limited` gave
 
 
 class HeadModel:
@@ -55,8 +57,8 @@ class HeadModel:
         The longest input in tokens that the model takes (`encoder` may be limited to less); the id that fills batches.
     lm_kind
         `masked`, `causal` or None where there is no language-model head.
-    notes
-        What was decided at opening that a user should know.
+    notes, reopens
+        What was decided at opening that a user should know; what `open` found it by (None where it got a module).
     sites, encoder_part
         The attention modules of the stack; the encoder of an encoder-decoder. With `run`, `evaluating` and
         `in_precision` they are for code that makes passes of its own.
@@ -103,6 +105,8 @@ class HeadModel:
         if self._encoder is not None and self.encoder_part is not None and self.stack != "encoder":
             self._encoder = TargetEncoder(self._encoder, partial(shifted, module), cross=self.stack == "cross")
         self._count()
+        self.reopens: dict[str, Any] | None = None
+        OPEN.add(self)
 
     # --- opening and closing ----------------------------------------------------------------------------------------
 
@@ -152,6 +156,7 @@ class HeadModel:
         if spread is not None and (device is not None or isinstance(model, nn.Module)):
             what = "a module, which lies somewhere already" if isinstance(model, nn.Module) else "`device`"
             raise ParameterError(f"`device_map` says where the weights go, so it cannot stand beside {what}.")
+        reopens = None
         if isinstance(model, nn.Module):
             module, name = opening.unwrapped(model), type(opening.unwrapped(model)).__name__
             if device is not None:
@@ -161,6 +166,8 @@ class HeadModel:
         else:
             where = opening.device_of(device)
             demo, model = model is None, opening.model_path(model)
+            reopens = {"model": None if demo else model, "tokenizer": tokenizer, "dtype": dtype, "task": task}
+            reopens["device_map"] = device_map
             module = opening.load_model(model, task, where, dtype, notes, spread)
             name = Path(model).expanduser().resolve().name if Path(model).expanduser().is_dir() else str(model)
             opening.check_text(module, name)  # before its tokenizer is missed
@@ -168,7 +175,9 @@ class HeadModel:
             tokenizer = model if tokenizer is None else tokenizer
         if isinstance(tokenizer, str | Path):
             tokenizer = opening.load_tokenizer(tokenizer)
-        return cls(module, tokenizer, name, stack, notes, max_length, overlong)
+        made = cls(module, tokenizer, name, stack, notes, max_length, overlong)
+        made.reopens = reopens
+        return made
 
     def close(self) -> None:
         """Give the module back as it was."""

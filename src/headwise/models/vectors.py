@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from headwise.core.checks import one_of
 from headwise.core.errors import InputError
 from headwise.core.files import claim
 from headwise.core.store import Store, digest_of
+from headwise.core.workers import current, whole
 from headwise.models.view import Layer, Rows
 from headwise.text.encode import Batch, Encoded, batches
 from headwise.text.example import Example
@@ -150,21 +152,21 @@ def collect_vectors(
         name: scratch_array(store, name, shape, dtype) if store is not None and large else np.empty(shape, dtype)
         for name, shape in shapes.items()
     }
-    for start in range(0, len(encoded), PIECE):
-        rows = encoded[start : start + PIECE]
-
-        def make(rows: list[Encoded] = rows) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-            return _piece(model, rows, rule, dtype, what), {}
-
-        piece = make()[0] if store is None else store.piece(f"examples-{start:08d}", make).arrays
-        for name, values in piece.items():
-            arrays[name][..., start : start + len(rows), :] = values
+    starts = range(0, len(encoded), PIECE)
+    units = ((f"examples-{start:08d}", encoded[start : start + PIECE]) for start in starts)
+    made = whole(current().pieces(store, partial(_piece, model, rule, dtype, what), units))
+    for start, piece in zip(starts, made, strict=True):
+        stop = min(start + PIECE, len(encoded))
+        for name, values in piece.arrays.items():
+            arrays[name][..., start:stop, :] = values
         if report is not None:
-            report(what, start + len(rows), len(encoded))
+            report(what, stop, len(encoded))
     return Vectors(arrays["heads"], arrays["layers"])
 
 
-def _piece(model: HeadModel, rows: list[Encoded], rule: str, dtype: str, what: str) -> dict[str, np.ndarray]:
+def _piece(
+    model: HeadModel, rule: str, dtype: str, what: str, rows: list[Encoded]
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     found = {
         "heads": np.empty((model.layers, model.heads, len(rows), model.d_head), dtype),
         "layers": np.empty((model.layers, len(rows), model.hidden), dtype),
@@ -174,7 +176,7 @@ def _piece(model: HeadModel, rows: list[Encoded], rule: str, dtype: str, what: s
         _check(heads, layers, dtype, batch, what)
         place = np.asarray(batch.index) - rows[0].index
         found["heads"][:, :, place], found["layers"][:, place] = heads, layers
-    return found
+    return found, {}
 
 
 def scratch_array(store: Store, name: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:

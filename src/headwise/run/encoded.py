@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import groupby, islice
 from types import MappingProxyType
+from typing import Any
 
 from headwise.core.errors import InputError
 from headwise.text.corpus import Corpus
@@ -38,6 +38,29 @@ class Scan:
         """The numbers, by name."""
         names = ("examples", "tokens", "longest", "truncated", "skipped", "unaligned", "documents")
         return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Some examples that follow each other, with their places in the corpus; their rows where they are known already.
+
+    It travels without its rows, which hold their tokenizer: they are encoded again where they are wanted.
+    """
+
+    examples: Sequence[tuple[int, Example]]
+    of_no_document: bool = False
+    rows: list[Encoded] | None = None
+
+    def encoded(self, encoder: Encoder) -> list[Encoded]:
+        """The rows of the examples that are not skipped as too long."""
+        if self.rows is not None:
+            return list(self.rows)
+        rows = (encoder.encode(example, index) for index, example in self.examples)
+        kept = [row for row in rows if row is not None]
+        return [_of_no_document(row) for row in kept] if self.of_no_document else kept
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Block, (tuple(self.examples), self.of_no_document)
 
 
 class EncodedCorpus:
@@ -125,18 +148,20 @@ class EncodedCorpus:
     def __iter__(self) -> Iterator[Encoded]:
         """The rows; `index` says where each stood in the corpus, from which those too long are missing."""
         for block in self.blocks(CHECKED):
-            yield from block()
+            yield from block.encoded(self.encoder)
 
-    def blocks(self, size: int) -> Iterator[Callable[[], list[Encoded]]]:
-        """The rows of every `size` examples, each block as a function: encoding again is left to who wants it."""
+    def blocks(self, size: int) -> Iterator[Block]:
+        """The examples in blocks of `size`: encoding again is left to who wants their rows."""
         if self._examples is not None:
             grouped = {key: list(rows) for key, rows in groupby(self._rows, key=lambda row: row.index // size)}
             for number in range(-(-len(self) // size)):
-                yield partial(list, grouped.get(number, ()))
+                first = number * size
+                some = self._examples[first : first + size]
+                yield Block(list(enumerate(some, first)), self._one_document, grouped.get(number, []))
             return
         walk = enumerate(self._read_again())
         while block := list(islice(walk, size)):
-            yield partial(self._encode, block)
+            yield Block(block, self._one_document)
 
     def pick(self, indices: Collection[int]) -> dict[int, Encoded]:
         """The rows at these places in the corpus, by their places; of a corpus that is not kept only these are held.
@@ -150,13 +175,8 @@ class EncodedCorpus:
         numbers = {index // CHECKED for index in wanted}
         for number, block in enumerate(islice(self.blocks(CHECKED), max(numbers, default=-1) + 1)):
             if number in numbers:
-                found |= {row.index: row for row in block() if row.index in wanted}
+                found |= {row.index: row for row in block.encoded(self.encoder) if row.index in wanted}
         return found
-
-    def _encode(self, block: list[tuple[int, Example]]) -> list[Encoded]:
-        rows = (self.encoder.encode(example, index) for index, example in block)
-        kept = [row for row in rows if row is not None]
-        return [_of_no_document(row) for row in kept] if self._one_document else kept
 
     def _read_again(self) -> Iterator[Example]:
         digest = hashlib.sha256()

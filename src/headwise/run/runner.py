@@ -5,32 +5,32 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import torch
 import xarray as xr
 
 from headwise.analyses.contract import Analysis, Experiment, Observer, Shape
 from headwise.analyses.nulls import RandomNull
 from headwise.atlas import Atlas
-from headwise.core.errors import AtlasError, HeadwiseError, MissingAnnotationError, ModelError, OutputError
+from headwise.core.errors import AtlasError, HeadwiseError, MissingAnnotationError, OutputError
 from headwise.core.failures import Failure, UnexpectedError
 from headwise.core.files import check_space
 from headwise.core.store import Store, stored_identity
+from headwise.core.workers import current
 from headwise.models import HeadModel
 from headwise.run.encoded import EncodedCorpus
-from headwise.run.engine import Failures, is_memory, observe_batch
+from headwise.run.engine import Failures
 from headwise.run.nulls import RandomModels
 from headwise.run.options import RunOptions, Source
 from headwise.run.plan import Part, Plan, make_plan
 from headwise.run.provenance import describe, identity, label, provenance
+from headwise.run.shard import ShardJob, ShardUnit, guarded
 from headwise.stats.accumulators import State
 from headwise.text import Corpus
-from headwise.text.encode import Encoded, batches
 
 Report = Callable[[str, int, int], None]
 
@@ -120,7 +120,7 @@ class Run:
                 Path(folder),
                 identity(self.model, self.corpus, self.plan, options, stored_identity(Path(folder))),
                 fresh=options.overwrite,
-                adopt={"threads": torch.get_num_threads()},
+                adopt={"threads": current().threads or torch.get_num_threads()},
                 say=listener.note,
             )
         except BaseException:
@@ -144,7 +144,7 @@ class Run:
 
     def same_threads(self) -> AbstractContextManager[None]:
         """So many threads as the finished pieces were made with: the same number gives the same bytes."""
-        return _guarded(int(self._store.adopted["threads"]), self.model.device)
+        return guarded(int(self._store.adopted["threads"]), self.model.device)
 
     @property
     def store(self) -> Store:
@@ -235,11 +235,14 @@ class Run:
         """A pass of its own over its form of the corpus."""
 
         def make() -> xr.Dataset:
+            before = len(self.failures)
             plan = self._planned(EncodedCorpus(view.alone(), self.model.encoder), [analysis], full=True)
             part = plan.parts[analysis.name]
             states, _ = self._stream(part, plan.streaming, plan, self._store.part(analysis.name))
             if analysis.name in self.failures:
                 raise UnexpectedError(self.failures[analysis.name])
+            if len(self.failures) > before:  # a shard was set aside: what is kept of an own pass is whole or not there
+                raise UnexpectedError(*list(self.failures.values())[before:])
             return analysis.result(states[analysis.name], part.shape)
 
         return self._store.dataset(f"result-{analysis.name}", make)
@@ -263,33 +266,43 @@ class Run:
     ) -> tuple[dict[str, State], list[dict[str, Any]]]:
         """The states after the whole corpus: shards are added up in their order, so that the sum is always the same.
 
-        An analysis that fails in a shard is out from there on, and has no state in the end.
+        An analysis that fails in a shard is out from there on, and has no state in the end. A shard that ends every
+        worker that tries it is a failure itself: the states are then those of the others.
         """
         rows, shape = part.rows, part.shape
         states: dict[str, State] = {}
         for analysis in analyses:
             with self._apart_from_others(analysis.name, states):
                 states[analysis.name] = analysis.start(shape)
+
+        def units() -> Iterator[tuple[str, ShardUnit]]:
+            for shard, block in enumerate(rows.blocks(plan.shard_size) if analyses else ()):
+                active = frozenset(a.name for a in plan.active(shard) if a.name in states)
+                yield f"shard-{shard:06d}", ShardUnit(active, block)
+
+        job = ShardJob(self.model, shape, tuple(analyses), self.options.batch_tokens)
         facts: list[dict[str, Any]] = []
-        for shard, block in enumerate(rows.blocks(plan.shard_size) if analyses else ()):
-            active = [a for a in plan.active(shard) if a.name in states]
-            make = partial(_shard_piece, self.model, shape, active, block, self.options.batch_tokens)
-            piece = store.piece(f"shard-{shard:06d}", make)
+        for shard, piece in enumerate(current().pieces(store, job, units())):
+            done = min((shard + 1) * plan.shard_size, len(rows))
+            self.listener.progress("examples", done, len(rows))
+            if isinstance(piece, Failure):
+                self._fail(replace(piece, what=f"Shard {shard} ({_span(shard * plan.shard_size, done, part.name)})"))
+                continue
             if not facts:
                 size = sum(array.nbytes for array in piece.arrays.values())
                 check_space(store.folder, size * (plan.shards - 1), f"The other {plan.shards - 1} shards of this run")
             facts.append(piece.facts)
             for failure in piece.facts["failed"]:
-                self._fail(Failure(**failure))
-                del states[failure["what"]]
-            for analysis in [a for a in active if a.name in states]:
+                if failure["what"] in states:  # a shard that was made at the same time may have failed too
+                    self._fail(Failure(**failure))
+                    del states[failure["what"]]
+            for analysis in [a for a in plan.active(shard) if a.name in states]:
                 prefix = f"{analysis.name}/"
                 found = {key.removeprefix(prefix): a for key, a in piece.arrays.items() if key.startswith(prefix)}
                 with self._apart_from_others(analysis.name, states):
                     own = analysis.start(shape)
                     own.load(found)
                     states[analysis.name].merge(own)
-            self.listener.progress("examples", min((shard + 1) * plan.shard_size, len(rows)), len(rows))
         return states, facts
 
     @contextmanager
@@ -351,40 +364,6 @@ def run_analyses(
         return run.atlas()
 
 
-@contextmanager
-def _guarded(threads: int, device: torch.device) -> Iterator[None]:
-    """So many threads for torch; they and torch's generator, from which new modules draw, come back as found."""
-    before = torch.get_num_threads()
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.set_num_threads(threads)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
-
-
-def _shard_piece(
-    model: HeadModel, shape: Shape, active: Sequence[Observer], block: Callable[[], list[Encoded]], batch_tokens: int
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The states of one shard, from scratch; smaller batches are tried where memory does not suffice."""
-    rows = block()
-    while True:
-        states = {a.name: a.start(shape) for a in active}
-        failed: Failures = {}
-        try:
-            for batch in batches(rows, batch_tokens, model.pad_id, model.device):
-                observe_batch(model, batch, active, states, failed=failed)
-            break
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            if not is_memory(error):
-                raise
-            longest = max(map(len, rows))
-            if batch_tokens <= longest:
-                raise ModelError(
-                    f"One example of {longest} tokens does not fit into memory; use --max-length to cut inputs."
-                ) from error
-            batch_tokens //= 2
-    whole = {name: state for name, state in states.items() if name not in failed}
-    arrays = {f"{name}/{key}": array for name, state in whole.items() for key, array in state.arrays().items()}
-    facts = {"examples": len(rows), "tokens": sum(map(len, rows)), "batch_tokens": batch_tokens}
-    return arrays, {**facts, "failed": [failure.facts() for failure in failed.values()]}
+def _span(first: int, stop: int, corpus: str) -> str:
+    """The examples of a shard, as a person counts them."""
+    return f"examples {first + 1:,} to {stop:,} of '{corpus}'"

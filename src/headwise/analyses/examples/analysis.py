@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -13,9 +14,10 @@ import xarray as xr
 from headwise.analyses.contract import Bench, Experiment, Paper, Shape, at_least, layer_head_coords
 from headwise.analyses.examples.best import Best
 from headwise.analyses.examples.find import marked
-from headwise.analyses.examples.watch import observe
+from headwise.analyses.examples.watch import observe_piece
 from headwise.analyses.roles.sieves import Sieve, find_sieve
 from headwise.core.labels import head_name
+from headwise.core.workers import current, whole
 from headwise.text.encode import Encoded
 
 HEADS = ("layer", "head")
@@ -77,17 +79,16 @@ class Examples(Experiment):
         kinds = 1 + len(sieves)
         best = Best(shape.layers * shape.heads * kinds, self.rows)
         mass = np.zeros((2, shape.layers, shape.heads, len(sieves)))
-        for start in range(0, len(rows), PIECE):
-            own = rows[start : start + PIECE]
-            made = bench.store.piece(
-                f"examples-{start:06d}",
-                lambda own=own: (observe(model, own, sieves, documents, self.rows), {}),  # type: ignore[misc]
-            ).arrays
+        starts = range(0, len(rows), PIECE)
+        units = ((f"examples-{start:06d}", rows[start : start + PIECE]) for start in starts)
+        job = partial(observe_piece, model, sieves, documents, self.rows)
+        for start, piece in zip(starts, whole(current().pieces(bench.store, job, units)), strict=True):
+            made = piece.arrays
             part = Best(0, self.rows)
             part.load(made)
             best.merge(part)
             mass += np.stack([made["mass"], made["count"]])
-            bench.progress("examples", start + len(own), len(rows))
+            bench.progress("examples", min(start + PIECE, len(rows)), len(rows))
         by_index = {row.index: row for row in rows}
         size = (shape.layers, shape.heads, kinds, self.rows)
         values, places = best.values.reshape(size), best.places.reshape(*size, -1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -64,6 +65,13 @@ class Watch:
 
     def layer(self, layer: Layer) -> None:
         """Only weights are asked for."""
+
+
+def observe_piece(
+    model: HeadModel, sieves: Sequence[Sieve], documents: Mapping[int, int], keep: int, rows: Sequence[Encoded]
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """What `observe` gives, as a piece."""
+    return observe(model, rows, sieves, documents, keep), {}
 
 
 def observe(

@@ -13,9 +13,10 @@ import torch
 import xarray as xr
 
 from headwise.analyses.contract import Bench, Experiment, Paper, Shape, at_least, layer_head_coords, mean_variables
-from headwise.analyses.induction.sequences import Repeats, at_once, disabled_loss, observe, repeats
+from headwise.analyses.induction.sequences import Repeats, at_once, disabled_piece, observe, repeats
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.labels import head_name
+from headwise.core.workers import current, whole
 from headwise.models.structure import find_structure
 from headwise.stats.accumulators import Moments
 from headwise.stats.corrections import holm
@@ -122,10 +123,11 @@ class Induction(Experiment):
         except ModelError as error:
             why = str(error).rstrip(".")
         size, pieces = at_once(model, repeated), []
-        for start in range(0, self.sequences, size):
-            make = partial(observe, model, structure, repeated, repeated.rows[start : start + size])
-            pieces.append(bench.store.piece(f"sequences-{start:06d}", make).arrays)
-            bench.progress("sequences", min(start + size, self.sequences), self.sequences)
+        starts = range(0, self.sequences, size)
+        units = ((f"sequences-{start:06d}", repeated.rows[start : start + size]) for start in starts)
+        for piece in whole(current().pieces(bench.store, partial(observe, model, structure, repeated), units)):
+            pieces.append(piece.arrays)
+            bench.progress("sequences", min(len(pieces) * size, self.sequences), self.sequences)
         joined = {name: np.concatenate([p[name] for p in pieces]) for name in pieces[0] if name != "uniform"}
         dataset = self._scored(joined, pieces[0]["uniform"], repeated, bench.shape)
         if why:
@@ -175,15 +177,13 @@ class Induction(Experiment):
             return
         rows = repeated.rows[: self.confirm]
 
-        def make(heads: list[tuple[int, int]]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-            return {"loss": disabled_loss(model, repeated, rows, dict.fromkeys(heads, "uniform"))[:, 1]}, {}
-
         sets = {"none": [], "best": best, **{f"draw-{i:04d}": heads for i, heads in enumerate(chosen)}}
-        losses = {}
-        with torch.no_grad():
-            for done, (name, heads) in enumerate(sets.items()):
-                losses[name] = bench.store.piece(f"disabled-{name}", partial(make, heads)).arrays["loss"]
-                bench.progress("disabled", done + 1, len(sets))
+        losses: dict[str, np.ndarray] = {}
+        units = ((f"disabled-{name}", heads) for name, heads in sets.items())
+        made = whole(current().pieces(bench.store, partial(disabled_piece, model, repeated, rows), units))
+        for name, piece in zip(sets, made, strict=True):
+            losses[name] = piece.arrays["loss"]
+            bench.progress("disabled", len(losses), len(sets))
         effects = _moments(losses["best"] - losses["none"]).summary()
         drawn = np.array([(losses[f"draw-{i:04d}"] - losses["none"]).mean() for i in range(len(chosen))])
         dataset["drawn_effect"] = ("draw", drawn)

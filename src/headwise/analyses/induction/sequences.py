@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,6 +141,14 @@ def observe(
             copied.append(recorded.of_heads(layer, target, repeated.second).mean(-1))
         found["copying"] = torch.stack(copied, 1).float().cpu().numpy()
     return found, {}
+
+
+def disabled_piece(
+    model: HeadModel, repeated: Repeats, rows: tuple[Encoded, ...], heads: Sequence[tuple[int, int]]
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The loss of the second half `[sequence]` without these heads, as a piece."""
+    with torch.no_grad():
+        return {"loss": disabled_loss(model, repeated, rows, dict.fromkeys(heads, "uniform"))[:, 1]}, {}
 
 
 def disabled_loss(

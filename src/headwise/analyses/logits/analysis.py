@@ -16,6 +16,8 @@ from torch import Tensor
 from headwise.analyses.contract import Bench, Experiment, Paper, Shape, layer_head_coords, mean_variables
 from headwise.core.errors import InputError, ModelError, ParameterError
 from headwise.core.labels import head_name
+from headwise.core.store import Piece
+from headwise.core.workers import current, whole
 from headwise.models import HeadModel
 from headwise.models.direct import Direct, Recorded, adds_up
 from headwise.models.structure import Structure, find_structure
@@ -89,12 +91,12 @@ class Logits(Experiment):
         if not rows:
             raise InputError("No input has a next token to predict; give longer texts.")
         other = self._other(model)
-        parts = []
-        for start in range(0, len(rows), PIECE):
-            own = rows[start : start + PIECE]
-            make = partial(_piece, model, structure, own, _elsewhere(rows, start, len(own)), other)
-            parts.append(bench.store.piece(f"examples-{start:06d}", make))
-            bench.progress("logits", start + len(own), len(rows))
+        parts: list[Piece] = []
+        groups = ((start, rows[start : start + PIECE]) for start in range(0, len(rows), PIECE))
+        units = ((f"examples-{start:06d}", (own, _elsewhere(rows, start, len(own)))) for start, own in groups)
+        for piece in whole(current().pieces(bench.store, partial(_piece, model, structure, other), units)):
+            parts.append(piece)
+            bench.progress("logits", min(len(parts) * PIECE, len(rows)), len(rows))
         found = {key: np.concatenate([p.arrays[key] for p in parts]) for key in parts[0].arrays}
         worst = max(float(p.facts["adds_up"]) for p in parts)
         if model.dtype in (torch.float32, torch.float64) and not worst <= TOLERANCE:
@@ -141,11 +143,12 @@ def _elsewhere(rows: Sequence[Encoded], start: int, count: int) -> dict[int, np.
 def _piece(
     model: HeadModel,
     structure: Structure,
-    rows: Sequence[Encoded],
-    elsewhere: Mapping[int, np.ndarray],
     against: int | None,
+    unit: tuple[Sequence[Encoded], Mapping[int, np.ndarray]],
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Means over tokens of each example, `[example, ...]`, in the order of the rows."""
+    """Means over tokens of each example, `[example, ...]`, in the order of the rows; a unit is rows and the tokens of
+    other rows."""
+    rows, elsewhere = unit
     head = structure.head
     vocabulary = len(head.weight) if head is not None else 0  # type: ignore[arg-type]
     per_token = 4 * (2 * vocabulary + 3 * model.layers * model.hidden)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from headwise.analyses.contract import Bench, Experiment, Paper, Shape, at_least
 from headwise.analyses.retrieval.trials import SHORTEST, hay_of, make_trial, said_at_most, try_one
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.labels import head_name
+from headwise.core.workers import current, whole
 from headwise.stats.accumulators import Moments
 from headwise.stats.corrections import holm
 from headwise.stats.tests import mean_above
@@ -94,13 +96,15 @@ class Retrieval(Experiment):
         hay = hay_of(model, bench.rows, max(lengths))
         depths = np.linspace(0, 1, self.depths) if self.depths > 1 else np.array([0.5])
         found: dict[tuple[int, int, int], Any] = {}
-        for length in lengths:
-            for place, depth in enumerate(depths):
-                for needle in range(self.needles):
-                    trial = make_trial(model, hay, length, float(depth), needle)
-                    piece = bench.store.piece(f"trial-{length}-{place}-{needle}", partial(try_one, model, trial))
-                    found[length, place, needle] = piece.arrays
-                    bench.progress("trials", len(found), len(lengths) * len(depths) * self.needles)
+        trials = [*product(lengths, range(len(depths)), range(self.needles))]
+        units = (
+            (f"trial-{length}-{place}-{needle}", make_trial(model, hay, length, float(depths[place]), needle))
+            for length, place, needle in trials
+        )
+        made = whole(current().pieces(bench.store, partial(try_one, model), units))
+        for trial, piece in zip(trials, made, strict=True):
+            found[trial] = piece.arrays
+            bench.progress("trials", len(found), len(trials))
         emitted = np.array([float(one["emitted"]) for one in found.values()])
         emitted = emitted.reshape(len(lengths), len(depths), self.needles)
         scores = np.stack([one["score"] for one in found.values()])

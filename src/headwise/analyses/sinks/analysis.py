@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -12,9 +13,10 @@ import torch
 import xarray as xr
 
 from headwise.analyses.contract import Bench, Experiment, Paper, Shape, layer_head_coords, mean_variables
-from headwise.analyses.sinks.watch import TOKEN_TYPES, observe, with_opening
+from headwise.analyses.sinks.watch import TOKEN_TYPES, observe_piece, with_opening
 from headwise.core.errors import InputError, ParameterError
 from headwise.core.labels import head_name
+from headwise.core.workers import current, whole
 from headwise.stats.accumulators import Moments
 from headwise.stats.corrections import holm
 from headwise.stats.tests import mean_above
@@ -88,12 +90,11 @@ class Sinks(Experiment):
             variants["other"] = [row for row in other if len(row) >= SHORTEST]
         found: dict[str, dict[str, np.ndarray]] = {}
         for name, own in variants.items():
-            parts = []
-            for start in range(0, len(own), PIECE):
-                piece = own[start : start + PIECE]
-                made = bench.store.piece(f"{name}-{start:06d}", lambda p=piece: (observe(model, p, self.threshold), {}))  # type: ignore[misc]
+            parts: list[dict[str, np.ndarray]] = []
+            units = ((f"{name}-{start:06d}", own[start : start + PIECE]) for start in range(0, len(own), PIECE))
+            for made in whole(current().pieces(bench.store, partial(observe_piece, model, self.threshold), units)):
                 parts.append(made.arrays)
-                bench.progress(f"sinks ({name})", start + len(piece), len(own))
+                bench.progress(f"sinks ({name})", min(len(parts) * PIECE, len(own)), len(own))
             found[name] = {key: np.concatenate([p[key] for p in parts]) for key in parts[0]}
         attrs: dict[str, Any] = {"opening": int(opens), "threshold": self.threshold}
         if "other" in found:

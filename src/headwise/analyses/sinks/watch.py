@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -84,6 +85,13 @@ def with_opening(model: HeadModel, row: Encoded, opening: bool) -> Encoded:
         return row
     ids = row.ids[1:] if has else np.r_[encoder.cls_id, row.ids][: encoder.max_length]
     return replace(made_row(encoder, ids, row.index), example=row.example)
+
+
+def observe_piece(
+    model: HeadModel, threshold: float, rows: Sequence[Encoded]
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """What `observe` gives, as a piece."""
+    return observe(model, rows, threshold), {}
 
 
 def observe(model: HeadModel, rows: Sequence[Encoded], threshold: float) -> dict[str, np.ndarray]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from headwise.core.store import Store
+from headwise.core.workers import current, whole
 from headwise.models import HeadModel
 from headwise.models.vectors import IN_MEMORY, scratch_array
 from headwise.models.view import Layer, Rows
@@ -72,9 +73,11 @@ def collect_maps(
     kept = WordMaps(sizes, heads, values)
     together = batches(list(rows), COLLECT_TOKENS, model.pad_id, model.device)
     seen = 0
-    for start in range(0, len(together), PIECE):
-        some = together[start : start + PIECE]
-        piece = store.piece(f"{kind}-maps-{start:06d}", partial(_map_piece, model, some)).arrays["maps"]
+    groups = {start: together[start : start + PIECE] for start in range(0, len(together), PIECE)}
+    units = ((f"{kind}-maps-{start:06d}", some) for start, some in groups.items())
+    made = whole(current().pieces(store, partial(_map_piece, model), units))
+    for some, kept_piece in zip(groups.values(), made, strict=True):
+        piece = kept_piece.arrays["maps"]
         for sentence in (row.index for batch in some for row in batch.rows):
             flat = kept.flat(sentence)
             flat[:], piece = piece[: len(flat)], piece[len(flat) :]

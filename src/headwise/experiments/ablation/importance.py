@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from headwise.core.store import Store
+from headwise.core.workers import current, whole
 from headwise.experiments.ablation.subjects import HeadOutputs, Subject
 from headwise.experiments.work import Report, silent
 from headwise.stats.intervals import mean_interval
@@ -29,12 +30,10 @@ def head_importance(subject: Subject, *, store: Store | None = None, report: Rep
     are kept there.
     """
     found: list[np.ndarray] = []
-    with subject.evaluating(), trainable(subject.model.module):
-        for number, batch in enumerate(subject.batches):
-            make = partial(_batch, subject, batch)
-            piece = make()[0] if store is None else store.piece(f"importance-{number:06d}", make).arrays
-            found.append(piece["importance"])
-            report("importance", number + 1, len(subject.batches))
+    units = [(f"importance-{number:06d}", number) for number in range(len(subject.batches))]
+    for piece in whole(current().pieces(store, partial(_batch, subject), units)):
+        found.append(piece.arrays["importance"])
+        report("importance", len(found), len(units))
     values = np.concatenate(found)
     n = np.full(values.shape[1:], len(values))
     mean, variance = values.mean(0), values.var(0, ddof=1) if len(values) > 1 else np.full(values.shape[1:], np.nan)
@@ -42,8 +41,13 @@ def head_importance(subject: Subject, *, store: Store | None = None, report: Rep
     return {"mean": mean, "low": low, "high": high, "n": n}
 
 
-def _batch(subject: Subject, batch: Batch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def _batch(subject: Subject, number: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """`importance[example, layer, head]` of one batch, as a piece."""
+    with subject.evaluating(), trainable(subject.model.module):
+        return {"importance": _importance(subject, subject.batches[number])}, {}
+
+
+def _importance(subject: Subject, batch: Batch) -> np.ndarray:
     at_once = max(1, GRADIENT_TOKENS // batch.ids.shape[1]) if subject.divisible else len(batch)
     found = []
     for first in range(0, len(batch), at_once):
@@ -60,7 +64,7 @@ def _batch(subject: Subject, batch: Batch) -> tuple[dict[str, np.ndarray], dict[
             for out, grad in zip(outputs, gradients, strict=True)
         ]
         found.append(torch.stack(each, 1).detach().double().cpu())
-    return {"importance": torch.cat(found).numpy()}, {}
+    return torch.cat(found).numpy()
 
 
 @contextmanager

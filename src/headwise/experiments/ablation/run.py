@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from headwise.core.checks import check_types, one_of
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.labels import head_name
 from headwise.core.store import Store
+from headwise.core.workers import current, whole
 from headwise.experiments.ablation.importance import head_importance
 from headwise.experiments.ablation.prefix import Prefix
 from headwise.experiments.ablation.result import ablation_dataset
@@ -145,12 +145,11 @@ def evaluate(
             share = False
             more = f"The layers of {name} pass on more than their outputs (difference {difference:.1e})"
             note = f"{more}, so every condition was a whole run."
-        for number, batch in enumerate(subject.batches):
-            make = partial(runner.batch, batch, share)
-            found = make()[0] if store is None else store.piece(f"batch-{number:06d}", make).arrays
-            where = subject.places(batch)
-            baseline[where], values[:, where] = found["baseline"], found["values"]
-            report("batches", number + 1, len(subject.batches))
+        units = [(f"batch-{number:06d}", number) for number in range(len(subject.batches))]
+        for number, piece in enumerate(whole(current().pieces(store, BatchJob(runner, share), units))):
+            where = subject.places(subject.batches[number])
+            baseline[where], values[:, where] = piece.arrays["baseline"], piece.arrays["values"]
+            report("batches", number + 1, len(units))
     return Evaluation(baseline, values, share, note)
 
 
@@ -214,6 +213,20 @@ class Runner:
             shared, whole = self.output(batch, plan, prefix, depth), self.output(batch, plan)
             difference = max(difference, float((shared - whole).abs().max() / max(1.0, float(whole.abs().max()))))
         return difference
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchJob:
+    """One batch under every condition, as a piece."""
+
+    runner: Runner
+    share: bool
+
+    @torch.no_grad()
+    def __call__(self, number: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        subject = self.runner.subject
+        with subject.evaluating():
+            return self.runner.batch(subject.batches[number], self.share)
 
 
 def ablate(

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from headwise.core.store import Store
+from headwise.core.workers import current, whole
 from headwise.experiments.ablation.subjects import Subject
 from headwise.experiments.work import Report, silent
 from headwise.models.view import Layer, Rows
 from headwise.stats.intervals import mean_interval
-from headwise.text.encode import Batch
 
 
 class _First:
@@ -38,13 +38,11 @@ def sink_share(subject: Subject, *, store: Store | None = None, report: Report =
 
     Inputs of one token have none. With a `store`, finished batches are kept there.
     """
-    found = []
-    with subject.evaluating():
-        for number, batch in enumerate(subject.batches):
-            make = partial(_batch, subject, batch)
-            piece = make()[0] if store is None else store.piece(f"sink-{number:06d}", make).arrays
-            found.append(piece["share"])
-            report("first token", number + 1, len(subject.batches))
+    found: list[np.ndarray] = []
+    units = [(f"sink-{number:06d}", number) for number in range(len(subject.batches))]
+    for piece in whole(current().pieces(store, partial(_batch, subject), units)):
+        found.append(piece.arrays["share"])
+        report("first token", len(found), len(units))
     values = np.concatenate(found)
     values = values[np.isfinite(values).all((1, 2))]
     size = values.shape[1:]
@@ -55,11 +53,11 @@ def sink_share(subject: Subject, *, store: Store | None = None, report: Report =
     return {"mean": mean, "low": np.clip(low, 0, 1), "high": np.clip(high, 0, 1), "n": n}
 
 
-def _batch(subject: Subject, batch: Batch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def _batch(subject: Subject, number: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """`share[example, layer, head]` of one batch, as a piece; NaN for inputs of one token."""
-    watcher = _First()
+    watcher, batch = _First(), subject.batches[number]
     session = subject.session(batch, watcher=watcher)
-    with torch.no_grad(), session.running():
+    with subject.evaluating(), torch.no_grad(), session.running():
         subject.model.run(batch.ids, batch.real, batch.types, source=batch.source)
     rows = (batch.lengths - 1).double()[:, None, None]
     sums = torch.stack([watcher.sums[layer] for layer in range(subject.model.layers)], 1)

@@ -223,13 +223,13 @@ class LanguageSubject(Subject):
             )
         self.model = model
         rows = EncodedCorpus(corpus.sample(limit, seed), model.encoder.limited(max_length))
-        self._losses: dict[int, Callable[[Any, Batch], Tensor]] = {}
+        self._losses: list[Callable[[Any, Batch], Tensor]] = []  # of each batch
         self.batches = []
         gradient = Gradient(seed=seed)
         for batch in batches(list(rows), batch_tokens, model.pad_id, model.device):
             inputs, loss = gradient.prepare(batch, model)
             if len(inputs):
-                self._losses[id(inputs)] = loss
+                self._losses.append(loss)
                 self.batches.append(inputs)
         # Examples with nothing to predict are gone: the rest is numbered anew, in corpus order.
         kept = sorted(index for batch in self.batches for index in batch.index)
@@ -244,7 +244,7 @@ class LanguageSubject(Subject):
 
     def run(self, batch: Batch, session: Session) -> Tensor:
         output = self.model.run(batch.ids, batch.real, batch.types, logits=True, source=batch.source)
-        return self._losses[id(batch)](output, batch)
+        return self._losses[next(i for i, own in enumerate(self.batches) if own is batch)](output, batch)
 
     def values(self, output: Tensor) -> Tensor:
         return output.double()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,7 +48,11 @@ class Disabling:
             raise InputError("Resampling takes a head's output from another input; give at least two examples.")
         self.subject, self.how, self.seed = subject, how, seed
         self._means: Tensor | None = None
-        self._drawn: tuple[int, list[Tensor]] | None = None  # of one batch: outputs of other inputs, by layer
+        self._drawn: tuple[Batch, list[Tensor]] | None = None  # of one batch: outputs of other inputs, by layer
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What travels to a worker: the means too, so that each need not run the model over everything for them."""
+        return {**vars(self), "_means": self._corpus_means() if self.how == "corpus_mean" else None, "_drawn": None}
 
     def plan(self, heads: Sequence[tuple[int, int]], batch: Batch) -> Plan:
         """What is done to these heads on this batch."""
@@ -58,14 +63,17 @@ class Disabling:
     def _intervention(self, place: tuple[int, int], batch: Batch) -> Intervention:
         layer, head = place
         if self.how == "corpus_mean":
-            if self._means is None:
-                self._means = corpus_means(self.subject)
-            return Mean(self._means[layer, head])
+            return Mean(self._corpus_means()[layer, head])
         if self.how == "resample":
-            if self._drawn is None or self._drawn[0] != id(batch):
-                self._drawn = id(batch), self._others(batch)
+            if self._drawn is None or self._drawn[0] is not batch:
+                self._drawn = batch, self._others(batch)
             return Patch(output=self._drawn[1][layer][:, head])
         return self.how
+
+    def _corpus_means(self) -> Tensor:
+        if self._means is None:
+            self._means = corpus_means(self.subject)
+        return self._means
 
     def _others(self, batch: Batch) -> list[Tensor]:
         """The outputs of every layer on other inputs, `[example, head, token, d_head]`, place for place; an input that

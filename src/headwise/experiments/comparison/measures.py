@@ -42,21 +42,15 @@ class Measured:
     values: dict[str, np.ndarray]  # variable -> [example, ...]
 
 
-class Measuring:
-    """Several analyses watching one model: `batch` looks at a batch, `take` adds up what it gave."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Watching:
+    """Several analyses watching one model: the states of one batch, and the values of its examples."""
 
-    def __init__(self, model: HeadModel, analyses: Sequence[Observer], shape: Shape, examples: int) -> None:
-        self.model, self.analyses, self.shape = model, analyses, shape
-        self.states = {analysis.name: analysis.start(shape) for analysis in analyses}
-        self.values = {
-            f"{name}/{key}": np.full((examples, *own.count.shape), np.nan, dtype=np.float32)
-            for name, state in self.states.items()
-            for key, own in state.items()
-            if type(own) is Moments
-        }
+    model: HeadModel
+    analyses: Sequence[Observer]
+    shape: Shape
 
-    def batch(self, batch: Batch) -> dict[str, np.ndarray]:
-        """The states of one batch, and the values of its examples."""
+    def __call__(self, batch: Batch) -> dict[str, np.ndarray]:
         states = {analysis.name: analysis.start(self.shape) for analysis in self.analyses}
         for state in states.values():
             for key, own in state.items():
@@ -71,8 +65,23 @@ class Measuring:
                     found[f"values/{name}/{key}"] = own.values
         return found
 
+
+class Measuring:
+    """Adds up what several analyses see of one model, batch by batch: `watching` looks at a batch, `take` adds."""
+
+    def __init__(self, model: HeadModel, analyses: Sequence[Observer], shape: Shape, examples: int) -> None:
+        self.watching = Watching(model, analyses, shape)
+        self.analyses, self.shape = analyses, shape
+        self.states = {analysis.name: analysis.start(shape) for analysis in analyses}
+        self.values = {
+            f"{name}/{key}": np.full((examples, *own.count.shape), np.nan, dtype=np.float32)
+            for name, state in self.states.items()
+            for key, own in state.items()
+            if type(own) is Moments
+        }
+
     def take(self, found: Mapping[str, np.ndarray], index: Sequence[int]) -> None:
-        """Add what `batch` gave for the examples that stand at `index`."""
+        """Add what `watching` gave for the examples that stand at `index`."""
         for analysis in self.analyses:
             part: State = analysis.start(self.shape)
             prefix = f"state/{analysis.name}/"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,9 @@ from headwise.core.errors import ModelError, ParameterError
 from headwise.core.papers import reference
 from headwise.core.released import PAPER, RELEASED, check_reading
 from headwise.core.store import Store
+from headwise.core.workers import current, whole
 from headwise.experiments.comparison.maps import PADDED, map_cosines
-from headwise.experiments.comparison.measures import Measured, Measuring
+from headwise.experiments.comparison.measures import Measured, Measuring, Watching
 from headwise.experiments.comparison.probing import probing_change
 from headwise.experiments.comparison.result import change_dataset, difference_dataset, words_dataset
 from headwise.experiments.comparison.roles import role_changes
@@ -187,18 +187,21 @@ class _Comparison:
         first, options = self.models[0], self.options
         cosines = np.full((len(self.models) - 1, len(self.rows), first.layers, first.heads), np.nan)
         done = 0
-        for number, batch in enumerate(self._batches()):
-            found = store.piece(f"batch-{number:06d}", partial(self._batch, batch)).arrays
+        together = self._batches()
+        units = ((f"batch-{number:06d}", batch) for number, batch in enumerate(together))
+        job = BatchJob(self.models, [own.watching for own in self.measuring], options.reading)
+        for batch, piece in zip(together, whole(current().pieces(store, job, units)), strict=True):
+            found = piece.arrays
             cosines[:, batch.index] = found["cosine"]
-            for m, watching in enumerate(self.measuring):
+            for m, measuring in enumerate(self.measuring):
                 prefix = f"{m}/"
                 own = {key.removeprefix(prefix): array for key, array in found.items() if key.startswith(prefix)}
-                watching.take(own, batch.index)
+                measuring.take(own, batch.index)
             done += len(batch)
             report("examples", done, len(self.rows))
         maps = change_dataset(cosines, self.names).assign_attrs(reading=options.reading)
         datasets = {"change": maps}
-        results: list[dict[str, Measured]] = [watching.results() for watching in self.measuring]
+        results: list[dict[str, Measured]] = [measuring.results() for measuring in self.measuring]
         for name in results[0] if results else ():
             dataset = difference_dataset(name, [each[name] for each in results], self.names, options.correction)
             roles = next((a for a in self.analyses if isinstance(a, Roles) and a.name == name), None)
@@ -222,13 +225,20 @@ class _Comparison:
         rows = sorted(self.rows, key=len)
         return [collate(rows[i : i + size], first.pad_id, first.device) for i in range(0, len(rows), size)]
 
-    def _batch(self, batch: Batch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """`cosine[model, example, layer, head]` of one batch and what every analysis saw of it, as a piece."""
-        reading = self.options.reading
-        found = torch.stack([c.cpu() for c in map_cosines(self.models[0], self.models[1:], batch, reading)])
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchJob:
+    """`cosine[model, example, layer, head]` of one batch and what every analysis saw of it, as a piece."""
+
+    models: Sequence[HeadModel]
+    watching: Sequence[Watching]
+    reading: str
+
+    def __call__(self, batch: Batch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        found = torch.stack([c.cpu() for c in map_cosines(self.models[0], self.models[1:], batch, self.reading)])
         arrays = {"cosine": found.numpy()}
-        for m, watching in enumerate(self.measuring):
-            arrays |= {f"{m}/{key}": array for key, array in watching.batch(batch).items()}
+        for m, watch in enumerate(self.watching):
+            arrays |= {f"{m}/{key}": array for key, array in watch(batch).items()}
         return arrays, {}
 
 

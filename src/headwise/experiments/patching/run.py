@@ -16,6 +16,7 @@ from torch import Tensor
 
 from headwise.core.checks import at_least
 from headwise.core.errors import ModelError
+from headwise.core.workers import current, whole
 from headwise.experiments.ablation.prefix import Prefix
 from headwise.experiments.ablation.subjects import HeadOutputs
 from headwise.experiments.patching.pairs import Pair, Rows, encode_pairs
@@ -103,28 +104,23 @@ def patch(
     rows, left_out = encode_pairs(model, list(pairs), strict)
     groups = _grouped(rows, options.batch)
     identity = {"model": model.identity(), "pairs": [asdict(pair) for pair in pairs], "options": asdict(options)}
-    parts = []
+    parts: list[dict[str, np.ndarray]] = []
     with kept_work(folder, identity, overwrite=overwrite) as store, model.evaluating():
         share, note = options.share and Prefix.serves(model.sites), ""
-        for number, group in enumerate(groups):
-            runner = Runner(model, group, share)
-            if number == 0 and share and not runner.shares():
-                share, note = (
-                    False,
-                    f"The layers of {model.name} pass on more than their outputs: whole runs were made.",
-                )
-                runner = Runner(model, group, share)
-            make = partial(_piece, runner, options, report)
-            parts.append(store.piece(f"pairs-{number:06d}", make).arrays)
-            report("pairs", number + 1, len(groups))
+        if share and not Runner(model, groups[0], share).shares():
+            share, note = False, f"The layers of {model.name} pass on more than their outputs: whole runs were made."
+        units: list[tuple[str, Any]] = [(f"pairs-{number:06d}", group) for number, group in enumerate(groups)]
+        for piece in whole(current().pieces(store, PairsJob(model, options, share, report), units)):
+            parts.append(piece.arrays)
+            report("pairs", len(parts), len(groups))
         joined = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
         if options.ablate:
-            best = carriers(joined, options.ablate)
-            lost = []
-            for number, group in enumerate(groups):
-                make = partial(_ablated, model, group, share, best)
-                lost.append(store.piece(f"ablated-{number:06d}", make).arrays["ablated"])
-                report("ablated", number + 1, len(groups))
+            job = partial(_ablated, model, share, carriers(joined, options.ablate))
+            lost: list[np.ndarray] = []
+            units = [(f"ablated-{number:06d}", group) for number, group in enumerate(groups)]
+            for piece in whole(current().pieces(store, job, units)):
+                lost.append(piece.arrays["ablated"])
+                report("ablated", len(lost), len(groups))
             joined["ablated"] = np.concatenate(lost)
     attrs = {"pairs": len(rows), "left_out_pairs": left_out, "note": note}
     return patching_dataset(joined, model, attrs)
@@ -242,6 +238,23 @@ class Runner:
         return torch.stack(moved, 1).detach()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PairsJob:
+    """Patches a group of pairs, as a piece; who is told how far it is stays where it is when the job travels."""
+
+    model: HeadModel
+    options: PatchOptions
+    share: bool
+    report: Report = silent
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PairsJob, (self.model, self.options, self.share)
+
+    def __call__(self, group: Sequence[Rows]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        with self.model.evaluating():
+            return _piece(Runner(self.model, group, self.share), self.options, self.report)
+
+
 def _piece(runner: Runner, options: PatchOptions, report: Report) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     model, corrupted = runner.model, runner.difference["corrupted"]
     pairs, tokens = len(runner.answer), runner.batches["clean"].ids.shape[1]
@@ -274,11 +287,12 @@ def _piece(runner: Runner, options: PatchOptions, report: Report) -> tuple[dict[
 
 
 def _ablated(
-    model: HeadModel, group: Sequence[Rows], share: bool, best: Sequence[tuple[int, int]]
+    model: HeadModel, share: bool, best: Sequence[tuple[int, int]], group: Sequence[Rows]
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """What zeroing each of these heads takes from d of the clean run, NaN for all others."""
-    runner = Runner(model, group, share)
     lost = torch.full((len(group), model.layers, model.heads), torch.nan, dtype=torch.float64)
-    for layer, head in best:
-        lost[:, layer, head] = (runner.difference["clean"] - runner.zeroed(layer, head)).double().cpu()
+    with model.evaluating():
+        runner = Runner(model, group, share)
+        for layer, head in best:
+            lost[:, layer, head] = (runner.difference["clean"] - runner.zeroed(layer, head)).double().cpu()
     return {"ablated": lost.numpy()}, {}

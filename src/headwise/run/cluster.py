@@ -1,0 +1,363 @@
+"""Workers on Ray: long-lived processes on this machine or on a cluster that make the pieces of a run."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from headwise.core.checks import at_least, one_of
+from headwise.core.errors import HeadwiseError, MissingExtraError, ParameterError
+from headwise.core.failures import Failure
+from headwise.core.store import Piece, Store
+from headwise.core.workers import Job, Workers, working
+from headwise.run.hand import Driver, Hand
+from headwise.run.shipping import Packer
+
+BACKENDS = ("local", "ray")
+KILLS = 3  # workers that a unit may end before it is set aside
+DEPTH = 2  # units that a worker has: the one it makes and the next
+AHEAD = 8  # pieces for each worker that may be finished before one that is still being made
+PATIENCE = 30.0  # seconds without any worker until that is said
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """Where the work of a run is done.
+
+    Parameters
+    ----------
+    name : {"local", "ray"}, default "local"
+        In this process, or by workers on Ray.
+    address : str, optional
+        Of a cluster of Ray that is there (`auto` for the one on this machine); None starts one on this machine for the
+        time of the run, unless `RAY_ADDRESS` names one.
+    workers : int, optional
+        How many; by default as many as there are cores (or GPUs, where they have some).
+    gpus_per_worker : float, optional
+        GPUs of each worker; several share one where it is less than 1. By default 1 where this machine has any.
+    """
+
+    name: str = "local"
+    address: str | None = None
+    workers: int | None = None
+    gpus_per_worker: float | None = None
+
+    def __post_init__(self) -> None:
+        one_of("backend", self.name, BACKENDS)
+        at_least("workers", 1 if self.workers is None else self.workers, 1)
+        at_least("gpus_per_worker", self.gpus_per_worker or 0, 0)
+        given = [name for name in ("address", "workers", "gpus_per_worker") if getattr(self, name) is not None]
+        if self.name == "local" and given:
+            raise ParameterError(f"`{given[0]}` is for workers on Ray; give --backend ray too.")
+
+
+@contextmanager
+def workers_of(backend: Backend, say: Say = lambda _: None) -> Iterator[Workers | None]:
+    """Within, the work of every run and every experiment is done where `backend` says.
+
+    Parameters
+    ----------
+    backend : Backend
+        Where.
+    say : callable, optional
+        Told in a sentence of workers that ended.
+
+    Examples
+    --------
+    >>> from headwise.run import Backend, make_atlas, workers_of
+    >>> with workers_of(Backend("ray", workers=2)):  # doctest: +SKIP
+    ...     atlas = make_atlas(analyses=["surface"])
+    """
+    if backend.name == "local":
+        yield None
+        return
+    workers = RayWorkers(backend, say)
+    try:
+        with working(workers):
+            yield workers
+    finally:
+        workers.close()
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """A worker as the driver sees it: the actor, its answer to the job, and what it was given to do, oldest first."""
+
+    actor: Any
+    taking: Any = None
+    pid: int | None = None  # None until it has taken the job
+    given: deque[tuple[str, bytes, Any]] = field(default_factory=deque)
+
+
+class RayWorkers(Workers):
+    """Workers on Ray. They are started with the first job and stay until `close`; a model is opened once by each.
+
+    Units are given to them two at a time, pieces are kept as they come and given on in the order of units, so that
+    sums are those of a run in one process. What a worker had when it ended is made again; a unit that ended three is
+    set aside. See `workers_of`.
+    """
+
+    def __init__(self, backend: Backend, say: Say) -> None:
+        self._ray = _import()
+        self._say, self._backend = say, backend
+        self._gpus = backend.gpus_per_worker
+        if self._gpus is None:
+            self._gpus = 1.0 if torch.cuda.is_available() else 0.0
+        many = backend.workers != 1
+        self.threads = 1 if many and not self._gpus else torch.get_num_threads()
+        self.count = backend.workers or 0  # 0 until Ray is asked
+        self._connected: bool | None = None  # whether Ray is ours to shut down; None while it is not needed
+        self._hands: list[_Worker] = []
+        self._jobs = 0
+        self._openings = 0  # workers that ended one after the other while they opened a model
+
+    def connect(self) -> None:
+        """Reach Ray; nothing is started before there is anything to make."""
+        if self._connected is None:
+            self._connected = _connect(self._ray, self._backend)
+            self.count = self.count or self._fitting()
+
+    def _fitting(self) -> int:
+        resources = self._ray.cluster_resources()
+        name, each = ("GPU", self._gpus) if self._gpus else ("CPU", self.threads)
+        return max(1, int(resources.get(name, 0) / (each or 1)))
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes of the workers that are ready."""
+        return [hand.pid for hand in self._hands if hand.pid is not None]
+
+    def close(self) -> None:
+        """End the workers, and Ray where it was started here."""
+        for hand in self._hands:
+            with suppress(Exception):
+                self._ray.kill(hand.actor)
+        self._hands = []
+        if self._connected:
+            self._ray.shutdown()
+        self._connected = None
+
+    # --- pieces -----------------------------------------------------------------------------------------------------
+
+    def pieces(self, store: Store | None, job: Job, units: Iterable[tuple[str, Any]]) -> Iterator[Piece | Failure]:
+        return _Batch(self, store, job).pieces(iter(units))
+
+    def job(self, packer: Packer, job: Job, threads: int) -> Callable[[_Worker], None]:
+        """What hands a job to a worker; it is packed once, and all workers are handed it now."""
+        self.connect()
+        self._jobs += 1
+        number, parcel = self._jobs, self._ray.put(packer.pack(job))
+        driver = Driver()
+
+        def hand_over(hand: _Worker) -> None:
+            hand.pid, hand.given = None, deque()
+            hand.taking = hand.actor.take.remote(number, parcel, threads, driver)
+
+        while len(self._hands) < self.count:
+            self._hands.append(self._new())
+        for hand in self._hands:
+            hand_over(hand)
+        return hand_over
+
+    def _new(self) -> _Worker:
+        threads = float(self.threads or 1)
+        # Ray restarts nothing by itself: what a worker had is known here.
+        actor = self._ray.remote(Hand).options(
+            num_cpus=threads, num_gpus=self._gpus, max_restarts=0, max_task_retries=0
+        )
+        return _Worker(actor.remote())
+
+    def replace(self, hand: _Worker, hand_over: Callable[[_Worker], None]) -> None:
+        """A new worker in the place of one that ended."""
+        with suppress(Exception):
+            self._ray.kill(hand.actor)
+        fresh = self._new()
+        hand_over(fresh)
+        self._hands[self._hands.index(hand)] = fresh
+
+
+class _Batch:
+    """The units of one job on their way."""
+
+    def __init__(self, workers: RayWorkers, store: Store | None, job: Job) -> None:
+        self.workers, self.store, self.job = workers, store, job
+        self.ray: Any = workers._ray
+        self.packer = Packer()
+        self.order: deque[str] = deque()  # names in the order of units, until they are given on
+        self.todo: deque[tuple[str, bytes]] = deque()
+        self.found: dict[str, Piece | Failure | None] = {}  # None: in the store
+        self.kills: Counter[str] = Counter()
+        self.hand_over: Callable[[_Worker], None] | None = None
+
+    def pieces(self, units: Iterator[tuple[str, Any]]) -> Iterator[Piece | Failure]:
+        more = True
+        while more or self.order:
+            while self.order and self.order[0] in self.found:
+                yield self._result(self.order.popleft())
+            while more and not self.todo and len(self.order) < AHEAD * max(1, self.workers.count):
+                name, unit = next(units, ("", None))
+                more = bool(name)
+                if more:
+                    self.order.append(name)
+                    if self.store is not None and self.store.has(name):
+                        self.found[name] = None
+                        break  # it is given on before another is looked at
+                    self.todo.append((name, self.packer.pack_unit(unit)))
+            self._give()
+            if self.order and self.order[0] not in self.found:
+                self._wait()
+
+    def _result(self, name: str) -> Piece | Failure:
+        found = self.found.pop(name)
+        if found is None:
+            assert self.store is not None
+            found = self.store.load(name)
+            if found is None:
+                raise HeadwiseError(f"{name} was changed while it was written; see what else writes to the folder.")
+        return found
+
+    def _give(self) -> None:
+        """Give units to the workers that have room for them."""
+        if self.todo and self.hand_over is None:
+            adopted = {} if self.store is None else self.store.adopted
+            self.hand_over = self.workers.job(
+                self.packer, self.job, int(adopted.get("threads") or self.workers.threads or 1)
+            )
+        for depth in range(1, DEPTH + 1):  # nobody gets a second one while another has none
+            for hand in self.workers._hands:
+                if self.todo and hand.pid is not None and len(hand.given) < depth:
+                    name, unit = self.todo.popleft()
+                    hand.given.append((name, unit, hand.actor.make.remote(self.workers._jobs, unit)))
+
+    def _wait(self) -> None:
+        """Wait until a worker is ready or has made something; a signal stops it at once."""
+        began, said = time.monotonic(), False
+        while True:
+            due = {hand.taking if hand.pid is None else hand.given[0][2]: hand for hand in self._busy()}
+            ready, _ = self.ray.wait(list(due), num_returns=1, timeout=1.0)
+            if ready:
+                for ref in ready:
+                    self._heard(due[ref])
+                return
+            if not said and not self.workers.pids and time.monotonic() - began > PATIENCE:
+                said = True
+                self.workers._say(
+                    f"No worker is ready yet: Ray has {self.ray.available_resources().get('CPU', 0):g} free cores; "
+                    "models are opened, or the cluster is full."
+                )
+
+    def _busy(self) -> list[_Worker]:
+        return [hand for hand in self.workers._hands if hand.pid is None or hand.given]
+
+    def _heard(self, hand: _Worker) -> None:
+        """Take what a worker has to say: that it is ready, what it made, or that it is no more."""
+        errors = self.ray.exceptions
+        try:
+            if hand.pid is None:
+                hand.pid = self.ray.get(hand.taking)
+                self.workers._openings = 0
+                return
+            answer = self.ray.get(hand.given[0][2])
+        except errors.RayTaskError as error:
+            raise RuntimeError(f"A worker failed: {error}") from error
+        except errors.RayError as error:
+            self._ended(hand, error)
+            return
+        name = hand.given.popleft()[0]
+        kind, arrays, facts = answer
+        if kind == "raised":
+            raise pickle.loads(arrays)
+        if self.store is None:
+            self.found[name] = Piece(arrays, facts)
+        else:
+            self.store.save(name, arrays, facts)
+            self.found[name] = None
+
+    def _ended(self, hand: _Worker, error: Exception) -> None:
+        """A worker is gone. What it was making is blamed; what else it had is not."""
+        assert self.hand_over is not None
+        given, opening = list(hand.given), hand.pid is None
+        self.workers.replace(hand, self.hand_over)
+        if opening:
+            self.workers._openings += 1
+            if self.workers._openings >= KILLS:
+                raise HeadwiseError(
+                    f"{KILLS} workers ended one after the other while they opened the model ({_words(error)}); give "
+                    "each more memory, or fewer workers."
+                ) from error
+            return
+        blamed = given[0][0]
+        self.kills[blamed] += 0 if getattr(error, "preempted", False) else 1
+        if self.kills[blamed] >= KILLS:
+            said = f"it ended its worker {KILLS} times: {_words(error)}"
+            self.found[blamed] = Failure(blamed, said, str(error))
+            given = given[1:]
+        else:
+            self.workers._say(f"A worker ended while it made {blamed}; it is made again.")
+        self.todo.extendleft((name, unit) for name, unit, _ in reversed(given))
+
+
+def _words(error: Exception) -> str:
+    """What Ray says of an end, in a line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = next((line for line in lines if "died because" in line or "exit" in line.lower()), lines[0] if lines else "")
+    return (told or type(error).__name__)[:200].rstrip(".")
+
+
+# --- Ray itself -------------------------------------------------------------------------------------------------------
+
+
+def _import() -> Any:
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError as error:
+        raise MissingExtraError("ray", "ray", "--backend ray") from error
+    return ray
+
+
+def _connect(ray: Any, backend: Backend) -> bool:
+    """Connect to a cluster or start one here; whether it was started here, or connected to by us."""
+    if ray.is_initialized():
+        return False
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a run tells nobody of itself
+    os.environ.setdefault("RAY_worker_niceness", "0")  # of a cluster started here: the workers are the work
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    address = backend.address or os.environ.get("RAY_ADDRESS")
+    try:
+        with _same_signals():
+            if address:
+                ray.init(address=address, **quiet)
+            else:
+                cores = max(os.cpu_count() or 1, backend.workers or 1)
+                ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
+    except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+        where = f"at '{address}'" if address else "on this machine"
+        words = " ".join(str(error).split())[:300].rstrip(".")
+        raise HeadwiseError(f"Ray cannot be reached {where} ({words}); see `ray status` there.") from error
+    return True
+
+
+@contextmanager
+def _same_signals() -> Iterator[None]:
+    """Ray sets handlers of its own; afterwards they are what they were."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,217 @@
+"""How work travels to a worker: a job is pickled, the models it speaks of are opened there again.
+
+A model that was opened by name is opened by that name on the worker, and refused there where its weights are others; a
+module that was given travels whole. Either way a worker opens it once, and whatever a job holds of it (the model, its
+module, its tokenizer) is that of the worker's.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from headwise.core.errors import HeadwiseError, ModelError
+from headwise.models import HeadModel
+from headwise.models.fallbacks import select_tap
+from headwise.models.fingerprint import weight_hash
+from headwise.models.headmodel import OPEN
+
+PARTS = ("module", "sites", "tokenizer", "encoder_part")  # what else of a model jobs hold
+
+
+@dataclass(frozen=True, slots=True)
+class Shipment:
+    """What a worker needs to open a model: `reopens` by name, or the pickled `module` and `tokenizer`."""
+
+    name: str
+    stack: str
+    device: str
+    weights: tuple[str, str]  # the hash of its weights, and what it was taken of
+    reopens: Mapping[str, Any] | None
+    content: bytes = b""
+
+    @property
+    def key(self) -> str:
+        """The same for the same model."""
+        return f"{self.weights[0]}-{self.stack}-{self.device}-{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A job, pickled, and the models it speaks of, by key."""
+
+    content: bytes
+    models: Mapping[str, Shipment]
+
+
+class Packer:
+    """Packs one job and its units: models that are open now, and all their modules and weights, travel as names."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, tuple[HeadModel, str]] = {}
+        self._known: dict[int, Shipment] = {}
+        for model in list(OPEN):
+            for name in PARTS:
+                self._parts[id(getattr(model, name))] = (model, name)
+            for kind, found in (("module", model.module.named_modules()), ("weight", model.module.named_parameters())):
+                self._parts |= {id(part): (model, f"{kind}:{name}") for name, part in found}  # type: ignore[attr-defined]
+        self._parts.pop(id(None), None)
+
+    def pack(self, job: object) -> Parcel:
+        """A job as it travels."""
+        content, needed = self._pickled(job)
+        return Parcel(content, {shipment.key: _loaded(shipment, model) for shipment, model in needed})
+
+    def pack_unit(self, unit: object) -> bytes:
+        """One unit of the job as it travels; the models it speaks of are the job's."""
+        return self._pickled(unit)[0]
+
+    def _pickled(self, thing: object) -> tuple[bytes, list[tuple[Shipment, HeadModel]]]:
+        file = io.BytesIO()
+        pickler = _pickler()(file, self)
+        try:
+            pickler.dump(thing)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise HeadwiseError(
+                f"This work cannot be sent to workers ({error}); do it without --backend ray."
+            ) from error
+        return file.getvalue(), list(pickler.needed.values())
+
+    def name_of(self, thing: object) -> tuple[HeadModel, tuple[Any, ...]] | None:
+        """The model that something belongs to, and what it is called; None where it travels itself."""
+        if isinstance(thing, HeadModel):
+            limit = () if thing.tokenizer is None else (thing.encoder.max_length, thing.encoder.overlong)
+            return thing, ("", *limit)
+        found = self._parts.get(id(thing))
+        return None if found is None else (found[0], (found[1],))
+
+    def shipment(self, model: HeadModel) -> Shipment:
+        """What of a model travels."""
+        if id(model.module) not in self._known:
+            self._known[id(model.module)] = _shipment(model)
+        return self._known[id(model.module)]
+
+
+def unpack(parcel: Parcel) -> Any:
+    """The job, on a worker: models that it does not speak of are let go."""
+    for key in [key for key in _opened if key not in parcel.models]:
+        _opened.pop(key).close()
+        _limited.clear()
+    return _Unpickler(io.BytesIO(parcel.content), parcel.models).load()
+
+
+def unpack_unit(content: bytes) -> Any:
+    """The unit, on a worker that has its job."""
+    return _Unpickler(io.BytesIO(content), {}).load()
+
+
+# --- the driver's side ------------------------------------------------------------------------------------------------
+
+
+@cache
+def _pickler() -> Any:
+    """A pickler of functions too, for which models and their parts are names."""
+    from ray import cloudpickle  # slow to import, and only there with the extra `ray`
+
+    base: Any = cloudpickle.CloudPickler
+
+    class Pickler(base):  # type: ignore[misc]
+        def __init__(self, file: io.BytesIO, packer: Packer) -> None:
+            super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+            self.needed: dict[str, tuple[Shipment, HeadModel]] = {}
+            self._packer = packer
+
+        def persistent_id(self, thing: Any) -> tuple[Any, ...] | None:
+            found = self._packer.name_of(thing)
+            if found is None:
+                return None
+            shipment = self._packer.shipment(found[0])
+            self.needed[shipment.key] = (shipment, found[0])
+            return (shipment.key, *found[1])
+
+    return Pickler
+
+
+def _shipment(model: HeadModel) -> Shipment:
+    reopens = None if model.reopens is None else dict(model.reopens)
+    if reopens is not None and reopens["model"] is not None:
+        folder = Path(reopens["model"]).expanduser()
+        reopens["model"] = str(folder.resolve()) if folder.is_dir() else reopens["model"]
+    # A worker's GPU is the first that it sees. The weights may have been changed since their hash was last asked for.
+    device = "cuda" if model.device.type == "cuda" else str(model.device)
+    weights = weight_hash(model.module)
+    assert weights is not None
+    return Shipment(model.name, model.stack, device, weights, reopens)
+
+
+def _loaded(shipment: Shipment, model: HeadModel) -> Shipment:
+    """The same with the module in it, where it has to travel itself."""
+    if shipment.reopens is not None:
+        return shipment
+    from ray import cloudpickle
+
+    with _untapped(model):
+        return replace(shipment, content=cloudpickle.dumps((model.module, model.tokenizer)))
+
+
+@contextmanager
+def _untapped(model: HeadModel) -> Iterator[None]:
+    """The module as it was before it was opened."""
+    model.close()
+    try:
+        yield
+    finally:
+        model._undo += select_tap(model.module)  # in place: models that `limited` gave share it
+
+
+# --- the worker's side ------------------------------------------------------------------------------------------------
+
+_opened: dict[str, HeadModel] = {}
+_limited: dict[tuple[Any, ...], HeadModel] = {}
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, models: Mapping[str, Shipment]) -> None:
+        super().__init__(file)
+        self._models = models
+
+    def persistent_load(self, name: tuple[Any, ...]) -> Any:
+        key, part, *limit = name
+        if key not in _opened:
+            _opened[key] = _open(self._models[key])
+        model = _opened[key]
+        kind, colon, path = part.partition(":")
+        if colon:
+            return model.module.get_submodule(path) if kind == "module" else model.module.get_parameter(path)
+        if part:
+            return getattr(model, part)
+        if not limit:
+            return model
+        if name not in _limited:
+            _limited[name] = model.limited(*limit)
+        return _limited[name]
+
+
+def _open(shipment: Shipment) -> HeadModel:
+    if shipment.reopens is None:
+        module, tokenizer = pickle.loads(shipment.content)  # from the driver of this very run, never from a file
+        assert isinstance(module, nn.Module)
+        model = HeadModel.open(module, tokenizer=tokenizer, stack=shipment.stack)
+    else:
+        device = None if shipment.reopens["device_map"] is not None else shipment.device
+        model = HeadModel.open(**shipment.reopens, device=device, stack=shipment.stack)
+        if weight_hash(model.module, shipment.weights[1]) != shipment.weights:
+            raise ModelError(
+                f"The weights of '{shipment.name}' on this worker's machine are not those of the machine that the "
+                "command runs on; give every machine the same folder."
+            )
+    model.name = shipment.name
+    return model

@@ -1,0 +1,175 @@
+"""Workers on Ray against one process: throughput of two against one, random kills of workers, a restart of the head.
+
+    python benchmarks/ray_workers.py [--examples 512] [--kills 20] [--parts throughput,kills,head]
+
+Prints a table. Every part compares bytes with a run in one process of one thread. Throughput is of a pass of
+`surface`, `offsets` and `roles` over the built-in corpus by workers that are ready; it wants an idle machine of two
+cores, so the load before is printed beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from headwise import HeadModel, make_analysis
+from headwise.run import Backend, Listener, RunOptions, run_analyses, workers_of
+from headwise.run.cluster import RayWorkers
+from headwise.text import open_corpus
+
+ANALYSES = ("surface", "offsets", "roles")
+
+
+class Bench:
+    """The built-in model on some of the built-in corpus."""
+
+    def __init__(self, examples: int, folder: Path) -> None:
+        self.model, self.folder, self.examples = HeadModel.open(device="cpu"), folder, examples
+        self.corpus = open_corpus(None, tokenizer=self.model.tokenizer, limit=examples)
+        self.runs = 0
+
+    def run(self, limit: int | None = None, progress: Callable[[str, int, int], None] | None = None) -> bytes:
+        """The bytes of an atlas."""
+        self.runs += 1
+        options = RunOptions(shard_size=8, limit=limit)
+        listener = Listener() if progress is None else Listener(progress=progress)
+        chosen = [make_analysis(name) for name in ANALYSES]
+        where = self.folder / f"run-{self.runs}"
+        return run_analyses(self.model, self.corpus, chosen, where, options, listener).to_bytes()
+
+
+def throughput(bench: Bench, expected: bytes) -> None:
+    rates = {}
+    for count in (1, 2):
+        with workers_of(Backend("ray", workers=count)):
+            bench.run(limit=32)  # until every worker has its model
+            load, began = os.getloadavg()[0], time.perf_counter()
+            same = bench.run() == expected
+            rates[count] = bench.examples / (time.perf_counter() - began)
+        told = "the bytes of one process" if same else "OTHER BYTES"
+        print(
+            f"{count} worker{'s' * (count > 1)}: {rates[count]:7.1f} examples/s, {told} (load before {load:.1f})",
+            flush=True,
+        )
+    print(f"two against one: {rates[2] / rates[1]:.2f} (1.7 wanted)", flush=True)
+
+
+def kills(bench: Bench, expected: bytes, count: int) -> None:
+    """Workers are killed at random moments until so many have been, in as many runs as that takes."""
+    chance, killed, runs, same = random.Random(0), 0, 0, True
+    with workers_of(Backend("ray", workers=2)) as workers:
+        assert isinstance(workers, RayWorkers)
+        while killed < count:
+            over = threading.Event()
+
+            def disturb(over: threading.Event = over) -> None:
+                nonlocal killed
+                while killed < count and not over.wait(chance.uniform(0.2, 3.0)):
+                    if workers.pids:
+                        try:
+                            os.kill(chance.choice(workers.pids), signal.SIGKILL)
+                        except ProcessLookupError:
+                            continue
+                        killed += 1
+
+            thread = threading.Thread(target=disturb)
+            thread.start()
+            same &= bench.run() == expected
+            over.set()
+            thread.join()
+            runs += 1
+    print(f"{killed} kills of workers in {runs} runs: {'the same bytes' if same else 'OTHER BYTES'}", flush=True)
+
+
+def head(folder: Path) -> None:
+    """A cluster whose head is killed in the middle of a command and started again: the command is resumed."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    command = [sys.executable, "-m", "headwise", "run", "surface", "--out"]
+    alone = folder / "alone.nc"
+    subprocess.run([*command, str(alone)], env=environment, check=True, capture_output=True)
+    out = folder / "ray.nc"
+    port = free_port()
+    cluster = start_head(port, environment)
+    asked = [*command, str(out), "--backend", "ray", "--address", f"127.0.0.1:{port}", "--workers", "2"]
+    first = subprocess.Popen(asked, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    work = folder / ".ray.nc.run"
+    while first.poll() is None and len(list(work.glob("shard-*.piece"))) < 2:
+        time.sleep(0.05)
+    os.killpg(cluster.pid, signal.SIGKILL)
+    stopped = first.poll() is None
+    try:
+        first.wait(120)
+    except subprocess.TimeoutExpired:
+        first.kill()
+    kept = len(list(work.glob("shard-*.piece")))
+    port = free_port()
+    cluster = start_head(port, environment)
+    asked[asked.index("--address") + 1] = f"127.0.0.1:{port}"
+    again = subprocess.run(asked, env=environment, capture_output=True, text=True)
+    os.killpg(cluster.pid, signal.SIGKILL)
+    same = again.returncode == 0 and out.read_bytes() == alone.read_bytes()
+    print(
+        f"head killed with {kept} shards finished{'' if stopped else ' (too late: the run was over)'}, started again: "
+        f"exit code {again.returncode}, {'the same bytes' if same else 'OTHER BYTES'}",
+        flush=True,
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start_head(port: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    ray = Path(sys.executable).with_name("ray")
+    asked = [str(ray), "start", "--head", "--block", "--port", str(port), "--node-ip-address", "127.0.0.1"]
+    asked += ["--num-cpus", "2", "--include-dashboard", "false", "--disable-usage-stats"]
+    made = subprocess.Popen(
+        asked, env=environment, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    for _ in range(600):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                break
+        time.sleep(0.2)
+    time.sleep(5)
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--examples", type=int, default=512)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--parts", default="throughput,kills,head")
+    given = parser.parse_args()
+    parts = given.parts.split(",")
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        if {"throughput", "kills"} & set(parts):
+            bench = Bench(given.examples, Path(folder))
+            began = time.perf_counter()
+            expected = bench.run()
+            print(f"one process: {bench.examples / (time.perf_counter() - began):7.1f} examples/s", flush=True)
+            if "throughput" in parts:
+                throughput(bench, expected)
+            if "kills" in parts:
+                kills(bench, expected, given.kills)
+        if "head" in parts:
+            head(Path(folder))
+
+
+if __name__ == "__main__":
+    main()

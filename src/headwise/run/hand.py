@@ -16,7 +16,7 @@ import torch
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.version import __version__
-from headwise.run.shipping import Parcel, unpack, unpack_unit
+from headwise.run.shipping import Parcel, dumps, unpack, unpack_unit
 
 Answer = tuple[str, Any, Any]
 
@@ -40,7 +40,9 @@ class Hand:
     """One worker: an actor of Ray."""
 
     def __init__(self) -> None:
-        self._number, self._job, self._refusal = -1, None, None
+        self._number = -1
+        self._job: Any = None
+        self._refusal: bytes | None = None
 
     def pid(self) -> int:
         """The id of its process."""
@@ -64,7 +66,7 @@ class Hand:
         if self._refusal is not None:
             return "raised", self._refusal, None
         try:
-            arrays, facts = self._job(unpack_unit(unit))  # type: ignore[misc]
+            arrays, facts = self._job(unpack_unit(unit))
             return "made", {key: np.asarray(array) for key, array in arrays.items()}, dict(facts)
         except Exception as error:
             return "raised", _pickled(error), None
@@ -81,13 +83,11 @@ def _check_software(expected: dict[str, str]) -> None:
 
 def _pickled(error: Exception) -> bytes:
     """An exception as it travels; one that cannot is told by its words."""
-    from ray import cloudpickle
-
     try:
-        content: bytes = cloudpickle.dumps(error)
+        content = dumps(error)
         pickle.loads(content)
         return content
     except Exception:
         told = type(error).__name__
         plain = HeadwiseError(str(error)) if isinstance(error, HeadwiseError) else RuntimeError(f"{told}: {error}")
-        return bytes(cloudpickle.dumps(plain))
+        return dumps(plain)

@@ -62,7 +62,7 @@ class Packer:
             for name in PARTS:
                 self._parts[id(getattr(model, name))] = (model, name)
             for kind, found in (("module", model.module.named_modules()), ("weight", model.module.named_parameters())):
-                self._parts |= {id(part): (model, f"{kind}:{name}") for name, part in found}  # type: ignore[attr-defined]
+                self._parts |= {id(part): (model, f"{kind}:{name}") for name, part in found}
         self._parts.pop(id(None), None)
 
     def pack(self, job: object) -> Parcel:
@@ -156,10 +156,16 @@ def _loaded(shipment: Shipment, model: HeadModel) -> Shipment:
     """The same with the module in it, where it has to travel itself."""
     if shipment.reopens is not None:
         return shipment
+    with _untapped(model):
+        return replace(shipment, content=dumps((model.module, model.tokenizer)))
+
+
+def dumps(thing: object) -> bytes:
+    """Anything that travels by itself, pickled."""
     from ray import cloudpickle
 
-    with _untapped(model):
-        return replace(shipment, content=cloudpickle.dumps((model.module, model.tokenizer)))
+    pickled: Any = cloudpickle.dumps  # has no types
+    return bytes(pickled(thing))
 
 
 @contextmanager

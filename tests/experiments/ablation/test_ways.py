@@ -30,7 +30,7 @@ def losses(subject: LanguageSubject, number: int, place: tuple[int, int], what: 
     """The loss of each example of a batch with one head changed by hand."""
     batch = subject.batches[number]
     output = subject.model.forward(batch, interventions={place: what}, logits=True)
-    return np.asarray(subject._losses[id(batch)](output, batch))
+    return np.asarray(subject._losses[number](output, batch))
 
 
 def test_heads_are_replaced_by_their_mean_over_the_corpus(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.S | re.M)
 ELSEWHERE = {
+    "docs/cluster.md": "tests/run/test_cluster.py has workers do the same",
     "docs/python.md": "tests/models/test_python_docs.py runs it on a model whose tokens are its words",
     "docs/adding-an-analysis.md": "tests/test_docs.py makes the package, tests/analyses/roles/test_sieves.py its roles",
 }

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_models import SEQ2SEQ, SERVED, build, ids_batch, word_tokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import MambaConfig, MambaForCausalLM, PreTrainedTokenizerFast
 
 from headwise.core.errors import InputError, ModelError, ParameterError
 from headwise.models import HeadModel
@@ -416,3 +416,16 @@ def limited_memory(more):
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_a_model_without_attention_is_refused_by_its_config(weights, tmp_path):
+    """Also where there are no weights, which it would complain of otherwise."""
+    config = MambaConfig(hidden_size=16, num_hidden_layers=1, vocab_size=30, state_size=4)
+    config.architectures = ["MambaForCausalLM"]
+    if weights:
+        MambaForCausalLM(config).save_pretrained(tmp_path)
+    else:
+        config.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"^MambaForCausalLM has no attention, so it has no heads to look at"):
+        HeadModel.open(tmp_path, device="cpu")

@@ -26,6 +26,7 @@ from headwise.core.checks import shown
 from headwise.core.errors import ModelError, ParameterError
 from headwise.models.fingerprint import remember
 from headwise.models.placing import stored_weights
+from headwise.models.sites import NO_ATTENTION, has_attention
 
 TASKS = ("lm", "classification")
 HALF = (torch.float16, torch.bfloat16)
@@ -57,6 +58,7 @@ def load_model(
     where = located(name)
     config = load_config(name)
     chosen = _class_for(config, task, name)
+    check_attention(chosen, config)
     said = getattr(config, "dtype", None)
     # A config may say float16 of weights that are stored in float32: asking for float32 at once loses nothing on the
     # way.
@@ -173,6 +175,19 @@ def load_config(name: str | Path) -> Any:
                 "damaged or no model to open."
             )
     return config
+
+
+def check_attention(chosen: Any, config: Any) -> None:
+    """Refuse a model without attention by its config alone, before its weights are looked for (or fetched)."""
+    if hasattr(config.get_text_config(), "num_attention_heads"):
+        return
+    with quiet(), torch.device("meta"):
+        try:
+            made = chosen.from_config(copy.deepcopy(config), trust_remote_code=False)
+        except Exception:  # what it lacks is said better where it is loaded
+            return
+    if not has_attention(made):
+        raise ModelError(NO_ATTENTION.format(type(made).__name__))
 
 
 def _counted(facts: Mapping[str, Any]) -> Iterator[tuple[str, int]]:

@@ -16,6 +16,7 @@ from headwise.core.errors import ModelError
 from headwise.models.tap import SESSION, Call
 
 KINDS = ("encoder", "decoder", "cross")
+NO_ATTENTION = "{} has no attention, so it has no heads to look at; give a transformer."
 TOLERANCE = 1e-2  # of the probe; loose, for half precision: it looks for another computation, not for rounding
 
 
@@ -119,6 +120,11 @@ class Probe:
         return output.contiguous(), weights
 
 
+def has_attention(model: nn.Module) -> bool:
+    """Whether any part of a model is called attention."""
+    return any("attention" in type(part).__name__.lower() for part in model.modules())
+
+
 def find_sites(
     model: nn.Module, run: Callable[[], object], real: Tensor, stack: str | None, encoder: nn.Module | None
 ) -> tuple[Sites, str]:
@@ -132,8 +138,8 @@ def find_sites(
         SESSION.reset(token)
     name = type(model).__name__
     if not probe.seen:
-        if not any("attention" in type(part).__name__.lower() for part in model.modules()):
-            raise ModelError(f"{name} has no attention, so it has no heads to look at; give a transformer.")
+        if not has_attention(model):
+            raise ModelError(NO_ATTENTION.format(name))
         raise ModelError(
             f"{name} is not served: it computes its attention in its own way, outside the attention interface of "
             "transformers."

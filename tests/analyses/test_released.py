@@ -11,6 +11,7 @@ import torch
 from scipy.stats import entropy
 
 from headwise.analyses.contract import choose_analyses, has_reading
+from headwise.cli.common import check_reading as check_as
 from headwise.core.errors import ParameterError
 from headwise.core.papers import reference
 from headwise.core.released import QUIRKS, quirks_of
@@ -158,3 +159,10 @@ def test_the_list_names_what_is_computed() -> None:
     assert [analysis.parameters.get("reading") for analysis in made] == [None, "released", "released"]
     with pytest.raises(ParameterError, match="`reading` must be one of"):
         choose_analyses(["roles"], reading="printed")
+
+
+def test_the_command_line_refuses_a_reading_that_changes_nothing() -> None:
+    check_as("released", ["surface", "roles"])
+    check_as("paper", ["surface"])
+    with pytest.raises(ParameterError, match="--as released changes dependency, roles, and none of them is among"):
+        check_as("released", ["surface"])

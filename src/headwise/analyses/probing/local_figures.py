@@ -29,7 +29,6 @@ def localised_tasks(dataset: xr.Dataset) -> Figure:
     for index, (name, words, colour, marker) in enumerate(_SHOWN):
         middle, low, high = (data.values(dataset, f"{name}{end}", ("task",)) for end in ("", "_low", "_high"))
         place = np.arange(len(names)) + 0.22 * index - 0.11
-        # A pivotal interval need not hold its value.
         ax.hlines(place, low, high, color=colour, linewidth=1)
         ax.plot(middle, place, marker, color=colour, label=words, linestyle="none", markersize=4)
     for row, count in enumerate(data.values(dataset, "effective_heads", ("task",))):

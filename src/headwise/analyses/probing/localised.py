@@ -24,7 +24,8 @@ def localised(
 
     The gain of a head is its test score less `chance` (the most frequent label; 0 for a correlation), at least 0. Noise
     makes gains uneven, in a resample once more than in the sample; so the interval is the pivotal one (twice the value,
-    less the quantiles of the resamples), which takes that out, within the range of the index.
+    less the quantiles of the resamples), which takes that out, within the range of the index and widened to hold the
+    value.
 
     Parameters
     ----------
@@ -50,5 +51,5 @@ def localised(
         value, resampled = float(measure(own)[0]), measure(again)
         ends = percentile_interval(resampled)
         pivotal = 2 * value - float(ends[1]), 2 * value - float(ends[0])
-        out[name] = np.array([value, *np.clip(pivotal, low, high)])
+        out[name] = np.array([value, *np.clip((min(value, pivotal[0]), max(value, pivotal[1])), low, high)])
     return out

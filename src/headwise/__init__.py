@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headwise.models import HeadModel
     from headwise.page.views import draw
     from headwise.run import RunOptions, make_atlas
+    from headwise.run.estimate import plan
     from headwise.text import Corpus, Example, open_corpus
 
 # Names are imported when first used, so that `import headwise` and `headwise --help` take milliseconds, not the seconds
@@ -26,6 +27,7 @@ _HOMES = {
     "headwise.models": ("HeadModel",),
     "headwise.page.views": ("draw",),
     "headwise.run": ("RunOptions", "make_atlas"),
+    "headwise.run.estimate": ("plan",),
     "headwise.text": ("Corpus", "Example", "open_corpus"),
 }
 
@@ -45,6 +47,7 @@ __all__ = [
     "make_analysis",
     "make_atlas",
     "open_corpus",
+    "plan",
     "sieve",
 ]
 

@@ -224,6 +224,17 @@ def test_a_feature_that_matches_nothing_is_named(
     assert "No token of the corpus is of any of the features ghost" in alone.err
 
 
+def test_plan_says_what_an_atlas_would_take(headwise, model_folder: Path, corpus_file: Path) -> None:
+    arguments = ("plan", model_folder, "--corpus", corpus_file, "--analyses", "surface,offsets", "--sample", 2)
+    told = headwise(*arguments)
+    assert told.code == 0, told.err
+    assert "together" in told.out
+    found = json.loads(headwise(*arguments, "--json").out)
+    assert [stage["stage"] for stage in found["stages"]] == ["opening", "model pass", "surface", "offsets"]
+    assert found["seconds"] > 0
+    assert found["examples"] == 3
+
+
 def test_list_and_cite(headwise) -> None:
     listed = headwise("list")
     assert listed.code == 0

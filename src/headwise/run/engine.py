@@ -13,6 +13,7 @@ from headwise.models import HeadModel
 from headwise.models.ask import Answers, Ask, side_by_side
 from headwise.models.gradients import stream_gradients
 from headwise.models.view import Layer, Rows
+from headwise.run.clock import stage
 from headwise.stats.accumulators import State
 from headwise.text.encode import Batch
 from headwise.text.units import documents_of
@@ -117,7 +118,8 @@ class Observation:
         """Call something for each of them; those that fail leave the list."""
         for analysis in list(analyses):
             try:
-                call(analysis)
+                with stage(analysis.name):
+                    call(analysis)
             except Exception as error:  # it may fail in any way
                 take_out(analysis, error, self._failed)
                 analyses.remove(analysis)
@@ -200,7 +202,8 @@ def observe_batch(
     for analysis in analyses:
         if "attention_gradient" in analysis.taps and analysis.name not in (failed or {}):
             try:
-                observe_gradients(model, batch, analysis, states[analysis.name], block_rows)
+                with stage(analysis.name):
+                    observe_gradients(model, batch, analysis, states[analysis.name], block_rows)
             except Exception as error:
                 take_out(analysis, error, failed)
 
@@ -228,7 +231,8 @@ def observe_rows(
             for rows in torch.split(wanted, at_once):
                 kept = Maps(batch, model.layers, rows.sort().values.to(batch.ids.device))
                 model.forward(batch, kept)
-                analysis.observe_rows(states[analysis.name], kept.maps, kept.visible, batch, len(wanted))
+                with stage(analysis.name):
+                    analysis.observe_rows(states[analysis.name], kept.maps, kept.visible, batch, len(wanted))
         except Exception as error:
             take_out(analysis, error, failed)
 

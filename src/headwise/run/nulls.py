@@ -120,20 +120,12 @@ class RandomModels:
 
         A model that cannot be made anew from its config has none, which is said.
         """
-        heads = self.shape.layers * self.shape.heads
-        parameters = sum(p.numel() for p in self.model.module.parameters())
-        wanted = {a.name: a.random_count(heads, parameters) for a in analyses}
+        wanted = self.wanted(analyses)
         found: dict[str, list[xr.Dataset]] = {a.name: [] for a in analyses}
-        together: dict[tuple[int, ...], tuple[list[Encoded], list[RandomNull]]] = {}
-        some = [a for a in analyses if wanted[a.name]]
-        spread = spread_rows(self.rows, some, self.limits)
-        for analysis in some:
-            chosen = spread[analysis.name]
-            together.setdefault(tuple(row.index for row in chosen), (chosen, []))[1].append(analysis)
-        together.pop((), None)
+        together = self.together(analyses)
         try:
             for number in range(max(wanted.values(), default=0)):
-                for chosen, alike in together.values():
+                for chosen, alike in together:
                     asked = [a for a in alike if number < wanted[a.name]]
                     once = Once(partial(self._run, number, chosen, asked))
                     for a in asked:
@@ -143,6 +135,24 @@ class RandomModels:
             note(f"No random-weights model stands beside {', '.join(found)}: {error}")
             return {name: [] for name in found}
         return found
+
+    def together(self, analyses: Sequence[RandomNull]) -> list[tuple[list[Encoded], list[RandomNull]]]:
+        """The rows that random models see, each with the analyses that see them on the same ones."""
+        wanted = self.wanted(analyses)
+        found: dict[tuple[int, ...], tuple[list[Encoded], list[RandomNull]]] = {}
+        some = [a for a in analyses if wanted[a.name]]
+        spread = spread_rows(self.rows, some, self.limits)
+        for analysis in some:
+            chosen = spread[analysis.name]
+            found.setdefault(tuple(row.index for row in chosen), (chosen, []))[1].append(analysis)
+        found.pop((), None)
+        return list(found.values())
+
+    def wanted(self, analyses: Sequence[RandomNull]) -> dict[str, int]:
+        """How many models each analysis wants."""
+        heads = self.shape.layers * self.shape.heads
+        parameters = sum(p.numel() for p in self.model.module.parameters())
+        return {a.name: a.random_count(heads, parameters) for a in analyses}
 
     def _run(self, number: int, rows: list[Encoded], asked: Sequence[RandomNull]) -> dict[str, xr.Dataset]:
         model, shape = self.model, self.shape

@@ -22,6 +22,7 @@ from headwise.core.files import check_space
 from headwise.core.store import Store, stored_identity
 from headwise.core.workers import current
 from headwise.models import HeadModel
+from headwise.run.clock import stage
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import Failures
 from headwise.run.nulls import RandomModels
@@ -33,6 +34,7 @@ from headwise.stats.accumulators import State
 from headwise.text import Corpus
 
 Report = Callable[[str, int, int], None]
+PASS, RANDOM = "model pass", "random models"  # stages of a run beside those of its analyses
 
 
 def _silent(*_: object) -> None:
@@ -174,7 +176,8 @@ class Run:
                 here = [a for a in plan.streaming if a.name not in views and plan.parts[a.name] is part]
                 together = [a for a in here if a.name not in self.failures]
                 own = self._store if part.rows is self._rows else self._store.part(f"corpus-{part.name}")
-                states, told = self._stream(part, together, plan, own)
+                with stage(PASS, memory=True):
+                    states, told = self._stream(part, together, plan, own)
                 facts += told
                 watched.append((part, together, own))
                 makers |= {a.name: partial(a.result, states[a.name], part.shape) for a in together if a.name in states}
@@ -182,7 +185,8 @@ class Run:
             makers |= {e.name: partial(self._perform, e) for e in plan.experiments}
             datasets, left_out = self._make_all(makers)
             for part, together, own in watched:
-                datasets |= self._against_random(part, [a for a in together if a.name in datasets], datasets, own)
+                with stage(RANDOM, memory=True, whole=True):
+                    datasets |= self._against_random(part, [a for a in together if a.name in datasets], datasets, own)
             for analysis in plan.analyses:
                 datasets = self._finished(analysis, datasets, left_out)
         asked = {a.name: a for a in plan.analyses}
@@ -330,7 +334,8 @@ class Run:
                 self._fail(Failure(**known.facts))
                 continue
             try:
-                datasets[name] = make()
+                with stage(name, memory=True, whole=True):
+                    datasets[name] = make()
             except (OutputError, AtlasError):
                 raise
             except UnexpectedError:

@@ -38,6 +38,21 @@ class AtlasOptions(TypedDict, total=False):
     parser: str | None
 
 
+def split_options(
+    model: HeadModel | nn.Module | str | Path | None,
+    corpus: Corpus | Spec | str | Path | None,
+    options: Mapping[str, Any],
+    called: str,
+) -> tuple[RunOptions, Source]:
+    """How to run and what on, from the options of `make_atlas` or its like."""
+    given: dict[str, Any] = {"full": False, **options}
+    for name in given:
+        if name not in AtlasOptions.__annotations__:
+            raise ParameterError(unknown(f"option of {called}", name, AtlasOptions.__annotations__))
+    how = RunOptions(**{f.name: given.pop(f.name) for f in fields(RunOptions) if f.name in given})
+    return how, Source(model, corpus, **given)
+
+
 def make_atlas(
     model: HeadModel | nn.Module | str | Path | None = None,
     corpus: Corpus | Spec | str | Path | None = None,
@@ -72,12 +87,7 @@ def make_atlas(
     >>> dict(atlas["surface"]["entropy"].mean("head").sizes)
     {'layer': 12}
     """
-    given: dict[str, Any] = {"full": False, **options}
-    for name in given:
-        if name not in AtlasOptions.__annotations__:
-            raise ParameterError(unknown("option of make_atlas", name, AtlasOptions.__annotations__))
-    how = RunOptions(**{f.name: given.pop(f.name) for f in fields(RunOptions) if f.name in given})
-    source = Source(model, corpus, **given)
+    how, source = split_options(model, corpus, dict(options), "make_atlas")
     chosen = choose_analyses(analyses, parameters)
     with tempfile.TemporaryDirectory() as temporary, Run(source, chosen, folder or temporary, how) as run:
         return run.atlas()

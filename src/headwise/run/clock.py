@@ -1,0 +1,122 @@
+"""What a run spends its time and memory on, by stage: a clock that stages tell when they begin and end."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+CLOCK: ContextVar[Clock | None] = ContextVar("headwise_clock", default=None)
+STATUS, REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+@dataclass(slots=True)
+class Spent:
+    """What a stage took: seconds of the clock on the wall and of processors, and the largest memory while it ran."""
+
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    memory: int = 0
+
+
+@dataclass(slots=True)
+class Clock:
+    """Seconds and memory by stage; a stage within another is its own, and not part of the other's.
+
+    Examples
+    --------
+    >>> clock = Clock()
+    >>> with clock.running(), stage("reading"):
+    ...     pass
+    >>> list(clock.spent)
+    ['reading']
+    """
+
+    spent: dict[str, Spent] = field(default_factory=dict)
+    closed: bool = False  # whether stages within the open one are part of it
+    _open: list[str] = field(default_factory=list)
+    _since: tuple[float, float] = (0.0, 0.0)
+
+    @contextmanager
+    def running(self) -> Iterator[Clock]:
+        """Make this the clock of the current context."""
+        token = CLOCK.set(self)
+        try:
+            yield self
+        finally:
+            CLOCK.reset(token)
+
+    def enter(self, name: str) -> None:
+        self._turn()
+        self._open.append(name)
+
+    def leave(self) -> None:
+        self._turn()
+        self._open.pop()
+
+    def _turn(self) -> None:
+        """Add what has passed to the stage that is open, and note the time."""
+        now = time.perf_counter(), time.process_time()
+        if self._open:
+            own = self.spent.setdefault(self._open[-1], Spent())
+            own.seconds += now[0] - self._since[0]
+            own.cpu_seconds += now[1] - self._since[1]
+        self._since = now
+
+    def remember(self, name: str) -> None:
+        """Note the largest memory since it was last forgotten as that of a stage."""
+        own = self.spent.setdefault(name, Spent())
+        own.memory = max(own.memory, peak_memory())
+
+
+@contextmanager
+def stage(name: str, memory: bool = False, whole: bool = False) -> Iterator[None]:
+    """Count what is done within as one stage of the current clock, where there is one: with its memory, and `whole`
+    with the stages within it."""
+    clock = CLOCK.get()
+    if clock is None or clock.closed:
+        yield
+        return
+    clock.closed = whole
+    if memory:
+        forget_peak()
+    clock.enter(name)
+    try:
+        yield
+    finally:
+        if memory and _on_gpu():
+            torch.cuda.synchronize()  # what was started here is counted here
+        clock.leave()
+        clock.closed = False
+        if memory:
+            clock.remember(name)
+
+
+def _on_gpu() -> bool:
+    return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def forget_peak() -> None:
+    """Begin anew with the largest memory, where the system can."""
+    if _on_gpu():
+        torch.cuda.reset_peak_memory_stats()
+    with suppress(OSError):  # elsewhere than on Linux the peak is that of the whole process
+        REFS.write_text("5")
+
+
+def peak_memory() -> int:
+    """The largest memory in bytes since it was last forgotten: of the GPU where there is one, else of this process."""
+    if _on_gpu():
+        return int(torch.cuda.max_memory_allocated())
+    try:
+        line = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
+    except (OSError, StopIteration, ValueError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

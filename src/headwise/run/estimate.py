@@ -1,0 +1,343 @@
+"""What a run would take, before it is run: from a short calibration on a few of its examples, by analysis."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Unpack
+
+import pandas as pd
+from torch import nn
+
+from headwise.analyses.contract import Analysis, Experiment, Observer, choose_analyses
+from headwise.analyses.nulls import RandomNull
+from headwise.core.checks import at_least
+from headwise.core.errors import HeadwiseError
+from headwise.models import HeadModel
+from headwise.models.session import BLOCK_BYTES
+from headwise.run.clock import Clock, Spent, forget_peak, peak_memory, stage
+from headwise.run.encoded import EncodedCorpus
+from headwise.run.engine import observe_batches
+from headwise.run.nulls import RandomModels
+from headwise.run.options import RunOptions, Source
+from headwise.run.plan import Part, make_plan
+from headwise.run.runner import PASS, RANDOM, Listener, LocalBench, Run
+from headwise.run.simple import AtlasOptions, split_options
+from headwise.stats.accumulators import State
+from headwise.text import Corpus, Spec
+from headwise.text.encode import Encoded, batches
+
+SAMPLE = 16  # examples of a calibration
+PATIENCE = 20.0  # seconds after which work that tells how far it is need not end
+OPENING = "opening"
+DOUBLED = 8  # a state is merged with itself until it has so many times the examples: how its result's time grows
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one stage of a run would take.
+
+    `seconds` are those of the clock on the wall as this machine is now, `cpu_seconds` those of its processors;
+    `memory` is the largest in bytes while it runs: of the GPU, or of the process with the model in it.
+    """
+
+    stage: str
+    examples: int
+    seconds: float
+    cpu_seconds: float
+    memory: int
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a run would take, by stage: `opening` the model and reading the corpus, the `model pass` that all analyses
+    watch, what each analysis adds to it, and the `random models` beside it. The page of an atlas is not in it."""
+
+    stages: tuple[Cost, ...]
+    examples: int
+    tokens: int
+
+    @property
+    def seconds(self) -> float:
+        """Of the clock on the wall, all stages together."""
+        return sum(cost.seconds for cost in self.stages)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Of processors, all stages together."""
+        return sum(cost.cpu_seconds for cost in self.stages)
+
+    @property
+    def memory(self) -> int:
+        """The largest of any stage, in bytes."""
+        return max(cost.memory for cost in self.stages)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON can hold it."""
+        whole = {name: getattr(self, name) for name in ("examples", "tokens", "seconds", "cpu_seconds", "memory")}
+        return whole | {"stages": [asdict(cost) for cost in self.stages]}
+
+    def table(self) -> pd.DataFrame:
+        """A row for each stage, the longest first."""
+        return pd.DataFrame([asdict(cost) for cost in sorted(self.stages, key=lambda cost: -cost.seconds)])
+
+
+def plan(
+    model: HeadModel | nn.Module | str | Path | None = None,
+    corpus: Corpus | Spec | str | Path | None = None,
+    analyses: Sequence[str | Analysis] | None = None,
+    *,
+    parameters: Mapping[str, Mapping[str, Any]] | None = None,
+    sample: int = SAMPLE,
+    **options: Unpack[AtlasOptions],
+) -> Costs:
+    """What `make_atlas` with the same arguments would take, from a calibration on a few examples.
+
+    Parameters
+    ----------
+    model, corpus, analyses, parameters, **options
+        As in `make_atlas`.
+    sample : int, default 16
+        Examples that are run; more take longer and tell more.
+
+    Examples
+    --------
+    >>> costs = plan(analyses=["surface"], limit=200, sample=2)
+    >>> [cost.stage for cost in costs.stages]
+    ['opening', 'model pass', 'surface']
+    """
+    how, source = split_options(model, corpus, dict(options), "plan")
+    return estimate(source, choose_analyses(analyses, parameters), how, sample)
+
+
+def estimate(source: Source, analyses: Sequence[Analysis], options: RunOptions, sample: int = SAMPLE) -> Costs:
+    """What a `Run` with the same arguments would take; see `plan`."""
+    at_least("sample", sample, 2)
+    clock = Clock()
+    quiet = Listener(note=lambda _: None)
+    with tempfile.TemporaryDirectory() as folder, clock.running():
+        with stage(OPENING, memory=True):
+            run = Run(source, analyses, folder, options, quiet)
+        with run, run.same_threads():
+            stages = [_cost(OPENING, run.plan.scan.examples, clock.spent[OPENING]), *_Calibration(run, sample).stages()]
+            return Costs(tuple(stages), run.plan.scan.examples, run.plan.scan.tokens)
+
+
+def _cost(name: str, examples: int, spent: Spent, note: str = "") -> Cost:
+    return Cost(name, examples, spent.seconds, spent.cpu_seconds, spent.memory, note)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """What something took for some examples and for more of them: the time for any number lies on a line."""
+
+    few: int
+    more: int
+    first: Spent
+    second: Spent
+
+    def at(self, examples: int) -> Spent:
+        def line(low: float, high: float) -> float:
+            # Noise must not make more examples cost less, nor many more than they do one by one.
+            slope = min(max(high - low, 0.0) / max(self.more - self.few, 1), high / max(self.more, 1))
+            return high + slope * (examples - self.more)
+
+        seconds = line(self.first.seconds, self.second.seconds)
+        cpu = line(self.first.cpu_seconds, self.second.cpu_seconds)
+        grown = max(self.second.memory - self.first.memory, 0) / max(self.more - self.few, 1)
+        memory = self.second.memory + min(grown * max(examples - self.more, 0), BLOCK_BYTES)  # batches are no larger
+        return Spent(max(seconds, 0.0), max(cpu, 0.0), int(memory))
+
+
+class _Enough(BaseException):
+    """Work that has told how far it is need not end."""
+
+
+class _Calibration:
+    """Runs every stage of a run on a few examples, and says what all of them would take."""
+
+    def __init__(self, run: Run, sample: int) -> None:
+        self.run, self.model, self.sample = run, run.model, sample
+        self.views = {a.name: view for a in run.plan.streaming if (view := run._view(a)) is not None}
+
+    def stages(self) -> list[Cost]:
+        plan, found = self.run.plan, []
+        passes, added = Spent(), dict[str, tuple[int, Spent]]()
+        most = 0
+        for part in dict.fromkeys(plan.parts.values()):
+            together = [a for a in plan.streaming if plan.parts[a.name] is part and a.name not in self.views]
+            if together:
+                counts = {a.name: self._seen(a.name, part.rows) for a in together}
+                own, others = self._observed(part, together, counts)
+                passes = _plus(passes, own)
+                most += max(counts.values())
+                added |= {a.name: (counts[a.name], others[a.name]) for a in together}
+        if most:
+            found.append(_cost(PASS, most, passes))
+        found += [_cost(name, count, spent) for name, (count, spent) in added.items()]
+        found += [self._alone(a) for a in plan.streaming if a.name in self.views]
+        found += [self._performed(e) for e in plan.experiments]
+        found += self._random()
+        return found
+
+    def _seen(self, name: str, rows: EncodedCorpus) -> int:
+        """How many examples an analysis sees: its budget is rounded up to whole shards."""
+        limit, size = self.run.plan.limits[name], self.run.plan.shard_size
+        return len(rows) if limit is None else min(len(rows), -(-limit // size) * size)
+
+    def _chosen(self, rows: EncodedCorpus) -> tuple[list[Encoded], list[Encoded]]:
+        """Rows of all lengths, evenly, and the longest ones that fill a batch."""
+        lengths = sorted((len(row), row.index) for row in rows)
+        count = min(self.sample, len(lengths))
+        even = [lengths[(2 * place + 1) * len(lengths) // (2 * count)][1] for place in range(count)]
+        fitting = max(1, self.run.options.batch_tokens // lengths[-1][0])
+        longest = [index for _, index in lengths[-min(fitting, self.run.plan.shard_size) :]]
+        found = rows.pick({*even, *longest})
+        return [found[index] for index in even], [found[index] for index in longest]
+
+    def _observed(
+        self, part: Part, analyses: Sequence[Observer], counts: Mapping[str, int]
+    ) -> tuple[Spent, dict[str, Spent]]:
+        """What the pass over a part takes, and what each analysis adds to it: watching, and its result."""
+        rows, longest = self._chosen(part.rows)
+        forget_peak()
+        self._watch(part, analyses, longest)  # once before anything is timed, and for the memory
+        memory = peak_memory()
+        clocks = Clock(), Clock()
+        half = rows[::2]
+        for clock, some in zip(clocks, (half, rows), strict=True):
+            with clock.running(), stage(PASS):
+                states = self._watch(part, analyses, some)
+        # A batch takes some time whatever is in it, so what counts is how many rows the batches of the run have.
+        mean = part.rows.scan.tokens / part.rows.scan.examples
+        size = max(1, min(self.run.plan.shard_size, int(self.run.options.batch_tokens / mean)))
+
+        def whole(name: str, count: int) -> Spent:
+            few, more = (clock.spent.get(name, Spent()) for clock in clocks)
+            return _times(_Line(len(half), len(rows), few, more).at(size), count / size)
+
+        added = {}
+        for analysis in analyses:
+            count = counts[analysis.name]
+            result = self._result(analysis, states[analysis.name], part, len(rows)).at(count)
+            added[analysis.name] = _plus(whole(analysis.name, count), result)
+        own = whole(PASS, max(counts.values()))
+        own.memory = memory
+        return own, added
+
+    def _watch(self, part: Part, analyses: Sequence[Observer], rows: Sequence[Encoded]) -> dict[str, State]:
+        model, states = self.model, {a.name: a.start(part.shape) for a in analyses}
+        cut = batches(list(rows), self.run.options.batch_tokens, model.pad_id, model.device)
+        observe_batches(model, cut, analyses, states)
+        return states
+
+    def _result(self, analysis: Observer, state: State, part: Part, examples: int) -> _Line:
+        """The time for a result, by the number of examples in its state."""
+
+        def timed() -> Spent:
+            return _timed(lambda: analysis.result(state, part.shape))
+
+        first, more = timed(), examples
+        while more < DOUBLED * examples and (more == examples or first.seconds < PATIENCE):
+            own = analysis.start(part.shape)
+            own.load(state.arrays())
+            state.merge(own)  # as shards are: twice the examples
+            more *= 2
+        return _Line(examples, more, first, timed())
+
+    def _alone(self, analysis: Observer) -> Cost:
+        """An analysis with a pass of its own over its form of the corpus."""
+        rows = EncodedCorpus(self.views[analysis.name].alone(), self.model.encoder)
+        part = make_plan(self.model, rows, [analysis]).parts[analysis.name]
+        own, added = self._observed(part, [analysis], {analysis.name: len(rows)})
+        return _cost(analysis.name, len(rows), _plus(own, added[analysis.name]), "a pass of its own")
+
+    def _performed(self, experiment: Experiment) -> Cost:
+        """An experiment on few examples and on more; one whose work does not depend on them is stopped once it has told
+        how far it is."""
+        part = self.run.plan.parts[experiment.name]
+        limit = self.run.plan.limits[experiment.name]
+        every = len(part.rows) if limit is None else min(limit, len(part.rows))
+        few, more = max(2, every // 16), max(4, every // 8)
+        if type(experiment).budget is None:
+            spent = self._try(experiment, part, every, stop=True)
+            return _cost(experiment.name, every, spent)
+        while more <= every:
+            try:
+                first = self._try(experiment, part, few)
+                return _cost(
+                    experiment.name, every, _Line(few, more, first, self._try(experiment, part, more)).at(every)
+                )
+            except HeadwiseError:  # too few for what it does
+                few, more = few * 2, more * 2
+        with suppress(HeadwiseError):
+            return _cost(experiment.name, every, self._try(experiment, part, every))
+        return _cost(experiment.name, every, Spent(), "cannot be done on this corpus")
+
+    def _try(self, experiment: Experiment, part: Part, limit: int, stop: bool = False) -> Spent:
+        with tempfile.TemporaryDirectory() as folder:
+            began, told = time.perf_counter(), [0.0]
+
+            def progress(what: str, done: int, total: int) -> None:
+                told[0] = total / max(done, 1)
+                if stop and done and time.perf_counter() - began > PATIENCE:
+                    raise _Enough
+
+            inner = self.run.store.part(f"plan-{Path(folder).name}")
+            bench = LocalBench(self.model, part.rows.corpus, part.rows, part.shape, inner, limit, progress)
+            clock = Clock()
+            factor = 1.0
+            with clock.running(), stage("all", memory=True, whole=True):
+                try:
+                    experiment.perform(bench)
+                except _Enough:
+                    factor = told[0]
+            return _times(clock.spent["all"], factor)
+
+    def _random(self) -> list[Cost]:
+        """The random-weights models beside the model."""
+        plan, found = self.run.plan, Spent()
+        count = 0
+        for part in dict.fromkeys(plan.parts.values()):
+            asked = [a for a in plan.streaming if isinstance(a, RandomNull) and plan.parts[a.name] is part]
+            asked = [a for a in asked if a.name not in self.views]
+            models = RandomModels(self.model, part, plan.limits, self.run.options.seed)
+            wanted = models.wanted(asked)
+            try:
+                for rows, some in models.together(asked):
+                    few, more = rows[:: max(1, 2 * len(rows) // self.sample)], rows[:: max(1, len(rows) // self.sample)]
+                    begun, first, second = (
+                        _timed(partial(models._run, number, own, some))
+                        for number, own in ((0, few), (1, few), (1, more))
+                    )
+                    if not count:  # the first one of all is made as sharp as the model
+                        once = begun.seconds - first.seconds, begun.cpu_seconds - first.cpu_seconds
+                        found = Spent(max(once[0], 0.0), max(once[1], 0.0))
+                    number = max(wanted[a.name] for a in some)
+                    found = _plus(found, _times(_Line(len(few), len(more), first, second).at(len(rows)), number))
+                    count += number
+            except HeadwiseError:
+                continue  # none can be made of this model
+        return [_cost(RANDOM, count, found)] if count else []
+
+
+def _timed(work: Callable[[], object]) -> Spent:
+    """What some work takes, all its stages together."""
+    clock = Clock()
+    with clock.running(), stage("all", memory=True, whole=True):
+        work()
+    return clock.spent["all"]
+
+
+def _plus(one: Spent, other: Spent) -> Spent:
+    return Spent(one.seconds + other.seconds, one.cpu_seconds + other.cpu_seconds, max(one.memory, other.memory))
+
+
+def _times(one: Spent, factor: float) -> Spent:
+    return Spent(one.seconds * factor, one.cpu_seconds * factor, one.memory)

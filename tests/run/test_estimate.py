@@ -1,0 +1,169 @@
+"""What a run would take: exact where the time of every stage is planted, and told the same way in Python and on the
+command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from torch import Tensor
+
+from headwise import Corpus, HeadModel, RunOptions, make_analysis, plan
+from headwise.analyses.contract import Bench, Experiment, Paper, Shape
+from headwise.analyses.offsets.analysis import Offsets
+from headwise.core.errors import ParameterError
+from headwise.models.view import Layer
+from headwise.run import Run, Source, clock, estimate
+from headwise.stats.accumulators import State
+from headwise.testing import random_model
+from headwise.text.encode import Batch
+
+NOW = [0.0]
+
+
+def works(seconds: float) -> None:
+    NOW[0] += seconds
+
+
+@dataclass(frozen=True)
+class Watching(Offsets):
+    """Half a second for every example and layer; its result, one second and a tenth for each example."""
+
+    name = ""
+
+    def take(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
+        works(0.5 * len(batch) * (layers.stop - layers.start))
+        super().take(state, sums, layers, batch)
+
+    def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
+        works(0.5 * len(batch))
+        super().observe(state, sums, layer, batch)
+
+    def result(self, state: State, shape: Shape) -> xr.Dataset:
+        found = super().result(state, shape)
+        works(1.0 + 0.1 * float(np.max(found["histogram_n"].values)))
+        return found
+
+
+@dataclass(frozen=True)
+class Trying(Experiment):
+    """Two seconds, and three for every example it may use."""
+
+    title, paper = "tries", Paper("clark2019", "§1")
+    budget = 40
+
+    def perform(self, bench: Bench) -> xr.Dataset:
+        works(2.0 + 3.0 * (bench.limit or 0))
+        return xr.Dataset({"x": ((), 1.0)})
+
+
+@dataclass(frozen=True)
+class Long(Experiment):
+    """A minute in a hundred steps, whatever the corpus."""
+
+    title, paper = "takes long", Paper("clark2019", "§1")
+
+    def perform(self, bench: Bench) -> xr.Dataset:
+        for step in range(100):
+            works(0.6)
+            bench.progress("steps", step + 1, 100)
+        return xr.Dataset({"x": ((), 1.0)})
+
+
+Watching.name, Trying.name, Long.name = "watching", "trying", "long"  # not in the registry
+
+
+@pytest.fixture
+def planted_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that goes only while the planted analyses work."""
+    NOW[0] = 0.0
+    fake: Any = SimpleNamespace(perf_counter=lambda: NOW[0], process_time=lambda: NOW[0] / 2)
+    monkeypatch.setattr(clock, "time", fake)
+    monkeypatch.setattr(estimate, "time", fake)
+
+
+@pytest.fixture(scope="module")
+def opened() -> HeadModel:
+    module, tokenizer = random_model(words=["the", "cat", "saw", "a", "dog"], d_head=8)
+    return HeadModel.open(module, tokenizer=tokenizer)
+
+
+def texts(count: int) -> Corpus:
+    words = ["the", "cat", "saw", "a", "dog"]
+    return Corpus.from_texts([" ".join(words[i % 5] for i in range(k % 9 + 2)) for k in range(count)], name="many")
+
+
+def test_what_is_said_is_what_then_happens(planted_time: None, opened: HeadModel, tmp_path: Path) -> None:
+    source, asked = Source(opened, texts(150)), [Watching(), Trying(), Long()]
+    options = RunOptions(full=False)
+    said = {cost.stage: cost for cost in estimate.estimate(source, asked, options, sample=8).stages}
+    NOW[0] = 0.0
+    was = clock.Clock()
+    with was.running(), Run(source, asked, tmp_path, options) as run:
+        run.atlas()
+    assert said["watching"].seconds == pytest.approx(150 * 0.5 * 2 + 1 + 15) == was.spent["watching"].seconds
+    assert said["trying"].seconds == pytest.approx(2 + 3 * 40) == was.spent["trying"].seconds
+    assert said["long"].seconds == pytest.approx(60) == was.spent["long"].seconds
+    assert (said["watching"].examples, said["trying"].examples) == (150, 40)
+    assert said["watching"].cpu_seconds == pytest.approx(said["watching"].seconds / 2)
+
+
+def test_a_calibration_is_short(planted_time: None, opened: HeadModel) -> None:
+    estimate.estimate(Source(opened, texts(600)), [Long()], RunOptions(), sample=8)
+    assert NOW[0] < estimate.PATIENCE + 1
+
+
+def test_budgets_and_limits_are_those_of_the_run(opened: HeadModel) -> None:
+    costs = plan(opened, texts(200), ["surface", "distance"], sample=2)
+    found = {cost.stage: cost.examples for cost in costs.stages}
+    assert found == {"opening": 200, "model pass": 200, "surface": 200, "distance": 128}
+    assert {cost.examples for cost in plan(opened, texts(200), ["distance"], limit=30, sample=2).stages} == {30}
+    assert 0 < costs.seconds == pytest.approx(sum(cost.seconds for cost in costs.stages))
+    assert costs.memory > 2**20
+    assert list(costs.table().columns)[:3] == ["stage", "examples", "seconds"]
+    assert costs.to_dict()["stages"][0]["stage"] == "opening"
+    with pytest.raises(ParameterError, match="option of plan"):
+        plan(opened, texts(3), ["surface"], limits=3)  # type: ignore[call-arg]
+
+
+def test_stages_within_a_stage_are_apart_or_part_of_it(planted_time: None) -> None:
+    one = clock.Clock()
+    with one.running():
+        with clock.stage("outer"):
+            works(1)
+            with clock.stage("inner"):
+                works(2)
+            works(4)
+        with clock.stage("whole", whole=True):
+            works(8)
+            with clock.stage("inner"):
+                works(16)
+    assert {name: spent.seconds for name, spent in one.spent.items()} == {"outer": 5, "inner": 2, "whole": 24}
+    with clock.stage("nobody asks"):
+        works(1)
+
+
+def test_the_largest_memory_of_a_stage_is_its_own() -> None:
+    one = clock.Clock()
+    with one.running():
+        with clock.stage("large", memory=True):
+            np.ones(200 * 2**20, dtype=np.uint8).sum()
+        with clock.stage("small", memory=True):
+            pass
+    assert one.spent["large"].memory - one.spent["small"].memory > 150 * 2**20
+
+
+def test_observers_of_the_registry_have_a_clock_each(opened: HeadModel, tmp_path: Path) -> None:
+    one = clock.Clock()
+    with (
+        one.running(),
+        Run(Source(opened, texts(3)), [make_analysis("surface"), make_analysis("gradient")], tmp_path) as run,
+    ):
+        run.atlas()
+    assert {"model pass", "surface", "gradient"} <= set(one.spent)

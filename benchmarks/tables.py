@@ -2,7 +2,8 @@
 
     python benchmarks/tables.py SECTION... --data FOLDER [--write] [--size 1.0] [--device cuda]
 
-SECTION is syntax, coreference, roles, features, patterns, attribution, probing, disabling, or all. FOLDER holds the
+SECTION is syntax, coreference, roles, features, patterns, attribution, readings (docs/attribution.md), probing,
+disabling, or all. FOLDER holds the
 public sets as they are shipped: `trees/en_ewt-ud-dev.conllu.xz`, `coreference/ontogum_conll.tar.xz`,
 `frames/exemplars.jsonl.gz` with `frames.json.gz`, `glue/MRPC` and `glue/SST-2`, `wikipedia/articles.jsonl.gz`,
 `probing/*.txt.gz`, `xnli/dev-en.tsv`. `--size` multiplies the number of examples; the text says how many there were.
@@ -124,9 +125,9 @@ def coreference(given: Given) -> str:
         bars = [str(value).replace("_", " ") for value in found["baseline"].values]
         median = 100 * float(found["accuracy"].sel(mention_type="all").median())
         out.append(
-            f"{words}; {int(found.attrs.get('mentions_cut', 0)):,} mentions lie behind a cut, "
-            f"{int(found.attrs.get('mentions_without_antecedent', 0)):,} have no antecedent before it. The median head "
-            f"has {median:.1f}.\n\n"
+            f"{words}. Mentions behind a cut: {int(found.attrs.get('mentions_cut', 0)):,}; without an antecedent "
+            f"before it: {int(found.attrs.get('mentions_without_antecedent', 0)):,}. The median head has "
+            f"{median:.1f}.\n\n"
             + table(("mentions", "number", *bars, "best head (95 % interval)", "corrected p over the rules"), rows)
         )
     return "\n\n".join(out)
@@ -271,6 +272,38 @@ def attribution(given: Given) -> str:
     )
 
 
+def readings(given: Given) -> str:
+    with HeadModel.open(device=given.device) as model:
+        short = [example for example in open_corpus() if 6 <= len(model.encode(example, 0)) <= 13]
+    corpus = Corpus.from_examples(short[: given.count(4)], "short sentences")
+    names = {
+        "attention": "mean attention",
+        "rollout": "rollout",
+        "flow": "flow",
+        "norm": "norm",
+        "value_zeroing": "value zeroing",
+        "chefer": "gradient-weighted",
+    }
+    asked = {"readings": tuple(name for name in names if name != "attention"), "patterns": 0}
+    found = given.run(corpus, make_analysis("attribution", asked))["attribution"]
+    both = found["mixed_between"].sel(layer_source_b="input")
+    low, high = (found[f"mixed_between_{end}"].sel(layer_source_b="input") for end in ("low", "high"))
+    rows = []
+    for name, words in names.items():
+        last = {"layer_source": name}
+        ends = by_layer((low.sel(last)[-1], high.sel(last)[-1])).replace(" ", " … ")
+        rows.append((words, by_layer(both.sel(last)), ends))
+    own = ", ".join(
+        f"{name} {float(found['mixed_own'].sel(layer_source=name)[-1]):.2f}" for name in ("input", "rollout", "flow")
+    )
+    return (
+        f"{len(list(corpus))} sentences of at most 13 tokens of the built-in corpus, all readings. Spearman's "
+        "correlation of what leaves each layer with the contribution of the input:\n\n"
+        + table(("reading", "layers 0 to 11", "last layer, 95 % interval"), rows)
+        + f"\n\nWhat a token keeps of itself after the last layer: {own}. So few sentences make wide intervals."
+    )
+
+
 def probing(given: Given) -> str:
     folder = given.data / "probing"
     rows = []
@@ -349,13 +382,13 @@ def disabling(given: Given) -> str:
 
 SECTIONS: dict[str, Callable[[Given], str]] = {
     function.__name__: function
-    for function in (syntax, coreference, roles, features, patterns, attribution, probing, disabling)
+    for function in (syntax, coreference, roles, features, patterns, attribution, readings, probing, disabling)
 }
 
 
 def write(section: str, text: str) -> None:
     """Put it between the marks of its page."""
-    path = PAGES / f"{section}.md"
+    path = PAGES.parent / "attribution.md" if section == "readings" else PAGES / f"{section}.md"
     mark = f"<!-- made by benchmarks/tables.py {section} -->\n"
     before, _, rest = path.read_text(encoding="utf-8").partition(mark)
     assert rest, f"{path} has no mark {mark!r}"

@@ -45,7 +45,7 @@ def make(atlas: Path = ROOT / "atlas") -> Path:
         shutil.rmtree(old)
     out.mkdir(parents=True)
     loaded = Atlas.load(atlas / "atlas.nc")
-    for name in loaded.groups:
+    for name in loaded:
         draw(name, loaded[name], out)
     for name, dataset in planted_results().items():
         draw(name, dataset, out)

@@ -1,18 +1,15 @@
-"""The tables of docs/results: each section is computed and written between its marks in its page.
+"""The tables of docs/results: each is written between its marks in its page.
 
-    python benchmarks/tables.py SECTION... --data FOLDER [--write] [--size 1.0] [--device cuda]
+    python benchmarks/tables.py syntax roles features patterns attribution readings --atlas atlas --write
+    python benchmarks/tables.py coreference --data FOLDER --write
 
-SECTION is syntax, coreference, roles, features, patterns, attribution, readings (docs/attribution.md), probing,
-disabling, or all. FOLDER holds the
-public sets as they are shipped: `trees/en_ewt-ud-dev.conllu.xz`, `coreference/ontogum_conll.tar.xz`,
-`frames/exemplars.jsonl.gz` with `frames.json.gz`, `glue/MRPC` and `glue/SST-2`, `wikipedia/articles.jsonl.gz`,
-`probing/*.txt.gz`, `xnli/dev-en.tsv`. `--size` multiplies the number of examples; the text says how many there were.
+Most are read off the atlas of the built-in model on the built-in corpus that `make atlas` wrote. Coreference is of
+OntoGUM, `FOLDER/coreference/ontogum_conll.tar.xz`. `readings` goes into docs/attribution.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,46 +17,32 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from headwise import Corpus, Example, HeadModel, make_analysis, make_atlas, open_corpus
-from headwise.analyses.contract import Analysis
+from headwise import Atlas, make_analysis, make_atlas, open_corpus
 from headwise.core.labels import head_name
-from headwise.experiments.ablation import AblationOptions, LanguageSubject, ablate
 
 PAGES = Path(__file__).parents[1] / "docs" / "results"
 TYPES = ("all", "pronoun", "proper", "nominal")
 ROLES = ("local", "local:prev", "local:next", "syntactic", "nsubj", "dobj", "amod", "advmod", "siblings")
 ROLES += ("same_word", "delimiter", "cls", "sep")
-PAPER = {  # Jo & Myaeng 2020, Table 3, BERT-base: last layer, best layer, best heads
-    "sentence_length": "58.0 / 87.8 / 95.0",
-    "word_content": "25.2 / 25.2 / 73.1",
-    "tree_depth": "29.8 / 31.7 / 38.3",
-    "top_constituents": "69.8 / 74.7 / 84.2",
-    "bigram_shift": "78.1 / 78.1 / 88.3",
-    "past_present": "86.0 / 87.0 / 89.0",
-    "subj_number": "82.0 / 84.7 / 88.2",
-    "obj_number": "75.4 / 75.4 / 83.4",
-    "odd_man_out": "59.6 / 59.6 / 65.1",
-    "coordination_inversion": "65.5 / 65.9 / 74.6",
-}
 
 
 @dataclass(frozen=True)
 class Given:
-    """What all sections work with."""
+    """What sections are made from."""
 
-    data: Path
-    size: float
-    device: str | None
+    atlas: Atlas | None
+    data: Path | None
 
-    def count(self, examples: int) -> int:
-        return max(2, round(examples * self.size))
+    def group(self, name: str) -> xr.Dataset:
+        if self.atlas is None:
+            raise SystemExit("This section is read off an atlas: give the folder that `make atlas` wrote as --atlas.")
+        return self.atlas[name]
 
-    def trees(self, examples: int) -> Corpus:
-        return open_corpus(self.data / "trees" / "en_ewt-ud-dev.conllu.xz").sample(self.count(examples), 0)
-
-    def run(self, corpus: Corpus, *analyses: str | Analysis) -> dict[str, xr.Dataset]:
-        atlas = make_atlas(None, corpus, list(analyses), full=True, device=self.device)
-        return {name: atlas[name] for name in atlas}
+    def seen(self, name: str) -> int:
+        """Examples that an analysis saw."""
+        assert self.atlas is not None
+        facts = self.atlas.provenance
+        return int(facts["sampled"].get(name, facts["corpus"]["examples"]))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -85,36 +68,37 @@ def percent(dataset: xr.Dataset, name: str) -> str:
 
 
 def syntax(given: Given) -> str:
-    corpus = given.trees(400)
-    dependency = given.run(corpus, "dependency")["dependency"]
-    others = given.run(given.trees(64), "distance", "gradient")
-    distance, gradient = others["distance"], others["gradient"]["importance"]
+    dependency, distance = given.group("dependency"), given.group("distance")
+    gradient = given.group("gradient")["importance"]
     one = dependency.sel(relation="obj")
     name = head_name(int(one["best_layer"]), int(one["best_head"]))
+    kinds = [str(kind) for kind in gradient["token_type"].values]
     rows = [
-        (kind, by_layer(1e3 * gradient.sel(token_type=kind).mean("head"), 1).replace(" .", " 0."))
-        for kind in ("cls", "sep", "punct", "other")
+        (kind, " ".join(f"{1e3 * float(v):.2f}" for v in gradient.sel(token_type=kind).mean("head"))) for kind in kinds
     ]
     return "\n\n".join(
         [
-            f"- **Resting** (§3.2, {len(list(corpus)):,} sentences of EWT dev): words that are an `obj` put "
+            f"- **Resting** (§3.2, {given.seen('dependency')} sentences): words that are an `obj` put "
             f"{float(one['best_noop_with']):.3f} of the attention of {name}, the best head for it, on `[SEP]`, other "
             f"words {float(one['best_noop_without']):.3f}.\n"
-            f"- **Families** (§6, {given.count(64)} sentences): heads of one layer lie closer "
+            f"- **Families** (§6, {given.seen('distance')} sentences): heads of one layer lie closer "
             f"({float(distance['js_within_layer']):.3f} nats) than heads of different layers "
             f"({float(distance['js_between_layers']):.3f}), p = {float(distance['layer_p_value']):.4f}.\n"
-            f"- **Gradients** (Fig 3, masked language model, {given.count(64)} sentences), mean over the heads of each "
-            "layer, in thousandths of a nat:",
+            f"- **Gradients** (Fig 3, masked language model, {given.seen('gradient')} sentences), mean over the heads "
+            "of each layer, in thousandths of a nat:",
             table(("attention to", "layers 0 to 11"), rows),
         ]
     )
 
 
 def coreference(given: Given) -> str:
+    if given.data is None:
+        raise SystemExit("Coreference is computed from OntoGUM: give its folder as --data.")
     corpus = open_corpus(f"ontogum:{given.data / 'coreference' / 'ontogum_conll.tar.xz'}")
     out = []
     for documents, words in (("cut", "Documents cut to 128 tokens"), ("windows", "Overlapping windows of 128 tokens")):
-        found = given.run(corpus, make_analysis("coreference", {"documents": documents}))["coreference"]
+        asked = make_analysis("coreference", {"documents": documents})
+        found = make_atlas(None, corpus, [asked], full=True)["coreference"]
         rows = []
         for kind in TYPES:
             one = found.sel(mention_type=kind)
@@ -134,35 +118,47 @@ def coreference(given: Given) -> str:
 
 
 def roles(given: Given) -> str:
-    corpus = given.trees(150)
+    found = given.group("roles")
     rows = []
-    for words, tau in (("the paper's rule", "paper"), ("the default", None)):
-        found = given.run(corpus, make_analysis("roles", {"tau": tau} if tau else {}))["roles"]
-        has = found["has_role_adjusted"]
-        cells = []
-        for role in ROLES:
-            bound = f" ({float(found['random_bound'].sel(role=role)):.1f})" if tau is None else ""
-            cells.append(f"{int(has.sel(role=role).sum())}{bound}")
-        rows.append((f"{words}, τ = {float(found.attrs['tau']):g}", *cells, str(int(has.any("role").sum()))))
-    return f"{len(list(corpus))} sentences, 144 heads.\n\n" + table(("", *ROLES, "any"), rows)
+    for role in ROLES:
+        one = found.sel(role=role)
+        if bool(one["bias"].notnull().any()):
+            name, place = best(one["bias"])
+            rows.append(
+                (
+                    f"`{role}`",
+                    str(int(one["has_role_adjusted"].sum())),
+                    f"{float(one['random_bound']):.1f}",
+                    f"{float(one['ceiling'].mean()):.1f}",
+                    f"{name} {float(one['bias'].isel(place)):.1f}",
+                )
+            )
+    both = found["spearman"].sel(role="local", role_b="syntactic")
+    return (
+        f"{given.seen('roles')} sentences, τ = {float(found.attrs['tau']):g} (the paper's rule gives "
+        f"{float(found.attrs['tau_paper']):g}). Of 144 heads {int(found['has_role_adjusted'].any('role').sum())} have "
+        f"a role; local and syntactic biases go together over heads (Spearman {float(both):.2f}).\n\n"
+        + table(("role", "heads", "random heads stay below", "ceiling", "largest bias"), rows)
+    )
 
 
 def features(given: Given) -> str:
-    corpus = given.trees(300)
-    found = given.run(corpus, "features", "token_pairs")
-    one, pairs = found["features"], found["token_pairs"]
+    one, pairs = given.group("features"), given.group("token_pairs")
     rows = []
     for name in map(str, one["feature"].values):
         part = one.sel(feature=name)
         head, place = best(part["attention"])
-        most, where = best(part["excess"])
+        excess = "–"  # a token that is in every input has no neighbours to compare with
+        if bool(part["excess"].notnull().any()):
+            most, where = best(part["excess"])
+            excess = f"{most} {float(part['excess'].isel(where)):+.2f}"
         rows.append(
             (
                 name,
                 f"{head} {float(part['attention'].isel(place)):.3f}",
                 f"{float(part['attention'].mean()):.3f}",
                 f"{float(part['uniform'].mean()):.3f}",
-                f"{most} {float(part['excess'].isel(where)):+.2f}",
+                excess,
                 str(int(part["stands_out"].sum())),
             )
         )
@@ -181,61 +177,22 @@ def features(given: Given) -> str:
         )
     return "\n\n".join(
         [
-            f"{len(list(corpus))} sentences of EWT dev.",
+            f"{given.seen('features')} sentences of the built-in corpus (UD English EWT), with gold trees.",
             table(("feature", "most attended by", "mean", "uniform", "largest excess", "heads that stand out"), rows),
             table(("pair", "largest attention", "largest excess", "heads that stand out"), linked),
-            frames(given),
         ]
     )
 
 
-def frames(given: Given) -> str:
-    folder = given.data / "frames"
-    options = {"frames": str(folder / "frames.json.gz"), "bad_spans": "skip"}
-    corpus = open_corpus(f"framenet:{folder / 'exemplars.jsonl.gz'}", **options).sample(given.count(3000), 0)
-    found = given.run(corpus, "frames")["frames"]
-    order = np.argsort(-found["score"].values.ravel())[:5]
-    heads = found.sizes["head"]
-    said = []
-    for place in order:
-        one = found.isel(layer=int(place) // heads, head=int(place) % heads)
-        said.append(
-            f"{head_name(int(place) // heads, int(place) % heads)} {float(one['score']):.3f} (moved or unlinked "
-            f"{float(one['expected']):.3f}, p {float(one['p_adjusted']):.3f})"
-        )
-    return (
-        f"Frames: {int(found['score_n'].max()):,} sentences of {given.count(3000):,} exemplars of FrameNet 1.7 pass "
-        f"the paper's filters; the heads with the highest scores: {', '.join(said)}. Heads that stand out from the "
-        f"same words unlinked and from random weights: {int(found['stands_out'].sum())}. The paper's two best heads "
-        "of BERT-base have 0.201 and 0.209."
-    )
-
-
 def patterns(given: Given) -> str:
-    glue = given.data / "glue"
-    corpora = {
-        "MRPC, pairs": f"glue:MRPC:{glue / 'MRPC' / 'test.tsv'}",
-        "SST-2, sentences": f"glue:SST-2:{glue / 'SST-2' / 'dev.tsv'}",
-        "Wikipedia, pairs of paragraphs": f"articles:{given.data / 'wikipedia' / 'articles.jsonl.gz'}",
-    }
-    tokenizer = HeadModel.open().tokenizer
-    rows, names = [], []
-    for words, spec in corpora.items():
-        corpus = open_corpus(spec, tokenizer=tokenizer).sample(given.count(40), 0)
-        found = given.run(corpus, "patterns")["patterns"]
-        names = [str(name) for name in found["pattern"].values]
-        rows.append((words, *(percent(found.sel(pattern=name), "overall") for name in names)))
-    return f"{given.count(40)} inputs of each.\n\n" + table(("inputs", *names), rows)
+    found = given.group("patterns")
+    names = [str(name) for name in found["pattern"].values]
+    rows = [[percent(found.sel(pattern=name), "overall") for name in names]]
+    return f"{given.seen('patterns')} sentences × 144 heads.\n\n" + table(names, rows)
 
 
 def attribution(given: Given) -> str:
-    lines = (given.data / "xnli" / "dev-en.tsv").read_text(encoding="utf-8").splitlines()
-    model = HeadModel.open(device=given.device)
-    pairs = (Example(text=row[0], pair=row[1]) for row in (line.split("\t") for line in lines))
-    short = [pair for pair in pairs if len(model.encode(pair, 0)) <= 32]
-    corpus = Corpus.from_examples(short[: given.count(20)], "XNLI dev, English")
-    asked = make_analysis("attribution", {"error": 0.05, "weighting": "tokens", "patterns": 0})
-    found = given.run(corpus, asked)["attribution"]
+    found = given.group("attribution")
     local, deep = found.sel(source="previous_layer"), found.sel(source="input")
 
     def heads(share: xr.DataArray) -> str:
@@ -265,7 +222,8 @@ def attribution(given: Given) -> str:
     ]
     return "\n\n".join(
         [
-            f"{len(list(corpus))} pairs; contributions of the input by a sketch with a median error of 5 % of a row.",
+            f"{given.seen('attribution')} sentences of at most 32 tokens; contributions of the input by a sketch with "
+            "a median error of 8 % of a row.",
             table(("claim of the paper (BERT-base, MNLI)", "here"), rows),
             table(("correlation with attention, median over the heads of a layer", "layers 0 to 11"), medians),
         ]
@@ -273,116 +231,25 @@ def attribution(given: Given) -> str:
 
 
 def readings(given: Given) -> str:
-    with HeadModel.open(device=given.device) as model:
-        short = [example for example in open_corpus() if 6 <= len(model.encode(example, 0)) <= 13]
-    corpus = Corpus.from_examples(short[: given.count(4)], "short sentences")
-    names = {
-        "attention": "mean attention",
-        "rollout": "rollout",
-        "flow": "flow",
-        "norm": "norm",
-        "value_zeroing": "value zeroing",
-        "chefer": "gradient-weighted",
-    }
-    asked = {"readings": tuple(name for name in names if name != "attention"), "patterns": 0}
-    found = given.run(corpus, make_analysis("attribution", asked))["attribution"]
-    both = found["mixed_between"].sel(layer_source_b="input")
-    low, high = (found[f"mixed_between_{end}"].sel(layer_source_b="input") for end in ("low", "high"))
+    found = given.group("attribution")
+    names = {"attention": "mean attention", "rollout": "rollout", "norm": "norm"}
+    ends = [found[f"mixed_between{end}"].sel(layer_source_b="input") for end in ("", "_low", "_high")]
     rows = []
     for name, words in names.items():
-        last = {"layer_source": name}
-        ends = by_layer((low.sel(last)[-1], high.sel(last)[-1])).replace(" ", " … ")
-        rows.append((words, by_layer(both.sel(last)), ends))
-    own = ", ".join(
-        f"{name} {float(found['mixed_own'].sel(layer_source=name)[-1]):.2f}" for name in ("input", "rollout", "flow")
-    )
+        middle, low, high = (end.sel(layer_source=name) for end in ends)
+        rows.append((words, by_layer(middle), f"{float(low[-1]):.2f} to {float(high[-1]):.2f}"))
+    kept = found["mixed_own"].isel(layer=-1)
+    own = ", ".join(f"{name} {float(kept.sel(layer_source=name)):.2f}" for name in ("input", *names))
     return (
-        f"{len(list(corpus))} sentences of at most 13 tokens of the built-in corpus, all readings. Spearman's "
-        "correlation of what leaves each layer with the contribution of the input:\n\n"
+        f"{given.seen('attribution')} sentences of at most 32 tokens. Spearman's correlation of what leaves each layer "
+        "with the contribution of the input:\n\n"
         + table(("reading", "layers 0 to 11", "last layer, 95 % interval"), rows)
         + f"\n\nWhat a token keeps of itself after the last layer: {own}. So few sentences make wide intervals."
     )
 
 
-def probing(given: Given) -> str:
-    folder = given.data / "probing"
-    rows = []
-    for task, paper in PAPER.items():
-        count = given.count(2000)
-        asked = {"tasks": str(folder / f"{task}.txt.gz"), "train": count, "validation": count // 2, "test": count // 2}
-        found = given.run(Corpus.from_texts(["a"], "none"), make_analysis("probing", asked | {"control": False}))[
-            "probing"
-        ]
-        one = found.isel(task=0)
-        pooled = {str(name): float(one["pooled_accuracy"].sel(pooling=name)) * 100 for name in one["pooling"].values}
-        head, place = best(one["accuracy"])
-        cells = [f"{value:.1f}" for value in pooled.values()]
-        names = list(pooled)
-        rows.append(
-            (
-                task,
-                f"{100 * float(one['majority']):.1f}",
-                *cells,
-                f"{head} {100 * float(one['accuracy'].isel(place)):.1f}",
-                f"{int(one['better'].sum())} of 144",
-                paper,
-            )
-        )
-    shown = [name.replace("_", " ") for name in names]
-    return (
-        f"{given.count(2000):,} training rows, {given.count(2000) // 2:,} for validation and as many for the test; "
-        "full-batch logistic regression on standardised vectors of the first token; best layer and heads by "
-        "validation. The "
-        "best single head is the best on test, so if anything too high.\n\n"
-        + table(
-            ("task", "majority", *shown, "best head", "heads above majority (Holm)", "paper: last / best / top heads"),
-            rows,
-        )
-    )
-
-
-def disabling(given: Given) -> str:
-    corpus = given.trees(60)
-    columns: dict[str, list[str]] = {}
-    for how in ("uniform", "zero"):
-        with HeadModel.open(device=given.device) as model:
-            subject = LanguageSubject(model, corpus)
-            found = ablate(subject, AblationOptions(how=how, importance=False, sinks=False))
-        change, sure = found["difference"], found["p_adjusted"] < 0.05
-        order = np.argsort(change.values.ravel())
-        heads = found.sizes["head"]
-
-        def named(places: Iterable[int], change: xr.DataArray = change, heads: int = heads) -> str:
-            pairs = [(int(place) // heads, int(place) % heads) for place in places]
-            return ", ".join(f"{head_name(*pair)} {float(change[pair]):+.3f}" for pair in pairs)
-
-        layers = found["layer_difference"].values
-        columns[how] = [
-            named(order[:3]),
-            named(order[::-1][:3]),
-            f"{int((change < 0).sum())} ({int(((change < 0) & sure).sum())})",
-            f"{int((change > 0).sum())} ({int(((change > 0) & sure).sum())})",
-            f"{float(change.mean()):+.4f}",
-            " ".join(f"{value:+.2f}" for value in layers),
-        ]
-        base = float(found.attrs["baseline"]) if "baseline" in found.attrs else float("nan")
-    words = (
-        "three heads it is best without",
-        "three heads it is worst without",
-        "heads it is better without (after correction)",
-        "heads it is worse without (after correction)",
-        "mean over all heads",
-        "without a layer, layers 0 to 11",
-    )
-    return (
-        f"{len(list(corpus))} sentences of EWT dev; the whole model: {base:.3f} nats. Differences in nats.\n\n"
-        + table(("", *columns), zip(words, *columns.values(), strict=True))
-    )
-
-
 SECTIONS: dict[str, Callable[[Given], str]] = {
-    function.__name__: function
-    for function in (syntax, coreference, roles, features, patterns, attribution, readings, probing, disabling)
+    function.__name__: function for function in (syntax, coreference, roles, features, patterns, attribution, readings)
 }
 
 
@@ -397,17 +264,15 @@ def write(section: str, text: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sections", nargs="+", choices=[*SECTIONS, "all"])
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--size", type=float, default=1.0, help="times the number of examples")
-    parser.add_argument("--device")
-    parser.add_argument("--write", action="store_true", help="into docs/results")
+    parser.add_argument("sections", nargs="+", choices=list(SECTIONS))
+    parser.add_argument("--atlas", type=Path, help="what `make atlas` wrote")
+    parser.add_argument("--data", type=Path, help="a folder with public data sets")
+    parser.add_argument("--write", action="store_true", help="into docs")
     asked = parser.parse_args()
-    given = Given(asked.data, asked.size, asked.device)
-    for section in SECTIONS if "all" in asked.sections else asked.sections:
-        began = time.process_time()
+    given = Given(Atlas.load(asked.atlas) if asked.atlas else None, asked.data)
+    for section in asked.sections:
         text = SECTIONS[section](given)
-        print(f"## {section}\n\n{text}\n\n({time.process_time() - began:.0f} s of processor time)\n", flush=True)
+        print(f"## {section}\n\n{text}\n", flush=True)
         if asked.write:
             write(section, text)
 

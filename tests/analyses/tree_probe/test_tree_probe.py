@@ -13,9 +13,10 @@ import torch
 from headwise import Corpus, HeadModel, make_atlas
 from headwise.analyses.contract import make_analysis
 from headwise.analyses.tree_probe import analysis as module_under_test
-from headwise.analyses.tree_probe import collect
+from headwise.analyses.tree_probe import collect, structural
 from headwise.analyses.tree_probe.analysis import PROBES
 from headwise.core.errors import InputError, MissingAnnotationError, ParameterError
+from headwise.core.store import Store
 from headwise.models.twins import random_but_embeddings
 from headwise.probes.tree import WordMaps
 from headwise.run import RunOptions, run_analyses
@@ -274,3 +275,31 @@ def test_attention_probe_equals_plain_loops_on_wiki_bert(
     assert found.attrs["words_tested"] == scored
     assert abs(float(found["uas"].sel(probe="attention")) * scored - right) <= near
     assert near < scored / 10
+
+
+def test_the_structural_probe_stands_beside_the_others_when_asked() -> None:
+    module, tokenizer = random_model(layers=1, heads=2, d_head=4)
+    model = HeadModel.open(module, tokenizer=tokenizer)
+    examples = [e for e in battery_examples(24) if e.heads is not None]
+    parameters = {"tree_probe": {"epochs": 2, "learning_rate": 0.1, "structural": True}}
+    corpus = Corpus.from_examples(examples)
+    found = make_atlas(model, corpus, ["tree_probe"], parameters=parameters, full=True)["tree_probe"]
+    assert found["uuas"].dims == ("hidden_layer",)
+    assert found.sizes["hidden_layer"] == 2  # what enters the one layer, and what leaves it
+    assert int(found.attrs["structural_layer"]) == int(found["validation_uuas"].argmax())
+    assert bool(((found["uuas_low"] <= found["uuas"]) & (found["uuas"] <= found["uuas_high"])).all())
+    assert make_analysis("tree_probe").headline(found)[-1].startswith("structural probe, hidden states")
+
+
+def test_states_of_words_are_means_over_their_pieces(tmp_path: Path) -> None:
+    module, tokenizer = random_model(layers=2, heads=2, d_head=4)
+    model = HeadModel.open(module, tokenizer=tokenizer)
+    rows = [model.encode(e, i) for i, e in enumerate(e for e in battery_examples(6) if e.heads is not None)]
+    with Store(tmp_path, {"a": 1}) as store:
+        states = structural.collect_states(model, rows, store, lambda done, total: None)
+    for i, row in enumerate(rows):
+        hidden = model.trace(row, {"hidden"}).hidden
+        assert hidden is not None
+        plain = hidden[0].float().numpy()
+        slow = np.stack([plain[:, row.word == word].mean(1) for word in range(row.word_count)], 1)
+        assert np.allclose(states(i), slow, atol=2e-2)

@@ -212,6 +212,29 @@ def test_entries_and_printed_numbers_fit(key: str) -> None:
     assert len(set(keys)) == len(keys)
 
 
+NUMBERED = {  # as the papers have them
+    "clark2019": ["fig1", "fig2", "fig3", "fig4", "fig5", "table1", "table2", "table3", "fig6"],
+    "kovaleva2019": ["fig1", "fig2", "fig3", "fig4", "table1", "fig5", "fig6", "fig7", "fig8", "fig9"],
+}
+
+
+@pytest.mark.parametrize("key", NUMBERED)
+def test_every_numbered_table_and_figure_has_an_entry(key: str) -> None:
+    entries = [entry.key for entry in reproduction_of(key).entries]
+    assert [name for name in entries if re.fullmatch(r"(fig|table)\d+", name)] == NUMBERED[key]
+    assert set(entries) == set(printed(key).entries)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("key", NUMBERED)
+def test_the_numbers_are_those_of_the_paper(key: str, shared: Path) -> None:
+    (file,) = (shared / "seeds").glob(f"{SEEDS[key]}_*.txt")
+    captions = re.findall(r"^(Figure|Table) (\d+):", file.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted({f"{'fig' if kind == 'Figure' else 'table'}{number}" for kind, number in captions}) == sorted(
+        NUMBERED[key]
+    )
+
+
 @pytest.mark.real
 @pytest.mark.parametrize("key", papers())
 def test_printed_numbers_and_claims_stand_in_the_paper(key: str, shared: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -118,8 +118,9 @@ def frame_heads(
     tokens: Sequence[str],
     maps: np.ndarray,
     target: Sequence[int],
-    elements: Sequence[int],
+    elements: Sequence[int] | Mapping[int, str],
     heads: Sequence[tuple[int, int]] | None = None,
+    frame: str = "",
 ) -> Figure:
     """The two best heads on one sentence: each head's map, and where the target's attention goes.
 
@@ -133,10 +134,14 @@ def frame_heads(
         The sentence's tokens.
     maps : numpy.ndarray
         Its maps `[layer, head, query, key]`.
-    target, elements : sequence of int
-        Positions of the tokens of the target and of its elements.
+    target : sequence of int
+        Positions of the tokens of the target.
+    elements : sequence of int, or mapping of int to str
+        Positions of the tokens of its elements, or the name of the element at each position.
     heads : sequence of (int, int), optional
         (layer, head) pairs to draw instead of the two best.
+    frame : str, default ""
+        The frame's name, for the title.
     """
     maps = np.asarray(maps, dtype=float)
     count = len(tokens)
@@ -149,6 +154,7 @@ def frame_heads(
         order = np.argsort(-np.nan_to_num(score, nan=-1.0).ravel(), kind="stable")[:2]
         heads = [(int(i) // score.shape[1], int(i) % score.shape[1]) for i in order]
     colours = [style.VERMILION if position in set(elements) else style.PALE for position in range(count)]
+    named = elements if isinstance(elements, Mapping) else {}
     slanted: dict[str, Any] = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"}
     framed: dict[str, Any] = {"fill": False, "edgecolor": style.VERMILION, "linewidth": 1.0}
     with style.context():
@@ -164,11 +170,16 @@ def frame_heads(
             low.bar(range(count), plane[list(target)].max(0), color=colours)
             low.set_xticks(range(count), tokens, **slanted)
             low.set_ylabel("weight")
+            for position, name in named.items():
+                if name != named.get(position - 1):  # once for an element of several tokens
+                    here: dict[str, Any] = {"ha": "center", "va": "bottom", "color": style.VERMILION}
+                    low.text(position, plane[list(target)].max(0)[position], name, fontsize=style.SMALL, **here)
+            low.margins(y=0.25)
             top.set_title(f"{head_name(layer, head)} (score {score[layer, head]:.3f})")
         how = (
             "Above: each map, dark for no weight to bright for its own largest; framed: the target's row. "
             "Below: the weights of that row; red: its elements. One sentence, so no interval"
         )
-        title = "The heads that link targets to elements most"
+        title = "The heads that link targets to elements most" + (f": frame {frame}" if frame else "")
         style.annotate_figure(fig, title, [data.source_text(dataset), how])
         return style.finish(fig)

@@ -15,11 +15,13 @@ import xarray as xr
 
 from headwise.analyses.contract import Bench, Experiment, Paper, at_least, layer_head_coords
 from headwise.analyses.tree_probe.collect import Sentences, collect_maps, make_trees
+from headwise.analyses.tree_probe.structural import structural_dataset
 from headwise.core.errors import InputError, MissingAnnotationError, ParameterError
 from headwise.core.labels import FEW
 from headwise.core.store import Piece
 from headwise.models import HeadModel
 from headwise.models.twins import random_but_embeddings
+from headwise.probes.structural import StructuralSettings
 from headwise.probes.tree import AttentionProbe, AttentionWordsProbe, DistanceWordsProbe, TreeProbe, right_branching
 from headwise.probes.tree_fit import FitSettings, Prepared, fit_tree_probe, mean_head_weights, score_tree_probe
 from headwise.probes.vectors import MODEL, InputEmbeddings, WordVectors, read_vectors
@@ -32,6 +34,7 @@ LEARNING_RATES = {"attention_words": 0.005, "random_attention_words": 0.005, "di
 HIDDEN = 100
 BATCH_PAIRS = {"cpu": 16_384, "cuda": 65_536}  # word pairs in a batch, padding included
 KINDS = {"trained": ("attention", "attention_words", "distance_words"), "random": ("random_attention_words",)}
+EPOCHS = 30  # at most, of the structural probe
 SHARES = (0.7, 0.1)  # training and validation, where the corpus is cut; the rest is the test part
 
 
@@ -60,6 +63,12 @@ class TreeProbeAnalysis(Experiment):
     heads; `root_bias[probe]`; `learning_rate[probe]` that the search picked, `epochs[probe]`, and whether training
     ended by itself, `converged[probe]`. Attributes count sentences of each part.
 
+    With `structural`, the structural probe (Hewitt & Manning 2019) on the hidden states of every layer beside them,
+    a linear map under which squared distances are distances in the tree: `uuas[hidden_layer]`, the share of the tree's
+    edges that the minimum spanning tree over its distances has (no direction, no punctuation), with its interval;
+    `validation_uuas`, by which the attribute `structural_layer` is picked. Not comparable with `uas`: other vectors,
+    undirected, one layer.
+
     Maps are kept in float16 until the probes on them are done.
 
     Parameters
@@ -78,6 +87,8 @@ class TreeProbeAnalysis(Experiment):
     epochs, patience, learning_rate : int, int, float, default 60, 3, 0
         At most so many epochs; after so many without a better validation UAS the rate is lowered, the third time
         training ends; 0 to search a rate.
+    structural : bool, default False
+        The structural probe too.
     seeds : int, default 1
         How often each trained probe is trained: `uas` is that of the first, `uas_deviation` over all.
     seed : int, optional
@@ -107,6 +118,7 @@ class TreeProbeAnalysis(Experiment):
     epochs: int = 60
     patience: int = 3
     learning_rate: float = 0.0
+    structural: bool = False
     seeds: int = 1
     seed: int | None = None
 
@@ -158,6 +170,13 @@ class TreeProbeAnalysis(Experiment):
         share = np.array([correct.sum() / max(total.sum(), 1)])
         fitted["right_branching"] = _Fitted(correct, total, share)
         dataset = probe_dataset(fitted, bench.shape.layers, bench.shape.heads)
+        if self.structural:
+            how = StructuralSettings(
+                epochs=min(self.epochs, EPOCHS), seed=self.seed or 0, device=str(bench.model.device)
+            )
+            dataset = dataset.merge(
+                structural_dataset(bench.model, data, trees, how, store, bench.progress), combine_attrs="no_conflicts"
+            )
         return dataset.assign_coords(layer_head_coords(bench.shape)).assign_attrs(
             vectors=self.vectors if self.vectors == MODEL else Path(self.vectors).name,
             vector_coverage=vectors.coverage,
@@ -253,6 +272,10 @@ class TreeProbeAnalysis(Experiment):
             mean, low, high = (100 * float(one[f"uas{end}"]) for end in ("", "_low", "_high"))
             late = "" if bool(one["converged"]) else "; still gaining when its epochs ended"
             lines.append(f"{name.replace('_', ' ')}: {mean:.1f} % ({low:.1f} to {high:.1f}){late}")
+        if "uuas" in dataset:
+            layer = int(dataset.attrs["structural_layer"])
+            mean, low, high = (100 * float(dataset[f"uuas{end}"][layer]) for end in ("", "_low", "_high"))
+            lines.append(f"structural probe, hidden states {layer}: UUAS {mean:.1f} % ({low:.1f} to {high:.1f})")
         return lines
 
 

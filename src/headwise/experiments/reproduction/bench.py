@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import xarray as xr
 
-from headwise.analyses.contract import Analysis
+from headwise.analyses.contract import Analysis, make_analysis
 from headwise.core.checks import check_types
 from headwise.core.failures import UnexpectedError
 from headwise.core.released import PAPER, check_reading
@@ -24,6 +24,7 @@ from headwise.models import HeadModel
 from headwise.run import Listener, Run, RunOptions, Source
 from headwise.run.provenance import describe
 from headwise.text import Corpus, open_corpus
+from headwise.text.known_tasks import known_task
 from headwise.text.tasks import Task, read_task
 
 QUICK_ROWS = 256  # of each part of a task that is fine-tuned on with `quick`
@@ -100,6 +101,7 @@ class Bench:
         self.data, self.progress = DataSets(options.data), report
         self._trained = trained
         self._corpora: dict[Any, Corpus] = {}
+        self._remembered: dict[str, Any] = {}
 
     @property
     def released(self) -> bool:
@@ -131,7 +133,16 @@ class Bench:
     def task(self, name: str, limit: int | None = None, *, train: bool = True) -> Task:
         """A GLUE task from its folder; `train=False` where its dev part suffices."""
         folder = self.data.path(f"glue-{name}" if train else f"glue-{name}-dev")
-        return read_task(name, data=folder, limit=limit, needs_train=train)
+        found: Task = self.remember(
+            f"task {name} {limit}", lambda: read_task(name, data=folder, limit=limit, needs_train=train)
+        )
+        return found
+
+    def analysis(self, name: str, **parameters: Any) -> Analysis:
+        """An analysis with a paper's settings, read as the paper or as the released code has it, where it knows the
+        difference."""
+        made = make_analysis(name, parameters)
+        return replace(made, reading=self.options.reading) if "reading" in made.parameters else made  # type: ignore[type-var]
 
     # --- work that is kept ------------------------------------------------------------------------------------------
 
@@ -181,11 +192,37 @@ class Bench:
             run.forget()
         return dict(atlas.items())
 
+    def dataset(self, name: str, about: Mapping[str, Any], make: Callable[[], xr.Dataset]) -> xr.Dataset:
+        """Labelled arrays of an entry's own, made once; `about` tells them from others of the same name."""
+        return self.store.dataset(f"{name}-{digest_of(about)[:16]}", make)
+
+    def remember(self, name: str, make: Callable[[], Any]) -> Any:
+        """Anything that several entries of this call need, made once and held in memory."""
+        if name not in self._remembered:
+            self._remembered[name] = make()
+        return self._remembered[name]
+
     def kept(self, name: str, make: Callable[[], Any]) -> Any:
         """Anything JSON can hold, made once."""
         return self.store.piece(name, lambda: ({}, {"value": json.loads(json.dumps(make()))})).facts["value"]
 
     # --- fine-tuned models ------------------------------------------------------------------------------------------
+
+    def given_model(self, name: str) -> Path | None:
+        """The folder that was given for a model fine-tuned on a task."""
+        found = (path for key, path in self.options.finetuned.items() if known_task(key) is known_task(name))
+        return next((Path(path) for path in found), None)
+
+    def model_folder(self, name: str, recipe: str) -> tuple[Path, str]:
+        """The folder of the model fine-tuned on a task, given or trained here now, and a sentence on which it is."""
+        given = self.given_model(name)
+        if given is not None:
+            return given, f"{name}: fine-tuned model given ({given.name})"
+        task = self.training_task(name)
+        records, folder = self.train(task, recipe)
+        scores = ", ".join(f"{key} {value:.3f}" for key, value in records[0].metrics.items())
+        told = f"{name}: fine-tuned here on {len(task.train):,} rows, recipe {recipe} ({scores})"
+        return folder / records[0].folder / "model", told
 
     def training_task(self, name: str) -> Task:
         """A task to train on: all of it, a part by `scale`, or a few rows with `quick`; its dev part is whole but for
@@ -218,18 +255,6 @@ class Bench:
     def finetuned(self, name: str, recipe: str = "kovaleva") -> Iterator[tuple[HeadModel, str]]:
         """The model fine-tuned on a task, open, and a sentence on where it comes from: the folder given for it, or
         trained here by the paper's recipe."""
-        given = next((path for key, path in self.options.finetuned.items() if _same(key, name)), None)
-        if given is not None:
-            where, told = Path(given), f"{name}: fine-tuned model given ({Path(given).name})"
-        else:
-            task = self.training_task(name)
-            records, folder = self.train(task, recipe)
-            where = folder / records[0].folder / "model"
-            scores = ", ".join(f"{key} {value:.3f}" for key, value in records[0].metrics.items())
-            told = f"{name}: fine-tuned here on {len(task.train):,} rows, recipe {recipe} ({scores})"
+        where, told = self.model_folder(name, recipe)
         with HeadModel.open(where, device=self.options.device) as opened:
             yield opened, told
-
-
-def _same(one: str, other: str) -> bool:
-    return one.lower().replace("-", "").replace("_", "") == other.lower().replace("-", "").replace("_", "")

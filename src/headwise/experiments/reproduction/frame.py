@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headwise.core.errors import HeadwiseError
 
 if TYPE_CHECKING:
+    import xarray as xr
     from matplotlib.figure import Figure
 
     from headwise.experiments.reproduction.bench import Bench
@@ -33,8 +34,8 @@ class Row:
         The ends of its 95 % interval.
     note : str, default ""
         What a reader must know of it: which head, over how many.
-    label : str, default ""
-        What it is called where nothing is printed.
+    label, unit : str, default ""
+        What it is called and counted in where nothing is printed.
     """
 
     key: str
@@ -43,6 +44,13 @@ class Row:
     high: float | None = None
     note: str = ""
     label: str = ""
+    unit: str = ""
+
+    @classmethod
+    def of(cls, key: str, found: xr.Dataset, name: str, note: str = "", scale: float = 100.0, label: str = "") -> Row:
+        """From one cell of a result: its variable `name` with `name_low` and `name_high`, in per cent unless told."""
+        value, low, high = (scale * float(found[f"{name}{end}"]) for end in ("", "_low", "_high"))
+        return cls(key, value, low, high, note, label, "%" if scale == 100 else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,8 +240,11 @@ class _Reproducing:
                     **_ours(row),
                 }
             )
-        extra = {"unit": "", "quote": "", "printed": None, "printed_note": ""}
-        found += [{"key": row.key, "label": row.label or row.key, **extra, **_ours(row)} for row in ours.values()]
+        extra = {"quote": "", "printed": None, "printed_note": ""}
+        found += [
+            {"key": row.key, "label": row.label or row.key, "unit": row.unit, **extra, **_ours(row)}
+            for row in ours.values()
+        ]
         return found
 
     def _claim(self, claim: Any, told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

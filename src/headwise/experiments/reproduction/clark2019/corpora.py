@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headwise.experiments.reproduction.bench import Bench
 from headwise.text import Corpus, open_corpus
+from headwise.text.demo import demo_corpus
 
 SEGMENTS, QUICK = 1000, 48
 MAX_TOKENS = 128
@@ -24,3 +25,39 @@ def segments(bench: Bench, quick: int = QUICK) -> tuple[Corpus, dict[str, str], 
     elif found != SEGMENTS:
         differs.append(f"{found} segments in place of 1000, to save time.")
     return corpus, {"text": f"{corpus.name}, {found:,} segments of at most {MAX_TOKENS} tokens"}, differs
+
+
+def treebank(bench: Bench, limit: int | None) -> tuple[Corpus, dict[str, str], list[str]]:
+    """§4.2: the dev part of the Penn Treebank; English EWT where that is not given, as a file or as built in."""
+    name = bench.data.first("ptb-dev", "ewt-dev")
+    differs = []
+    if bench.data.find(name) is None:
+        corpus = open_corpus(None, limit=limit, seed=bench.seed, prose=bench.model.causal).alone()
+        differs.append("The Penn Treebank is not free: 500 sentences of English EWT, the built-in corpus, stand in.")
+    else:
+        corpus = bench.corpus(name, limit)
+        if name != "ptb-dev":
+            differs.append("The Penn Treebank is not free: UD English EWT, dev (web text), stands in.")
+    if name != "ptb-dev":
+        differs.append(
+            "UD relations in place of Stanford's: obj for dobj, compound for nn, nmod:poss for poss, aux:pass for "
+            "auxpass, compound:prt for prt; for pobj the relation case, whose dependent is the preposition; prep has "
+            "no counterpart."
+        )
+    found = corpus.survey().count
+    return corpus, {"trees": f"{corpus.name}, {found:,} sentences"}, differs
+
+
+def documents(bench: Bench) -> tuple[Corpus, dict[str, str], list[str]]:
+    """§4.3: CoNLL-2012; OntoGUM where that is not given, the made examples of the built-in corpus where neither is."""
+    name = bench.data.first("conll2012", "ontogum")
+    differs = []
+    if bench.data.find(name) is None:
+        corpus = demo_corpus()
+        differs.append("CoNLL-2012 is not free: short passages of the built-in grammar stand in, far easier.")
+    else:
+        corpus = bench.corpus(name, bench.count(10_000, 16) if bench.options.quick else None)
+        if name == "ontogum":
+            differs.append("CoNLL-2012 is not free: OntoGUM, annotated by the same rules, stands in.")
+    found = corpus.survey().count
+    return corpus, {"documents": f"{corpus.name}, {found:,} documents, cut to {MAX_TOKENS} tokens"}, differs

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from headwise.analyses.contract import make_analysis
 from headwise.core.labels import head_name
 from headwise.experiments.reproduction.bench import Bench
 from headwise.experiments.reproduction.clark2019.corpora import segments
@@ -18,7 +17,7 @@ HALF, LITTLE, TENTH = 0.5, 0.1, 0.1
 
 def _surface(bench: Bench) -> tuple[xr.Dataset, dict[str, str], list[str]]:
     corpus, seen, differs = segments(bench)
-    return bench.watch(corpus, [make_analysis("surface")])["surface"], seen, differs
+    return bench.watch(corpus, [bench.analysis("surface")])["surface"], seen, differs
 
 
 def positions(bench: Bench) -> Outcome:
@@ -87,7 +86,7 @@ def token_types(bench: Bench) -> Outcome:
 def gradients(bench: Bench) -> Outcome:
     """Figure 3: size of the gradient of the masked-LM loss with respect to attention, by kind of token."""
     corpus, seen, differs = segments(bench, quick=24)
-    found = bench.watch(corpus, [make_analysis("gradient")])["gradient"]
+    found = bench.watch(corpus, [bench.analysis("gradient")])["gradient"]
     mean = found["importance"].mean("head")
     other = found["importance_paper_other"].mean("head")
     late = depth(5, 12, found.sizes["layer"])

@@ -1,0 +1,118 @@
+"""The structural probe on the hidden states of every layer, beside the probes on attention (Clark et al. 2019, Table
+3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+import xarray as xr
+
+from headwise.analyses.tree_probe.collect import COLLECT_TOKENS, PIECE, Sentences
+from headwise.core.store import Store
+from headwise.models import HeadModel
+from headwise.models.vectors import IN_MEMORY, scratch_array
+from headwise.models.words import word_index
+from headwise.probes.structural import StructuralFit, StructuralSettings
+from headwise.probes.tree import Trees
+from headwise.stats.accumulators import Ratios
+from headwise.text.encode import Batch, Encoded, batches
+
+Report = Callable[[int, int], None]
+
+
+class WordStates:
+    """Hidden states of the words of many sentences, `[layer, word, width]` each (a word: the mean of its pieces), one
+    behind the other in one float16 array."""
+
+    def __init__(self, sizes: Sequence[int], layers: int, width: int, values: np.ndarray | None = None) -> None:
+        self.shape, self.starts = (layers, width), np.concatenate([[0], np.cumsum(sizes)])
+        length = int(self.starts[-1])
+        self.values = np.zeros((length, layers, width), dtype=np.float16) if values is None else values
+
+    def __call__(self, sentence: int) -> np.ndarray:
+        own = self.values[self.starts[sentence] : self.starts[sentence + 1]]
+        return np.ascontiguousarray(np.moveaxis(own, 0, 1))
+
+    def put(self, sentence: int, states: np.ndarray) -> None:
+        """`states[word, layer, width]` of a sentence."""
+        self.values[self.starts[sentence] : self.starts[sentence + 1]] = states
+
+
+def collect_states(model: HeadModel, rows: Sequence[Encoded], store: Store, report: Report) -> WordStates:
+    """Run the model over all sentences once; states are kept a few batches at a time."""
+    sizes = [row.word_count for row in rows]
+    layers, width = model.layers + 1, model.hidden
+    large = 2 * sum(sizes) * layers * width > IN_MEMORY
+    values = scratch_array(store, "states", (sum(sizes), layers, width), "float16") if large else None
+    kept = WordStates(sizes, layers, width, values)
+    together = batches(list(rows), COLLECT_TOKENS, model.pad_id, model.device)
+    seen = 0
+    for start in range(0, len(together), PIECE):
+        some = together[start : start + PIECE]
+        piece = store.piece(f"states-{start:06d}", partial(_state_piece, model, some)).arrays["states"]
+        for row in (row for batch in some for row in batch.rows):
+            kept.put(row.index, piece[: row.word_count])
+            piece = piece[row.word_count :]
+        seen += sum(map(len, some))
+        report(seen, len(rows))
+    return kept
+
+
+def _state_piece(model: HeadModel, some: Sequence[Batch]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The states of the words of some batches, word after word: `[word, layer, width]`."""
+    found = []
+    for batch in some:
+        hidden = model.trace(batch, {"hidden"}).hidden
+        assert hidden is not None
+        index = word_index(batch)
+        member = index.member / index.pieces.clamp(min=1)[:, None]
+        words = torch.einsum("eltw,etk->eklw", hidden.float(), member).half().cpu().numpy()
+        found += [own[: row.word_count] for own, row in zip(words, batch.rows, strict=True)]
+    return {"states": np.concatenate(found)}, {}
+
+
+def structural_dataset(
+    model: HeadModel,
+    data: Sentences,
+    trees: Trees,
+    settings: StructuralSettings,
+    store: Store,
+    progress: Callable[[str, int, int], None],
+) -> xr.Dataset:
+    """`uuas[hidden_layer]` on the test part with its interval, and `validation_uuas[hidden_layer]`, by which the layer
+    of the attribute `structural_layer` is picked; 0 is what enters the first layer."""
+
+    def make() -> tuple[dict[str, np.ndarray], dict[str, str]]:
+        states = collect_states(model, data.rows, store, partial(progress, "tree_probe: hidden states"))
+        fit = StructuralFit(trees, states, settings)
+        report = partial(progress, "tree_probe: structural")
+        probe = fit.fit(data.parts["train"], data.parts["validation"], report)
+        arrays = {}
+        for name in ("validation", "test"):
+            arrays[f"{name}_found"], arrays[f"{name}_total"] = fit.score(probe, data.parts[name])
+        return arrays, {}
+
+    arrays = store.piece("structural", make).arrays
+    for name in store.names():
+        if name.startswith("states-"):
+            store.drop(name)
+    summaries = {}
+    for name in ("validation", "test"):
+        found, total = torch.from_numpy(arrays[f"{name}_found"]), torch.from_numpy(arrays[f"{name}_total"])
+        ratio = Ratios(found.shape[1])
+        ratio.add_sums(found, total[:, None].expand_as(found))
+        summaries[name] = ratio.summary()
+    test, validation = summaries["test"], summaries["validation"]["mean"]
+    share = {"units": "share of edges"}
+    variables = {
+        "uuas": ("hidden_layer", test["mean"], share | {"long_name": "edges of the tree found, direction left out"}),
+        "uuas_n": ("hidden_layer", test["n"].astype(np.int64), {"long_name": "test sentences"}),
+        "uuas_low": ("hidden_layer", np.clip(test["low"], 0, 1)),
+        "uuas_high": ("hidden_layer", np.clip(test["high"], 0, 1)),
+        "validation_uuas": ("hidden_layer", validation, share),
+    }
+    attrs = {"structural_layer": int(np.nanargmax(validation))}
+    return xr.Dataset(variables, coords={"hidden_layer": np.arange(len(validation))}, attrs=attrs)

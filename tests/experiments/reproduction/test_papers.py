@@ -1,0 +1,96 @@
+"""Entries of the papers on planted heads, and on models that are known not to have changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headwise.experiments.reproduction import Reproduced, ReproductionOptions, reproduce
+from headwise.models import HeadModel
+from headwise.testing import planted_annotations, random_model
+from headwise.text import Example
+from headwise.text.demo import demo_corpus
+from headwise.text.example import ROOT
+
+
+def entry(found: Reproduced, key: str) -> dict:
+    return next(one for one in found.facts["entries"] if one["key"] == key)
+
+
+def conllu(examples: list[Example]) -> str:
+    """A treebank of sentences."""
+    lines = []
+    for example in examples:
+        for i, word in enumerate(example.words or ()):
+            head = (example.heads or ())[i]
+            columns = [i + 1, word, word, (example.upos or ())[i], "_", "_", 0 if head == ROOT else head + 1]
+            lines.append("\t".join(map(str, [*columns, (example.relations or ())[i], "_", "_"])))
+        lines.append("")
+    return "\n".join(lines) + "\n"
+
+
+def test_a_planted_head_that_follows_trees_is_the_best_of_table_1(tmp_path: Path) -> None:
+    chosen = [e for e in demo_corpus(160) if e.heads is not None and not e.has_pair and len(e.all_words) <= 20][:40]
+    planted, renamed = planted_annotations(chosen, [["uniform", "previous"], ["self", "tree"]])
+    (tmp_path / "en_ewt-ud-dev.conllu").write_text(conllu(renamed))
+    model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
+    found = reproduce("clark2019", model, ReproductionOptions(data=tmp_path, only=("table1",)))
+    rows = {row["key"]: row for row in entry(found, "table1")["rows"]}
+    for key in ("all", "det", "dobj", "nsubj"):
+        assert rows[key]["ours"] == 100, key
+        assert rows[key]["note"].startswith("L1H1, dependent to head"), key
+    assert rows["dobj"]["note"].endswith("as obj")
+    assert rows["dobj-baseline"]["ours"] < 100
+    assert rows["prep"]["ours"] is None
+    told = {claim["key"]: claim["verdict"] for claim in found.facts["claims"]}
+    assert told == {"no-single": "does not hold", "specialise": "holds", "dependent": "holds"}
+    assert any("UD English EWT, dev" in text for text in entry(found, "table1")["differs"])
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    module, tokenizer = random_model(layers=2, heads=2, d_head=8)
+    folder = tmp_path_factory.mktemp("model") / "tiny"
+    module.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """RTE, a few rows of it."""
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "RTE").mkdir()
+    labels, texts = ("entailment", "not_entailment"), ("the cat saw a dog .", "a dog sleeps .", "the cat runs .")
+    for part, count in (("train", 12), ("dev", 6)):
+        rows = [f"{i}\t{texts[i % 3]}\t{texts[(i + 1) % 3]}\t{labels[i % 2]}" for i in range(count)]
+        (folder / "RTE" / f"{part}.tsv").write_text("\n".join(["index\tsentence1\tsentence2\tlabel", *rows]) + "\n")
+    return folder
+
+
+def test_a_model_that_did_not_change_is_wholly_alike(model_folder: Path, glue: Path) -> None:
+    options = ReproductionOptions(data=glue, only=("fig5",), finetuned={"rte": model_folder})
+    found = reproduce("kovaleva2019", model_folder, options)
+    (table,) = entry(found, "fig5")["tables"]
+    assert table["rows"][0][0] == "RTE"
+    assert table["rows"][0][1:] == pytest.approx([1, 1])
+    assert "fine-tuned model given (tiny)" in entry(found, "fig5")["seen"]["RTE"]
+    assert any(text.startswith("QQP: not run, needs GLUE's QQP") for text in entry(found, "fig5")["differs"])
+
+
+def test_starts_of_fine_tuning_are_trained_and_kept(model_folder: Path, glue: Path, tmp_path: Path) -> None:
+    options = ReproductionOptions(data=glue, only=("table1",), quick=True)
+    found = reproduce("kovaleva2019", model_folder, options, folder=tmp_path)
+    rows = {row["key"]: row["ours"] for row in entry(found, "table1")["rows"]}
+    (results,) = (tmp_path / "finetuned").glob("RTE-*/results.json")
+    records = {record["start"]: record["metrics"] for record in json.loads(results.read_text())["records"]}
+    assert {start: rows[f"RTE-accuracy-{start}"] for start in ("none", "random", "pretrained")} == {
+        start: pytest.approx(100 * metrics["accuracy"]) for start, metrics in records.items()
+    }
+    assert rows["MRPC-f1-none"] is None
+    assert {claim["verdict"] for claim in found.facts["claims"]} == {"not tried"}  # a quick run judges none
+    written = results.stat().st_mtime_ns
+    reproduce("kovaleva2019", model_folder, options, folder=tmp_path)
+    assert results.stat().st_mtime_ns == written

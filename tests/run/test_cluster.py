@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 from torch import Tensor
+from transformers import BertModel
 
 from headwise import Corpus, HeadModel, RunOptions, make_analysis
 from headwise.analyses.contract import Analysis
@@ -21,11 +24,18 @@ from headwise.core.errors import ModelError, ParameterError
 from headwise.core.failures import Failure, UnexpectedError
 from headwise.core.store import Piece, Store
 from headwise.core.workers import Workers, whole, working
+from headwise.experiments.ablation import AblationOptions, LanguageSubject, TaskSubject, ablate
+from headwise.experiments.comparison import ComparisonOptions, compare
+from headwise.experiments.finetuning.classifier import PooledClassifier
+from headwise.experiments.patching import Pair, PatchOptions, patch
+from headwise.models.vectors import collect_vectors
 from headwise.run import Backend, Listener, Run, Source, run_analyses, workers_of
 from headwise.run.cluster import RayWorkers
 from headwise.stats.accumulators import State
-from headwise.testing import planted_model
+from headwise.testing import planted_model, random_model
+from headwise.testing.toy import toy_task
 from headwise.text.encode import Batch
+from headwise.text.example import Example
 
 pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
@@ -194,3 +204,57 @@ def test_what_does_not_fit_is_refused() -> None:
         Backend("dask")
     with pytest.raises(ParameterError, match="at least 1"):
         Backend("ray", workers=0)
+
+
+def same_both_ways(workers: RayWorkers, make: Callable[[], xr.Dataset], jobs: int = 1) -> None:
+    """The same values from one process and from workers, who were given so many jobs for it."""
+    here, before = make(), workers.jobs
+    with working(workers):
+        xr.testing.assert_identical(make(), here)
+    assert workers.jobs - before == jobs
+
+
+def test_heads_disabled_by_workers(workers: RayWorkers) -> None:
+    module, tokenizer = random_model(words=WORDS, layers=2, heads=2, d_head=4)
+    opened = HeadModel.open(module, tokenizer=tokenizer)
+    language = LanguageSubject(opened, Corpus.from_texts(TEXTS), batch_tokens=64)
+    for how in ("corpus_mean", "resample"):
+        options = AblationOptions(how=how, layers=False, importance=how == "resample", sinks=False)
+        same_both_ways(workers, partial(ablate, language, options), 2 if options.importance else 1)
+    torch.manual_seed(0)
+    bare = BertModel(module.config)
+    classifier = PooledClassifier(bare, tokenizer, 2, heads=["L0H1", "L1H0"])  # reads what its encoder's heads give
+    task = TaskSubject(classifier.eval(), tokenizer, toy_task(48), batch_tokens=64)
+    same_both_ways(workers, partial(ablate, task, AblationOptions(importance=False)), 2)
+
+
+def test_models_compared_by_workers(model: HeadModel, workers: RayWorkers) -> None:
+    other = planted_model([row[::-1] for row in BEHAVIOURS], words=WORDS)
+    corpus = Corpus.from_texts(TEXTS)
+    with HeadModel.open(other.model, tokenizer=other.tokenizer) as second:
+        options = ComparisonOptions(analyses=["surface"])
+        here, before = compare([model, second], corpus, options).to_bytes(), workers.jobs
+        with working(workers):
+            assert compare([model, second], corpus, options).to_bytes() == here
+        assert workers.jobs == before + 1
+
+
+def test_pairs_patched_and_decoders_asked_by_workers(workers: RayWorkers, tmp_path: Path) -> None:
+    module, tokenizer = random_model(causal=True, words=WORDS, layers=2, heads=2, d_head=4)
+    pairs = [Pair(f"the {a} saw", f"the {b} saw", a, b, f"{a}:{b}") for a in WORDS[2:5] for b in WORDS[3:7] if a != b]
+    with HeadModel.open(module, tokenizer=tokenizer) as opened:
+        same_both_ways(workers, lambda: patch(opened, pairs, PatchOptions(batch=4, ablate=2)), 2)
+        same_both_ways(workers, lambda: vectors_of(opened))
+        asked = [make_analysis(name) for name in ("logits", "sinks")]
+
+        def asked_of(folder: str) -> bytes:
+            return run_analyses(opened, Corpus.from_texts(TEXTS), asked, tmp_path / folder).to_bytes()
+
+        alone = asked_of("here")
+        with working(workers):
+            assert asked_of("ray") == alone
+
+
+def vectors_of(opened: HeadModel) -> xr.Dataset:
+    found = collect_vectors(opened, [Example(text=text) for text in TEXTS], what="toy")
+    return xr.Dataset({"heads": (("layer", "head", "example", "size"), found.heads)})

@@ -285,7 +285,8 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]] | None:
     except OSError as error:
         raise OutputError(f"{path} cannot be read ({error.strerror or error}).") from error
     try:
-        arrays = load(content)
+        found = load(content)
+        arrays = {key: found[key] for key in sorted(found)}  # safetensors gives them in another order every time
         length = int.from_bytes(content[:8], "little")
         about = json.loads(content[8 : 8 + length])["__metadata__"]
         digest = about.pop("digest")

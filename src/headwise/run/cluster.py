@@ -119,7 +119,7 @@ class RayWorkers(Workers):
         self.count = backend.workers or 0  # 0 until Ray is asked
         self._connected: bool | None = None  # whether Ray is ours to shut down; None while it is not needed
         self._hands: list[_Worker] = []
-        self._jobs = 0
+        self.jobs = 0  # that workers were given
         self._openings = 0  # workers that ended one after the other while they opened a model
 
     def connect(self) -> None:
@@ -156,8 +156,8 @@ class RayWorkers(Workers):
     def job(self, packer: Packer, job: Job, threads: int) -> Callable[[_Worker], None]:
         """What hands a job to a worker; it is packed once, and all workers are handed it now."""
         self.connect()
-        self._jobs += 1
-        number, parcel = self._jobs, self._ray.put(packer.pack(job))
+        self.jobs += 1
+        number, parcel = self.jobs, self._ray.put(packer.pack(job))
         driver = Driver()
 
         def hand_over(hand: _Worker) -> None:
@@ -238,7 +238,7 @@ class _Batch:
             for hand in self.workers._hands:
                 if self.todo and hand.pid is not None and len(hand.given) < depth:
                     name, unit = self.todo.popleft()
-                    hand.given.append((name, unit, hand.actor.make.remote(self.workers._jobs, unit)))
+                    hand.given.append((name, unit, hand.actor.make.remote(self.workers.jobs, unit)))
 
     def _wait(self) -> None:
         """Wait until a worker is ready or has made something; a signal stops it at once."""

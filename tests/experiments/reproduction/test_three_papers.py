@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from headwise.experiments.reproduction.jo2020.reference import released
 from headwise.experiments.reproduction.pande2021.labels import share
 from headwise.models import HeadModel
 from headwise.testing import planted_model
+from headwise.testing.models import random_model
 from headwise.text import Example
 
 WORDS = ["the", "old", "cat", "dog", "saw", "sleeps", "loudly", "a", ".", ","]
@@ -159,3 +161,31 @@ def test_jo_probes_what_was_given(model: HeadModel, tmp_path: Path) -> None:
     assert rows["word_content-top"]["ours"] is None
     assert {row["key"]: row["ours"] for row in entries["table2"]["rows"]}["tree_depth"] == 2
     assert json.loads(found.to_json())["counts"]["entries"]["failed"] == 0
+
+
+def test_downstream_tasks_are_fine_tuned_three_ways_and_probed_in_three_states(tmp_path: Path) -> None:
+    module, tokenizer = random_model(words=WORDS, layers=2, heads=2, d_head=4, max_length=32)
+    folder = tmp_path / "model"
+    module.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    place = tmp_path / "data" / "MRPC"
+    place.mkdir(parents=True)
+    rows = [f"{i % 2}\t{i}\t{i}\t{a}\t{b}" for i, (a, b) in enumerate(pairs(32))]
+    for name in ("msr_paraphrase_train.txt", "msr_paraphrase_test.txt"):
+        (place / name).write_text("\n".join(["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", *rows]) + "\n")
+    options = ReproductionOptions(data=tmp_path / "data", quick=True, only=("table4", "fig4"))
+    found = reproduce("jo2020", folder, options, folder=tmp_path / "report")
+    assert not found.failures
+    table4, fig4 = ({entry["key"]: entry for entry in found.facts["entries"]}[key] for key in ("table4", "fig4"))
+    assert (table4["reason"], fig4["reason"]) == ("", "")
+    ours = {row["key"]: row["ours"] for row in table4["rows"]}
+    assert all(0 <= ours[f"MRPC-accuracy-{pooling}"] <= 100 for pooling in ("last", "best", "top"))
+    assert ours["SST-2-accuracy-last"] is None
+    assert [row[1] for row in fig4["tables"][0]["rows"]] == ["pre-trained", "last layer", "top heads"]
+    claims = {claim["key"]: claim["verdict"] for claim in found.facts["claims"]}
+    assert claims["amplified"] in ("holds", "does not hold")
+    assert claims["sst-upper"] == "not tried"
+    again = reproduce("pande2021", folder, replace(options, only=("fig6",)), folder=tmp_path / "again")
+    (entry,) = again.facts["entries"]
+    assert (again.failures, entry["reason"]) == ([], "")
+    assert any(row["key"] == "MRPC-block-initial" for row in entry["rows"])

@@ -67,8 +67,9 @@ def states(bench: Bench) -> Outcome:
         except HeadwiseError as error:
             differs.append(f"{name}: not run, {str(error).rstrip('.')}.")
             continue
-        joined = xr.concat(list(states.values()), "model_all", coords="minimal", compat="override")
-        joined = joined.assign_coords(model_all=list(states))
+        scores = [one[["accuracy", "accuracy_n"]] for one in states.values()]
+        joined = xr.concat(scores, "model_all", coords="minimal", compat="override")
+        joined = joined.assign_coords(model_all=list(states)).assign(majority=states["pre-trained"]["majority"])
         drawn += [
             Picture(f"{name.lower()}-{p.name}", p.title, p.caption, p.figure)
             for p in pictures("change_probing", joined, "states")

@@ -78,7 +78,7 @@ def found(bench: Bench) -> Found:
 
 def _compute(bench: Bench) -> Found:
     tasks: list[Scored] = []
-    differs = ["Inputs of the dev parts: the test parts of GLUE have no labels, and are not needed here."]
+    differs = ["Inputs of the dev parts in place of the test parts."]
     seen: dict[str, str] = {}
     for task in TASKS:
         try:

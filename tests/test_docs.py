@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from contextlib import suppress
 from pathlib import Path
 
@@ -148,3 +149,9 @@ def test_a_package_of_ones_own_made_word_by_word_is_on_the_page(tmp_path: Path) 
     assert "longest_word" in said
     assert "Attention to the longest word" in (folder / "mine" / "index.html").read_text(encoding="utf-8")
     assert (folder / "mine" / "figures" / "longest_word-heads.svg").exists()
+
+
+def test_the_tutorial_names_every_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `([\w-]+)` \|", text, re.M)) == set(extras) - {"test"}

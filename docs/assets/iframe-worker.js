@@ -5,6 +5,7 @@
     constructor(address) {
       super()
       this.onmessage = this.onerror = null
+      const home = new URL(address, location.href)
       const frame = document.createElement("iframe")
       frame.hidden = true
       this.waiting = []
@@ -25,12 +26,12 @@
         addresses.reduce((before, one) => before.then(() => load(one)), Promise.resolve())
       const load = one => new Promise((done, failed) => {
         const script = inside.document.createElement("script")
-        script.src = new URL(one, address)
+        script.src = new URL(one, home)
         script.onload = done
         script.onerror = failed
         inside.document.head.append(script)
       })
-      load(address).then(() => {
+      load(home).then(() => {
         this.tell = data => {
           const event = new MessageEvent("message", { data })
           heard.forEach(listener => listener.call(inside, event))

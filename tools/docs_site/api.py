@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import headwise
 
-# Page, sentence, names. The first is all of `headwise.__all__`.
+FIRST = ("make_atlas", "HeadModel", "Atlas", "open_corpus", "Corpus", "Example", "draw")  # what one begins with
+# Page, sentence, names.
 PARTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "questions": (
         "Writing an analysis",
@@ -51,15 +52,12 @@ PARTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 
 def pages() -> dict[str, str]:
     """Markdown by address."""
-    names = [name for name in headwise.__all__ if name != "__version__"]
+    rest = [name for name in headwise.__all__ if name not in FIRST and name != "__version__"]
+    names = [*FIRST, *rest]
     first = "\n\n".join(_entry(_home(name)) for name in names)
     listed = "".join(f"- [{title}]({page}.md): {text}\n" for page, (title, text, _) in PARTS.items())
     made = {
-        "reference/api/index.md": "# Python\n\nThe names of `headwise` itself. More:\n\n"
-        + listed.replace("](../../", "](../../")
-        + "\n"
-        + first
-        + "\n"
+        "reference/api/index.md": "# Python\n\nThe names of `headwise` itself. More:\n\n" + listed + "\n" + first + "\n"
     }
     for page, (title, text, homes) in PARTS.items():
         made[f"reference/api/{page}.md"] = f"# {title}\n\n{text}\n\n" + "\n\n".join(map(_entry, homes)) + "\n"

@@ -9,9 +9,11 @@ import json
 import numpy as np
 import pytest
 import xarray as xr
+from site_of import compared
 
 from headwise.atlas import Atlas
 from headwise.page import data as page
+from headwise.page.compared import changed_most
 from headwise.page.data import data_text, page_data
 from headwise.page.measures import definition, head_measures
 from headwise.page.sample import Sample
@@ -139,3 +141,24 @@ def test_every_measure_of_the_analyses_has_a_definition() -> None:
         for name in names:
             assert f"`{name}" in definition(group, name)
     assert definition("unheard", "of", "a long name") == "a long name"
+
+
+def test_three_models_are_compared_word_by_word_and_a_change_is_told_once() -> None:
+    """Of three models the first other word stands below, `other` too; what two measures say alike is one row."""
+    atlas = compared()
+    words, change = atlas["change_words"], atlas["change_surface"]
+    does = np.stack([words["does"].values[0], words["does"].values[0], words["does"].values[1]]).astype("<U20")
+    does[2, 0, 0] = "other"
+    kinds = np.where(does == "broad", "broad", np.where(does == "other", "other", "cls"))
+    dims = ("model_all", "layer", "head")
+    made = {"does": (dims, does), "kind": (dims, kinds), "attention": (dims, np.full(does.shape, ""))}
+    three = xr.Dataset(made, {"model_all": ["old", "same", "new"]})
+    described = page.described(Atlas(dict(atlas) | {"change_words": three}))
+    heads = {head["name"]: head for head in described.to_dict("records")}
+    assert (heads["L1H2"]["does"], heads["L1H2"]["below"]) == ("broad", "to cls")
+    assert heads["L0H0"]["below"] == "other"
+    assert heads["L0H1"]["below"] == ""
+    assert list(heads["L1H2"]["models"]) == ["old", "same", "new"]
+    again = {str(name).replace("mass", "share"): values for name, values in change.data_vars.items()}
+    rows, _ = changed_most(Atlas(dict(atlas) | {"change_surface": change.assign(again)}, atlas.provenance))
+    assert [row[:3] for row in rows] == [("L1H2", "surface mass cls", "new")]

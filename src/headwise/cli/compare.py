@@ -169,6 +169,8 @@ def _surely_changed(dataset: xr.Dataset, what: str) -> list[str]:
             for model in p["model"].values if "model" in p.dims else [None]:
                 own, of = (p, "") if model is None else (p.sel(model=model), f" of {model}")
                 sure, known = int((own < 0.05).sum()), int(own.notnull().sum())
+                if not known:  # of what these models do not have
+                    continue
                 lines.append(f"{what}{of}: {name} changed in {sure} of {known} values (corrected p < 0.05)")
     return lines
 

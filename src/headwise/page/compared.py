@@ -37,6 +37,7 @@ def changed_most(atlas: Atlas) -> tuple[list[tuple[Any, ...]], str]:
         if measure.variable.endswith("_change") and measure.kind == "value" and measure.p is not None:
             rows += _rows(measure, by_name, models_of(atlas)[0])
     rows.sort(key=lambda row: -row[-1])
+    rows = _once(rows)
     note = (
         f"{len(rows)} changes of single heads are sure (corrected p below {LEVEL}); the largest {MOST_ROWS} are here, "
         "as shares of the standard deviation of the measure over the heads of the first model."
@@ -46,6 +47,14 @@ def changed_most(atlas: Atlas) -> tuple[list[tuple[Any, ...]], str]:
     )
     shown = [(*row[:-1], f"{row[-1]:.2f}") for row in rows[:MOST_ROWS]]
     return shown, note
+
+
+def _once(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """A change that several measures show with the same numbers is one: a decoder's first token is its `cls` too."""
+    kept: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    for row in rows:
+        kept.setdefault((row[0], *row[2:-1]), row)
+    return list(kept.values())
 
 
 def _rows(measure: Measure, by_name: Mapping[str, Measure], reference: str) -> list[tuple[Any, ...]]:
@@ -69,19 +78,20 @@ def _rows(measure: Measure, by_name: Mapping[str, Measure], reference: str) -> l
 
 
 def words_of(words: xr.Dataset) -> pd.DataFrame:
-    """The table of `Atlas.describe` for a comparison: the word of the first model, below it that of the first other
-    model that has another; what each model's head does is in `models`."""
+    """The table of `Atlas.describe` for a comparison: the word of the first model, in `below` that of the first other
+    model that has another (none of them: nothing); what each model's head does is in `models`."""
     names = [str(name) for name in words["model_all"].values]
     told = {name: words[name].transpose("model_all", "layer", "head").values for name in ("does", "kind", "attention")}
     rows = []
     for layer, head in np.ndindex(*told["does"].shape[1:]):
         own = [str(text) for text in told["does"][:, layer, head]]
-        other = next((text for text in own[1:] if text != own[0]), own[0])
+        other = next((text for text in own[1:] if text != own[0]), "")
         each = {
             name: ": ".join(filter(None, (own[i], str(told["attention"][i, layer, head]))))
             for i, name in enumerate(names)
         }
         place = {"layer": layer, "head": head, "name": head_name(layer, head)}
-        said = {"does": own[0], "kind": str(told["kind"][0, layer, head]), "best": False, "looks": other}
+        said = {"does": own[0], "kind": str(told["kind"][0, layer, head]), "best": False}
+        said |= {"looks": other or own[0], "below": other}
         rows.append({**place, **said, "models": each, **dict.fromkeys(("attention", "finds", "roles", "maps"), "")})
     return pd.DataFrame(rows)

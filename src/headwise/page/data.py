@@ -166,8 +166,12 @@ def _entry(measure: Measure, texts: dict[str, int]) -> dict[str, Any]:
 
 
 def described(atlas: Atlas) -> pd.DataFrame:
-    """What each head does (`Atlas.describe`), in a comparison in every model."""
-    return words_of(atlas[WORDS]) if WORDS in atlas else atlas.describe()
+    """What each head does (`Atlas.describe`), in a comparison in every model; `below`: what stands below its word."""
+    if WORDS in atlas:
+        return words_of(atlas[WORDS])
+    heads = atlas.describe()
+    looks = heads["looks"]
+    return heads.assign(below=looks.where((looks != OTHER) & (looks != heads["does"]), ""))
 
 
 def _heads(atlas: Atlas, notes: list[str]) -> dict[str, Any]:
@@ -177,7 +181,7 @@ def _heads(atlas: Atlas, notes: list[str]) -> dict[str, Any]:
             "name": row["name"],
             "word": SHORT.get(row["does"], row["does"]),
             "kind": row["kind"],
-            **({"below": SHORT.get(row["looks"], row["looks"])} if row["looks"] not in (row["does"], OTHER) else {}),
+            **({"below": SHORT.get(row["below"], row["below"])} if row["below"] else {}),
             **({"best": 1} if row["best"] else {}),
             **{name: row[name] for name in TOLD if row[name]},
             **({"models": row["models"]} if "models" in row else {}),

@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 
 from headwise.atlas import Atlas, measures
 from headwise.atlas.describe import KINDS, SHORT
-from headwise.core.behaviours import OTHER
 from headwise.core.failures import Failure
 from headwise.core.spreadsheet import csv_text
 from headwise.page.data import described, places
@@ -151,7 +150,7 @@ def head_grid(atlas: Atlas) -> tuple[HeadGrid | None, dict[str, bytes]]:
             row["layer"],
             SHORT.get(row["does"], row["does"]),
             row["kind"],
-            SHORT.get(row["looks"], row["looks"]) if row["looks"] not in (row["does"], OTHER) else "",
+            SHORT.get(row["below"], row["below"]),
             row["best"],
             [row[name] for name in told],
         )
@@ -161,7 +160,8 @@ def head_grid(atlas: Atlas) -> tuple[HeadGrid | None, dict[str, bytes]]:
     found = places(atlas)
     groups = [(name, size) for name, size in found.get("kv_groups", ())]
     layers = dict(enumerate(found.get("layer_kinds", ())))
-    grid = HeadGrid(cells, list(told.values()), KINDS, drawing.table(heads, "heads"), groups, layers)
+    table = drawing.table(heads.drop(columns="below"), "heads")
+    grid = HeadGrid(cells, list(told.values()), KINDS, table, groups, layers)
     return grid, drawing.files
 
 

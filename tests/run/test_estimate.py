@@ -14,12 +14,12 @@ import pytest
 import xarray as xr
 from torch import Tensor
 
-from headwise import Corpus, HeadModel, RunOptions, make_analysis, plan
+from headwise import Corpus, HeadModel, RunOptions, make_analysis, make_atlas, plan
 from headwise.analyses.contract import Bench, Experiment, Paper, Shape
 from headwise.analyses.offsets.analysis import Offsets
 from headwise.core.errors import ParameterError
 from headwise.models.view import Layer
-from headwise.run import Run, Source, clock, estimate
+from headwise.run import Listener, Run, Source, clock, estimate
 from headwise.stats.accumulators import State
 from headwise.testing import random_model
 from headwise.text.encode import Batch
@@ -167,3 +167,29 @@ def test_observers_of_the_registry_have_a_clock_each(opened: HeadModel, tmp_path
     ):
         run.atlas()
     assert {"model pass", "surface", "gradient"} <= set(one.spent)
+
+
+def test_every_batch_and_every_result_is_told(opened: HeadModel, tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    doing: list[str] = []
+    listener = Listener(progress=lambda *what: told.append(what), doing=doing.append)
+    asked = [make_analysis("surface"), make_analysis("roles")]
+    with Run(Source(opened, texts(20)), asked, tmp_path, RunOptions(shard_size=10, batch_tokens=40), listener) as run:
+        run.atlas()
+    examples = [done for what, done, total in told if what == "examples" and total == 20]
+    assert examples == sorted(examples)
+    assert examples[-1] == 20
+    assert len(set(examples)) > 4  # more often than after each of the two shards
+    assert [done for what, done, _ in told if what == "results"][-3:] == [0, 1, 2]
+    models = [done for what, done, _ in told if what == "random models"]
+    assert models
+    assert models == list(range(len(models)))
+    assert {"model pass", "surface", "roles", "random models"} <= set(doing)
+
+
+def test_bars_in_python(opened: HeadModel, capsys: pytest.CaptureFixture[str]) -> None:
+    make_atlas(opened, texts(3), ["surface"], progress=True)
+    assert "examples" in capsys.readouterr().err
+    seen: list[str] = []
+    make_atlas(opened, texts(3), ["surface"], progress=lambda what, *_: seen.append(what))
+    assert {"examples", "results"} <= set(seen)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -10,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from headwise.cli.screen import Watch as Watch
+from headwise.cli.screen import err as err
+from headwise.cli.screen import out as out
+from headwise.cli.screen import shown_time as shown_time
 from headwise.core.errors import HeadwiseError, OutputError, ParameterError
 from headwise.core.folders import check_writable, refuse_sources
 
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
     from headwise.core.place import Place
     from headwise.run import Plan, Run, RunOptions, Source
     from headwise.text import Spec
-
-# What is printed may hold anything, so nothing in it is markup. A pipe has no width to fit: names must not be cut.
-out = Console(width=None if sys.stdout.isatty() else 160, markup=False, emoji=False)
-err = Console(stderr=True, markup=False, emoji=False)
 
 _MODEL = "A hub name or a folder; nothing for the built-in demo model."
 # Commands are registered through `model_either_way`, so that each takes its model both ways where it can.
@@ -120,35 +117,6 @@ AtlasFile = Annotated[
 ]
 Figures = Annotated[Path | None, typer.Option("--figures", help="A folder for figures.")]
 Correction = Annotated[str, typer.Option("--correction", help="holm, benjamini_hochberg or none.")]
-
-
-class Watch:
-    """A progress bar with rate and time left, on a terminal only."""
-
-    def __init__(self) -> None:
-        columns = (
-            TextColumn("{task.description:<12}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}", markup=False),
-            TimeRemainingColumn(elapsed_when_finished=True),
-        )
-        self.progress = Progress(*columns, console=err, transient=False, disable=not err.is_terminal)
-        self.tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> Watch:
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        if what not in self.tasks:
-            self.tasks[what] = self.progress.add_task(what, total=total, rate="")
-        task = self.progress.tasks[self.tasks[what]]
-        rate = f"{task.speed:.0f}/s" if task.speed else ""
-        self.progress.update(self.tasks[what], completed=done, total=total, rate=rate)
 
 
 def names_in(text: str | None) -> list[str]:
@@ -246,7 +214,7 @@ def running(
     from headwise.run import Listener, Run
 
     watch = Watch()
-    listener = Listener(watch, _announce, lambda note: err.print(note, style="dim"))
+    listener = Listener(watch, _announce, lambda note: err.print(note, style="dim"), watch.doing)
     with Run(source, analyses, place.work, options, listener) as run:
         saved = run.store.load("atlas")
         if saved is not None and place.holds(saved.facts["digest"]):

@@ -75,24 +75,11 @@ def plan(
     title = f"{costs.examples:,} examples, {costs.tokens:,} tokens"
     table = Table("stage", "examples", "time", "processor time", "memory", "", title=title)
     for cost in sorted(costs.stages, key=lambda cost: -cost.seconds):
-        times = (shown_time(cost.seconds), shown_time(cost.cpu_seconds))
+        times = (common.shown_time(cost.seconds), common.shown_time(cost.cpu_seconds))
         table.add_row(cost.stage, f"{cost.examples:,}", *times, f"{cost.memory / 2**30:.1f} GiB", cost.note)
-    times = (shown_time(costs.seconds), shown_time(costs.cpu_seconds))
+    times = (common.shown_time(costs.seconds), common.shown_time(costs.cpu_seconds))
     table.add_row("together", "", *times, f"{costs.memory / 2**30:.1f} GiB", "", style="bold")
     common.out.print(table)
-
-
-def shown_time(seconds: float) -> str:
-    """A time as people say it.
-
-    >>> shown_time(0.42), shown_time(75), shown_time(3 * 3600 + 60)
-    ('0.4 s', '1 min 15 s', '3 h 1 min')
-    """
-    if seconds < 59.5:
-        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
 def register(app: typer.Typer) -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 CLOCK: ContextVar[Clock | None] = ContextVar("headwise_clock", default=None)
+DOING: ContextVar[Callable[[str], None] | None] = ContextVar("headwise_doing", default=None)  # told of every stage
+SEEN: ContextVar[Callable[[int], None] | None] = ContextVar("headwise_seen", default=None)  # told of examples watched
+Piece = TypeVar("Piece")
 STATUS, REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -80,7 +84,9 @@ class Clock:
 def stage(name: str, memory: bool = False, whole: bool = False) -> Iterator[None]:
     """Count what is done within as one stage of the current clock, where there is one: with its memory, and `whole`
     with the stages within it."""
-    clock = CLOCK.get()
+    clock, doing = CLOCK.get(), DOING.get()
+    if doing is not None:
+        doing(name)
     if clock is None or clock.closed:
         yield
         return
@@ -97,6 +103,60 @@ def stage(name: str, memory: bool = False, whole: bool = False) -> Iterator[None
         clock.closed = False
         if memory:
             clock.remember(name)
+
+
+@contextmanager
+def telling(doing: Callable[[str], None]) -> Iterator[None]:
+    """Within it, every stage that begins is told."""
+    token = DOING.set(doing)
+    try:
+        yield
+    finally:
+        DOING.reset(token)
+
+
+class Steps:
+    """How far a walk over examples is: told after every batch that is watched here, and after every shard, wherever it
+    was made.
+
+    Parameters
+    ----------
+    report : callable
+        Told what is counted, how many are done, and how many there are.
+    what : str
+        What is counted.
+    total : int
+        How many there are.
+    shard_size : int
+        Examples of a shard.
+    """
+
+    def __init__(self, report: Callable[[str, int, int], None], what: str, total: int, shard_size: int) -> None:
+        self.report, self.what, self.total, self.shard_size = report, what, total, shard_size
+        self._done = self._within = 0
+
+    def following(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
+        """The same pieces; while one is waited for, batches are counted."""
+        walk = iter(pieces)
+        while True:
+            token = SEEN.set(self.seen)
+            try:
+                piece = next(walk, None)
+            finally:
+                SEEN.reset(token)
+            if piece is None:
+                return
+            yield piece
+
+    def seen(self, examples: int) -> None:
+        """So many examples of the shard that is being made were watched."""
+        self._within = min(self._within + examples, self.shard_size)
+        self.report(self.what, min(self._done + self._within, self.total), self.total)
+
+    def after(self, done: int) -> None:
+        """A shard is done, and so many examples with it."""
+        self._done, self._within = done, 0
+        self.report(self.what, done, self.total)
 
 
 def _on_gpu() -> bool:

@@ -13,7 +13,7 @@ from headwise.models import HeadModel
 from headwise.models.ask import Answers, Ask, side_by_side
 from headwise.models.gradients import stream_gradients
 from headwise.models.view import Layer, Rows
-from headwise.run.clock import stage
+from headwise.run.clock import SEEN, stage
 from headwise.stats.accumulators import State
 from headwise.text.encode import Batch
 from headwise.text.units import documents_of
@@ -206,6 +206,8 @@ def observe_batch(
                     observe_gradients(model, batch, analysis, states[analysis.name], block_rows)
             except Exception as error:
                 take_out(analysis, error, failed)
+    if (seen := SEEN.get()) is not None:
+        seen(len(batch))
 
 
 def _by_rows(model: HeadModel, batch: Batch, analysis: Observer) -> bool:

@@ -114,7 +114,11 @@ class RandomModels:
         self._factor: float | None = None
 
     def results(
-        self, analyses: Sequence[RandomNull], store: Store, note: Callable[[str], None]
+        self,
+        analyses: Sequence[RandomNull],
+        store: Store,
+        note: Callable[[str], None],
+        progress: Callable[[str, int, int], None] = lambda *_: None,
     ) -> dict[str, list[xr.Dataset]]:
         """The results of each analysis on as many models as it wants, an empty list where there are none.
 
@@ -124,13 +128,17 @@ class RandomModels:
         found: dict[str, list[xr.Dataset]] = {a.name: [] for a in analyses}
         together = self.together(analyses)
         try:
-            for number in range(max(wanted.values(), default=0)):
+            every = max(wanted.values(), default=0) if together else 0
+            for number in range(every):
+                progress("random models", number, every)
                 for chosen, alike in together:
                     asked = [a for a in alike if number < wanted[a.name]]
                     once = Once(partial(self._run, number, chosen, asked))
                     for a in asked:
                         made = store.dataset(f"random-{a.name}-{number}", partial(once.of, a.name))
                         found[a.name].append(made)
+            if every:
+                progress("random models", every, every)
         except HeadwiseError as error:
             note(f"No random-weights model stands beside {', '.join(found)}: {error}")
             return {name: [] for name in found}

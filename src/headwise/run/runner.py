@@ -22,7 +22,7 @@ from headwise.core.files import check_space
 from headwise.core.store import Store, stored_identity
 from headwise.core.workers import current
 from headwise.models import HeadModel
-from headwise.run.clock import stage
+from headwise.run.clock import Steps, stage, telling
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import Failures
 from headwise.run.nulls import RandomModels
@@ -34,7 +34,7 @@ from headwise.stats.accumulators import State
 from headwise.text import Corpus
 
 Report = Callable[[str, int, int], None]
-PASS, RANDOM = "model pass", "random models"  # stages of a run beside those of its analyses
+PASS, RANDOM, RESULTS = "model pass", "random models", "results"  # stages of a run beside those of its analyses
 
 
 def _silent(*_: object) -> None:
@@ -43,11 +43,13 @@ def _silent(*_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Whom a run tells how far it is (what, done, total), what is about to be done, and whatever else must be said."""
+    """Whom a run tells how far it is (what, done, total), what is about to be done, whatever else must be said, and
+    which stage is at work now."""
 
     progress: Report = _silent
     plan: Callable[[Plan], None] = _silent
     note: Callable[[str], None] = logging.getLogger("headwise").warning
+    doing: Callable[[str], None] = _silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,8 @@ class Run:
         plan = self.plan
         for failure in plan.failures.values():
             self._fail(failure)
-        with self.same_threads():
+        self.listener.progress(RESULTS, 0, len(plan.analyses))  # all that is to come is in sight from the start
+        with self.same_threads(), telling(self.listener.doing):
             views = {a.name: view for a in plan.streaming if (view := self._view(a)) is not None}
             makers: dict[str, Callable[[], xr.Dataset]] = {}
             facts: list[dict[str, Any]] = []
@@ -219,7 +222,7 @@ class Run:
         asked = [a for a in analyses if isinstance(a, RandomNull)]
         try:
             models = RandomModels(self.model, part, self.plan.limits, self.options.seed)
-            found = models.results(asked, store, self.listener.note)
+            found = models.results(asked, store, self.listener.note, self.listener.progress)
             return {a.name: a.against(datasets[a.name], found[a.name]) for a in asked if found[a.name]}
         except Exception as error:
             self._fail(Failure.of("random-weights models", error))
@@ -286,9 +289,11 @@ class Run:
 
         job = ShardJob(self.model, shape, tuple(analyses), self.options.batch_tokens)
         facts: list[dict[str, Any]] = []
-        for shard, piece in enumerate(current().pieces(store, job, units())):
+        what = "examples" if rows is self._rows else f"examples of {part.name}"
+        steps = Steps(self.listener.progress, what, len(rows), plan.shard_size)
+        for shard, piece in enumerate(steps.following(current().pieces(store, job, units()))):
             done = min((shard + 1) * plan.shard_size, len(rows))
-            self.listener.progress("examples", done, len(rows))
+            steps.after(done)
             if isinstance(piece, Failure):
                 self._fail(replace(piece, what=f"Shard {shard} ({_span(shard * plan.shard_size, done, part.name)})"))
                 continue
@@ -328,7 +333,8 @@ class Run:
         """
         datasets = {}
         left_out = {name: dict(items) for name, items in self.plan.dropped.items()}
-        for name, make in makers.items():
+        for number, (name, make) in enumerate(makers.items()):
+            self.listener.progress(RESULTS, number, len(makers))
             known = self._store.load(f"failed-{name}")
             if known is not None:
                 self._fail(Failure(**known.facts))
@@ -348,6 +354,7 @@ class Run:
                 failure = Failure.of(name, error)
                 self._store.save(f"failed-{name}", {}, failure.facts())
                 self._fail(failure)
+        self.listener.progress(RESULTS, len(makers), len(makers))
         if not datasets and self.failures:
             raise UnexpectedError(*self.failures.values())
         if not datasets:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import nn
+from tqdm.auto import tqdm
 
 from headwise.analyses.contract import Analysis, choose_analyses
 from headwise.atlas import Atlas
 from headwise.core.errors import ParameterError, unknown
 from headwise.models import HeadModel
 from headwise.run.options import RunOptions, Source
-from headwise.run.runner import Run
+from headwise.run.runner import Listener, Report, Run
 from headwise.text import Corpus, Spec
 
 
@@ -60,6 +62,7 @@ def make_atlas(
     *,
     parameters: Mapping[str, Mapping[str, Any]] | None = None,
     folder: str | Path | None = None,
+    progress: bool | Report = False,
     **options: Unpack[AtlasOptions],
 ) -> Atlas:
     """An atlas of a model's heads.
@@ -76,6 +79,8 @@ def make_atlas(
         `{"offsets": {"reach": 20}}`: parameters by analysis.
     folder : str or Path, optional
         Where finished pieces are kept, so that a killed call can be repeated; None for a temporary folder.
+    progress : bool or callable, default False
+        True for bars in a notebook or a terminal, or what is told how far it is: `progress(what, done, total)`.
     **options
         `limit`, `full` (False here: each analysis keeps to its budget), `seed`, `shard_size`, `batch_tokens`,
         `overwrite` as in `RunOptions`; `device`, `stack`, `dtype`, `device_map`, `max_length`, `overlong`, `parser` as
@@ -89,5 +94,29 @@ def make_atlas(
     """
     how, source = split_options(model, corpus, dict(options), "make_atlas")
     chosen = choose_analyses(analyses, parameters)
-    with tempfile.TemporaryDirectory() as temporary, Run(source, chosen, folder or temporary, how) as run:
-        return run.atlas()
+    with Bars() if progress is True else nullcontext(progress or None) as report:
+        listener = Listener() if report is None else Listener(report)
+        with tempfile.TemporaryDirectory() as temporary, Run(source, chosen, folder or temporary, how, listener) as run:
+            return run.atlas()
+
+
+class Bars:
+    """A bar for each thing that is counted, in a notebook or a terminal; told `(what, done, total)`."""
+
+    def __init__(self) -> None:
+        self._bars: dict[str, Any] = {}
+
+    def __enter__(self) -> Bars:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for bar in self._bars.values():
+            bar.close()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if what not in self._bars:
+            self._bars[what] = tqdm(desc=what, total=total)
+        bar = self._bars[what]
+        bar.total = total
+        bar.update(done - bar.n)
+        bar.refresh()

@@ -1,0 +1,43 @@
+"""How far the work is: bars on a terminal, lines elsewhere, whatever a stage takes."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+
+import pytest
+
+from headwise.cli import screen
+
+
+def test_off_a_terminal_a_line_is_said_while_a_stage_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen.err, "_file", io.StringIO())
+    monkeypatch.setattr(screen, "SILENCE", 0.02)
+    with screen.Watch() as watch:
+        watch("results", 0, 5)
+        watch("examples", 64, 500)
+        watch.doing("patterns")
+        time.sleep(0.2)
+    said = screen.err.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(said) >= 2
+    assert re.fullmatch(r"results 0 of 5; examples 64 of 500; now patterns; 0\.\d s so far", said[0]), said[0]
+    watch("examples", 500, 500)
+    assert "examples" not in watch.line()
+
+
+def test_a_short_command_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen.err, "_file", io.StringIO())
+    with screen.Watch() as watch:
+        watch("examples", 3, 3)
+    assert not screen.err.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_phase_to_come_is_in_sight_and_its_clock_stands() -> None:
+    watch = screen.Watch()
+    watch("results", 0, 5)
+    watch("examples", 1, 2)
+    results, examples = (watch.progress.tasks[watch.tasks[name]] for name in ("results", "examples"))
+    assert (results.started, examples.started) == (False, True)
+    watch.doing("surface")
+    assert (results.fields["now"], examples.fields["now"]) == ("", "surface")

@@ -16,7 +16,7 @@ from headwise import Atlas, __version__
 from headwise.analyses.roles.sieves.registry import forget_sieve
 from headwise.cli.either import OTHER
 from headwise.cli.main import app
-from headwise.run import runner as runner_module
+from headwise.run import shard as shard_module
 from headwise.testing import planted_annotations, planted_model
 from headwise.testing.corpora import battery_examples
 from headwise.text.readers.rows import row_of_example
@@ -315,7 +315,7 @@ def test_ctrl_c_says_how_to_go_on(
     def interrupted(*_: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(runner_module, "_shard_piece", interrupted)
+    monkeypatch.setattr(shard_module.ShardJob, "__call__", interrupted)
     stopped = headwise("atlas", model_folder, "--corpus", corpus_file, "--out", tmp_path / "out")
     assert stopped.code == 130
     assert "the same command goes on" in stopped.err

@@ -20,6 +20,7 @@ from headwise.page import report as report_module
 from headwise.page import sections as sections_module
 from headwise.plots.registry import FigureSpec
 from headwise.run import runner as runner_module
+from headwise.run import shard as shard_module
 
 
 def everything(folder: Path) -> dict[str, bytes]:
@@ -73,7 +74,7 @@ def test_a_command_stopped_again_and_again_goes_on_to_the_same_bytes(
 ) -> None:
     assert atlas("whole").code == 0
     for module, name, number, how, code in (
-        (runner_module, "_shard_piece", 0, signal.SIGTERM, 143),
+        (shard_module, "observe_batch", 0, signal.SIGTERM, 143),
         (runner_module, "label", 1, signal.SIGINT, 130),
         (sections_module, "figure_bytes", 0, signal.SIGINT, 130),
         (report_module, "draw_section", 1, signal.SIGTERM, 143),

@@ -24,7 +24,7 @@ from headwise.core.failures import UnexpectedError
 from headwise.core.files import write_atomically
 from headwise.core.store import Store
 from headwise.run import Listener, Run, Source, run_analyses
-from headwise.run import runner as runner_module
+from headwise.run import shard as shard_module
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.plan import Plan, make_plan
 from headwise.testing import planted_model, random_model
@@ -172,14 +172,14 @@ def test_memory_shortage_makes_batches_smaller_and_is_said(
     model: HeadModel, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = run_analyses(model, corpus, analyses(), tmp_path / "a", options())
-    original = runner_module.observe_batch
+    original = shard_module.observe_batch
 
     def short(model: HeadModel, batch: object, *rest: object, **more: object) -> None:
         if len(batch) > 1:  # type: ignore[arg-type]
             raise torch.OutOfMemoryError("no memory")
         original(model, batch, *rest, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(runner_module, "observe_batch", short)
+    monkeypatch.setattr(shard_module, "observe_batch", short)
     atlas = run_analyses(model, corpus, analyses(), tmp_path / "b", options())
     np.testing.assert_allclose(atlas["surface"]["entropy"], expected["surface"]["entropy"], atol=1e-6)
     assert "memory was short" in atlas.provenance["notes"][0]

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from headwise.cli import common
+from headwise.cli.either import model_either_way
 from headwise.core.errors import ParameterError
 
 PAPERS = "clark2019, kovaleva2019, pascual2021, pande2021 or jo2020"
@@ -127,4 +128,4 @@ def _folders(given: list[str] | None) -> dict[str, str]:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("reproduce")(reproduce_command)
+    app.command("reproduce")(model_either_way(reproduce_command))

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from headwise.experiments.reproduction import Bench, Entry, Outcome, Reproduction, run
+
 
 def test_report_page_and_data_are_written_and_not_replaced_untold(headwise, model_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "report"
@@ -24,6 +28,36 @@ def test_report_page_and_data_are_written_and_not_replaced_untold(headwise, mode
     assert again.code == 2
     assert "exists; give --overwrite" in again.err
     assert headwise(*call, "--overwrite").code == 0
+
+
+def test_an_entry_that_failed_is_tried_again_and_the_others_are_kept(
+    headwise, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def kept(bench: Bench) -> Outcome:
+        calls.append("kept")
+        return Outcome()
+
+    def broken(bench: Bench) -> Outcome:
+        calls.append("broken")
+        if calls.count("broken") == 1:
+            raise ZeroDivisionError("no rows")
+        return Outcome()
+
+    entries = (Entry("fig2", "types", kept), Entry("fig4", "entropy", broken))
+    monkeypatch.setattr(run, "reproduction_of", lambda key: Reproduction(key, [], entries))
+    out = tmp_path / "report"
+    call = ("reproduce", "clark2019", "--model", model_folder, "--out", out)
+    made = headwise(*call)
+    assert made.code == 3
+    assert "fig4 of clark2019 failed unexpectedly" in made.err
+    assert json.loads((out / "report.json").read_text())["counts"]["entries"]["failed"] == 1
+    assert headwise(*call).code == 0
+    assert calls == ["kept", "broken", "broken"]
+    assert json.loads((out / "report.json").read_text())["counts"]["entries"]["done"] == 2
+    assert not (out / ".reproduction").exists()
+    assert headwise(*call).code == 2  # a whole report is not replaced untold
 
 
 def test_wrong_names_are_one_sentence(headwise, tmp_path: Path) -> None:

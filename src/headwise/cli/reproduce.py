@@ -56,7 +56,8 @@ def reproduce_command(
     """Reproduce a paper: every numbered table and figure in its order, printed numbers beside ours, claims checked.
 
     The report is a page (index.html), Markdown (report.md) and data (report.json). A killed command goes on where it
-    stopped; models that are fine-tuned on the way stay in `finetuned`.
+    stopped, and one in which an entry failed tries that entry again; models that are fine-tuned on the way stay in
+    `finetuned`.
 
     [dim]Examples:[/dim]
 
@@ -70,6 +71,7 @@ def reproduce_command(
     """
     from rich.table import Table
 
+    from headwise.core.folders import written_before
     from headwise.core.place import Place
     from headwise.experiments.reproduction import ReproductionOptions, reproduce, reproduction_of
     from headwise.experiments.reproduction.printed import printed
@@ -98,8 +100,10 @@ def reproduce_command(
     )
     folder = out_folder or Path(f"{paper}-report")
     read = common.sources_of(model, data, list(options.finetuned.values()))
-    target = folder / "report.json"
-    with Place(target, folder / ".reproduction", overwrite=overwrite, sources=read, around=folder) as place:
+    target, work = folder / "report.json", folder / ".reproduction"
+    # A report in which entries failed is replaced by the same command, which tries those again.
+    again = (work / "run.json").exists() and target.name in written_before(folder)
+    with Place(target, work, overwrite=overwrite or again, sources=read, around=folder) as place:
         files = ReportFiles(folder, place.may_replace)
         for name in ("report.md", "index.html"):
             files.check(name)
@@ -110,7 +114,8 @@ def reproduce_command(
         files.note([target.name])
         place.write(made.to_json())
         files.close()
-        place.done()
+        if not made.failures:
+            place.done()
     common.out.print(made.facts["summary"], soft_wrap=True)
     common.out.print(f"Report: {folder / 'index.html'}", soft_wrap=True)
     common.end(made.failures)

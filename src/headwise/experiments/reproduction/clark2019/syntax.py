@@ -169,7 +169,8 @@ def probes(bench: Bench) -> Outcome:
         rows.append(Row.of(probe, one, "uas", note))
     layer = int(found.attrs["structural_layer"])
     best = found.sel(hidden_layer=layer)
-    rows.append(Row.of("structural", best, "uuas", f"hidden states {layer}, picked on validation; undirected edges"))
+    told = f"hidden states {layer}, picked on validation; undirected edges; {counts['train']:,} training sentences"
+    rows.append(Row.of("structural", best, "uuas", told))
     beaten = [probe for probe in BASELINES if bounds["attention_words"][0] > bounds[probe][1]]
     told = f"{rows[0].ours:.1f} %, above {len(beaten)} of {len(BASELINES)} baselines"
     verdicts = {"words-best": Verdict(told, len(beaten) == len(BASELINES))}

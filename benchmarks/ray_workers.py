@@ -1,6 +1,7 @@
-"""Workers on Ray against one process: throughput of two against one, random kills of workers, a restart of the head.
+"""Workers on Ray against one process: throughput of two against one, random kills of workers, Ctrl-C, a restart of the
+head.
 
-    python benchmarks/ray_workers.py [--examples 512] [--kills 20] [--parts throughput,kills,head]
+    python benchmarks/ray_workers.py [--examples 512] [--kills 20] [--parts throughput,kills,interrupt,head]
 
 Prints a table. Every part compares bytes with a run in one process of one thread. Throughput is of a pass of
 `surface`, `offsets` and `roles` over the built-in corpus by workers that are ready; it wants an idle machine of two
@@ -36,8 +37,9 @@ class Bench:
     """The built-in model on some of the built-in corpus."""
 
     def __init__(self, examples: int, folder: Path) -> None:
-        self.model, self.folder, self.examples = HeadModel.open(device="cpu"), folder, examples
+        self.model, self.folder = HeadModel.open(device="cpu"), folder
         self.corpus = open_corpus(None, tokenizer=self.model.tokenizer, limit=examples)
+        self.examples = sum(1 for _ in self.corpus)
         self.runs = 0
 
     def run(self, limit: int | None = None, progress: Callable[[str, int, int], None] | None = None) -> bytes:
@@ -51,19 +53,31 @@ class Bench:
 
 
 def throughput(bench: Bench, expected: bytes) -> None:
-    rates = {}
+    rates, cores = {}, {}
     for count in (1, 2):
-        with workers_of(Backend("ray", workers=count)):
-            bench.run(limit=32)  # until every worker has its model
-            load, began = os.getloadavg()[0], time.perf_counter()
+        with workers_of(Backend("ray", workers=count)) as workers:
+            assert isinstance(workers, RayWorkers)
+            while len(workers.pids) < count:
+                bench.run(limit=32)  # until every worker has its model
+            load, began, before = os.getloadavg()[0], time.perf_counter(), (cpu(workers.pids), time.process_time())
             same = bench.run() == expected
             rates[count] = bench.examples / (time.perf_counter() - began)
+            cores[count] = (cpu(workers.pids) - before[0], time.process_time() - before[1])
         told = "the bytes of one process" if same else "OTHER BYTES"
-        print(
-            f"{count} worker{'s' * (count > 1)}: {rates[count]:7.1f} examples/s, {told} (load before {load:.1f})",
-            flush=True,
-        )
+        used = f"CPU: workers {cores[count][0]:.1f} s, driver {cores[count][1]:.1f} s"
+        print(f"{count} worker(s): {rates[count]:7.1f} examples/s, {told} (load {load:.1f}; {used})", flush=True)
     print(f"two against one: {rates[2] / rates[1]:.2f} (1.7 wanted)", flush=True)
+    # One worker and the driver have a core each; with two workers, all three share two cores.
+    print(f"by CPU time, were both cores free: {max(cores[1]) / (sum(cores[2]) / 2):.2f}", flush=True)
+
+
+def cpu(pids: list[int]) -> float:
+    """The CPU seconds that processes have used."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def kills(bench: Bench, expected: bytes, count: int) -> None:
@@ -93,33 +107,61 @@ def kills(bench: Bench, expected: bytes, count: int) -> None:
     print(f"{killed} kills of workers in {runs} runs: {'the same bytes' if same else 'OTHER BYTES'}", flush=True)
 
 
-def head(folder: Path) -> None:
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+COMMAND = [sys.executable, "-m", "headwise", "run", "surface", "--out"]
+
+
+def pieces(out: Path) -> int:
+    """The shards of an unfinished command that are finished."""
+    return len(list((out.parent / f".{out.name}.run").glob("shard-*.piece")))
+
+
+def begun(asked: list[str], out: Path) -> subprocess.Popen[str]:
+    """A command in the middle of its work."""
+    made = subprocess.Popen(
+        asked, env=ENVIRONMENT, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    while made.poll() is None and pieces(out) < 2:
+        time.sleep(0.05)
+    return made
+
+
+def interrupt(folder: Path, alone: bytes) -> None:
+    """Ctrl-C on a terminal goes to the command and all it started; the command goes on without workers."""
+    out = folder / "interrupted.nc"
+    first = begun([*COMMAND, str(out), "--backend", "ray", "--workers", "2"], out)
+    os.killpg(first.pid, signal.SIGINT)
+    said = (first.communicate(timeout=120)[1] or "").strip().splitlines()[-1:]
+    kept = pieces(out)
+    again = subprocess.run([*COMMAND, str(out)], env=ENVIRONMENT, capture_output=True)
+    same = again.returncode == 0 and out.read_bytes() == alone
+    print(
+        f"Ctrl-C with {kept} shards finished: exit code {first.returncode}, {said}; resumed in one process: "
+        f"{'the same bytes' if same else 'OTHER BYTES'}",
+        flush=True,
+    )
+
+
+def head(folder: Path, alone: bytes) -> None:
     """A cluster whose head is killed in the middle of a command and started again: the command is resumed."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-    command = [sys.executable, "-m", "headwise", "run", "surface", "--out"]
-    alone = folder / "alone.nc"
-    subprocess.run([*command, str(alone)], env=environment, check=True, capture_output=True)
     out = folder / "ray.nc"
     port = free_port()
-    cluster = start_head(port, environment)
-    asked = [*command, str(out), "--backend", "ray", "--address", f"127.0.0.1:{port}", "--workers", "2"]
-    first = subprocess.Popen(asked, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    work = folder / ".ray.nc.run"
-    while first.poll() is None and len(list(work.glob("shard-*.piece"))) < 2:
-        time.sleep(0.05)
+    cluster = start_head(port, ENVIRONMENT)
+    asked = [*COMMAND, str(out), "--backend", "ray", "--address", f"127.0.0.1:{port}", "--workers", "2"]
+    first = begun(asked, out)
     os.killpg(cluster.pid, signal.SIGKILL)
     stopped = first.poll() is None
     try:
         first.wait(120)
     except subprocess.TimeoutExpired:
         first.kill()
-    kept = len(list(work.glob("shard-*.piece")))
+    kept = pieces(out)
     port = free_port()
-    cluster = start_head(port, environment)
+    cluster = start_head(port, ENVIRONMENT)
     asked[asked.index("--address") + 1] = f"127.0.0.1:{port}"
-    again = subprocess.run(asked, env=environment, capture_output=True, text=True)
+    again = subprocess.run(asked, env=ENVIRONMENT, capture_output=True, text=True)
     os.killpg(cluster.pid, signal.SIGKILL)
-    same = again.returncode == 0 and out.read_bytes() == alone.read_bytes()
+    same = again.returncode == 0 and out.read_bytes() == alone
     print(
         f"head killed with {kept} shards finished{'' if stopped else ' (too late: the run was over)'}, started again: "
         f"exit code {again.returncode}, {'the same bytes' if same else 'OTHER BYTES'}",
@@ -153,7 +195,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--examples", type=int, default=512)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--parts", default="throughput,kills,head")
+    parser.add_argument("--parts", default="throughput,kills,interrupt,head")
     given = parser.parse_args()
     parts = given.parts.split(",")
     torch.set_num_threads(1)
@@ -167,8 +209,13 @@ def main() -> None:
                 throughput(bench, expected)
             if "kills" in parts:
                 kills(bench, expected, given.kills)
-        if "head" in parts:
-            head(Path(folder))
+        if {"interrupt", "head"} & set(parts):
+            target = Path(folder) / "alone.nc"
+            subprocess.run([*COMMAND, str(target)], env=ENVIRONMENT, check=True, capture_output=True)
+            if "interrupt" in parts:
+                interrupt(Path(folder), target.read_bytes())
+            if "head" in parts:
+                head(Path(folder), target.read_bytes())
 
 
 if __name__ == "__main__":

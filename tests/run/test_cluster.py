@@ -197,6 +197,11 @@ def test_what_needs_every_piece_raises_what_failed_after_all_others() -> None:
     assert taken == [0, 1, 2, 3]
 
 
+def test_workers_with_gpus_are_for_models_on_gpus(model: HeadModel, tmp_path: Path) -> None:
+    with workers_of(Backend("ray", workers=1, gpus_per_worker=1)), pytest.raises(ParameterError, match="on the CPU"):
+        run_bytes(model, tmp_path)
+
+
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ParameterError, match="give --backend ray"):
         Backend(workers=2)

@@ -18,6 +18,7 @@ import torch
 from headwise.core.checks import at_least, one_of
 from headwise.core.errors import HeadwiseError, MissingExtraError, ParameterError
 from headwise.core.failures import Failure
+from headwise.core.stopping import heed
 from headwise.core.store import Piece, Store
 from headwise.core.workers import Job, Workers, working
 from headwise.run.hand import Driver, Hand
@@ -27,6 +28,7 @@ BACKENDS = ("local", "ray")
 KILLS = 3  # workers that a unit may end before it is set aside
 DEPTH = 2  # units that a worker has: the one it makes and the next
 AHEAD = 8  # pieces for each worker that may be finished before one that is still being made
+POLL = 0.02  # seconds between looks at what workers have made
 PATIENCE = 30.0  # seconds without any worker until that is said
 Say = Callable[[str], None]
 
@@ -155,9 +157,16 @@ class RayWorkers(Workers):
 
     def job(self, packer: Packer, job: Job, threads: int) -> Callable[[_Worker], None]:
         """What hands a job to a worker; it is packed once, and all workers are handed it now."""
+        packed = packer.pack(job)
+        idle = [model.name for model in packed.models.values() if self._gpus and model.device == "cpu"]
+        if idle:
+            raise ParameterError(
+                f"Workers have GPUs, but '{idle[0]}' lies on the CPU of this machine; give --device cuda on a machine "
+                "with a GPU, or --gpus-per-worker 0."
+            )
         self.connect()
         self.jobs += 1
-        number, parcel = self.jobs, self._ray.put(packer.pack(job))
+        number, parcel = self.jobs, self._ray.put(packed)
         driver = Driver()
 
         def hand_over(hand: _Worker) -> None:
@@ -241,15 +250,20 @@ class _Batch:
                     hand.given.append((name, unit, hand.actor.make.remote(self.workers.jobs, unit)))
 
     def _wait(self) -> None:
-        """Wait until a worker is ready or has made something; a signal stops it at once."""
+        """Wait until a worker is ready or has made something.
+
+        Ray is asked now and then: while it waits itself, it swallows what the handler of a signal raises.
+        """
         began, said = time.monotonic(), False
         while True:
             due = {hand.taking if hand.pid is None else hand.given[0][2]: hand for hand in self._busy()}
-            ready, _ = self.ray.wait(list(due), num_returns=1, timeout=1.0)
+            ready, _ = self.ray.wait(list(due), num_returns=len(due), timeout=0)
+            heed()
             if ready:
                 for ref in ready:
                     self._heard(due[ref])
                 return
+            time.sleep(POLL)
             if not said and not self.workers.pids and time.monotonic() - began > PATIENCE:
                 said = True
                 self.workers._say(

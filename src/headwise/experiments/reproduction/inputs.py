@@ -1,12 +1,14 @@
-"""Inputs of a task as a corpus: a part of its file, drawn by the seed, between two lengths."""
+"""What the papers share: inputs of a task drawn between two lengths, and which claims a quick run may judge."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from headwise.experiments.reproduction.bench import Bench
+from headwise.experiments.reproduction.frame import Verdict
 from headwise.models import HeadModel
 from headwise.text import Corpus, Example
 
@@ -33,3 +35,14 @@ def sizes_differ(bench: Bench, count: int, printed: int, what: str = "inputs") -
         return []
     why = "to save time" if bench.options.quick or bench.options.scale != 1 else "no more were given"
     return [f"{count:,} {what} in place of {printed:,}: {why}."]
+
+
+HARDLY = "fine-tuned on a few rows only, with --quick"
+
+
+def judged(bench: Bench, claims: Mapping[str, Verdict]) -> dict[str, Verdict]:
+    """Claims about what fine-tuning does, judged only where models are more than touched: `quick` trains on a few rows
+    whatever was not given."""
+    if not bench.options.quick or bench.options.finetuned:
+        return dict(claims)
+    return {key: replace(verdict, holds=None, why=verdict.why or HARDLY) for key, verdict in claims.items()}

@@ -13,6 +13,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.experiments.reproduction.bench import QUICK_ROWS, Bench
 from headwise.experiments.reproduction.drawn import pictures
 from headwise.experiments.reproduction.frame import NotRunError, Outcome, Picture, Row, Table, Verdict
+from headwise.experiments.reproduction.inputs import judged
 from headwise.experiments.reproduction.jo2020.probed import settings
 from headwise.models import HeadModel
 from headwise.text.tasks import read_tasks
@@ -47,7 +48,7 @@ def fine_tuned(bench: Bench) -> Outcome:
     if seeds < SEEDS:
         differs.append("One seed in place of five; one epoch on a few rows, to save time.")
     claims = {"downstream": Verdict(f"{gain:+.2f} points over {len(gains)} scores", gain > 0)}
-    return Outcome(rows, claims=claims, differs=differs)
+    return Outcome(rows, claims=judged(bench, claims), differs=differs)
 
 
 def states(bench: Bench) -> Outcome:
@@ -89,17 +90,18 @@ def states(bench: Bench) -> Outcome:
             if key != "pre-trained":
                 ups.append(plane.mean() - before.mean())
                 ranks.append(rank)
-    claims = {
+    told = {
         "amplified": Verdict(
             f"mean change {np.mean(ups):+.1f} points, least rank correlation {min(ranks):.2f}",
             bool(min(ups) > 0 and min(ranks) > 0.3),
         )
     }
+    claims = judged(bench, told)
     if "SST-2" in found:
         plane = found["SST-2"]["pre-trained"]["accuracy"].isel(task=0).values
         thirds = [float(part.mean()) for part in np.array_split(plane, 3)]
-        told = ", ".join(f"{100 * value:.1f} %" for value in thirds)
-        claims["sst-upper"] = Verdict(f"thirds: {told}", int(np.argmax(thirds)) == 2)
+        shares = ", ".join(f"{100 * value:.1f} %" for value in thirds)
+        claims["sst-upper"] = Verdict(f"thirds: {shares}", int(np.argmax(thirds)) == 2)
     columns = ["task", "state", "mean head", "best head", "initial", "middle", "final", "rank correlation with before"]
     table = Table("Scores of heads (%, STS-B: Pearson's r × 100)", columns, rows)
     return Outcome((), [table], drawn, claims, differs)

@@ -14,6 +14,7 @@ from headwise.experiments.comparison import ComparisonOptions, compare
 from headwise.experiments.reproduction.bench import Bench
 from headwise.experiments.reproduction.drawn import pictures
 from headwise.experiments.reproduction.frame import NotRunError, Outcome, Picture, Row, Table, Verdict
+from headwise.experiments.reproduction.inputs import judged
 from headwise.experiments.reproduction.pande2021.tasks import TASKS, roles, task_inputs
 from headwise.models import HeadModel
 from headwise.text import Corpus
@@ -41,7 +42,7 @@ def changes(bench: Bench) -> Outcome:
             differs.append(f"{task}: not run, {str(error).rstrip('.')}.")
     if not found:
         raise NotRunError("; ".join(text.rstrip(".") for text in differs))
-    return Outcome(_rows(found), _tables(found), _drawn(found), _claims(found), differs)
+    return Outcome(_rows(found), _tables(found), _drawn(found), judged(bench, _claims(found)), differs)
 
 
 def _compared(pair: Sequence[HeadModel], corpus: Corpus, options: ComparisonOptions) -> xr.Dataset:

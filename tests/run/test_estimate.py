@@ -119,6 +119,18 @@ def test_a_calibration_is_short(planted_time: None, opened: HeadModel) -> None:
     assert NOW[0] < estimate.PATIENCE + 1
 
 
+def test_a_sample_too_small_for_a_result_is_said(
+    planted_time: None, opened: HeadModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(self: Watching, state: State, shape: Shape) -> xr.Dataset:
+        raise ParameterError("No sentence has what it looks for.")
+
+    monkeypatch.setattr(Watching, "result", refused)
+    found = estimate.estimate(Source(opened, texts(150)), [Watching()], RunOptions(), sample=8).stages[-1]
+    assert found.seconds == pytest.approx(150 * 0.5 * 2)
+    assert "without its result" in found.note
+
+
 def test_budgets_and_limits_are_those_of_the_run(opened: HeadModel) -> None:
     costs = plan(opened, texts(200), ["surface", "distance"], sample=2)
     found = {cost.stage: cost.examples for cost in costs.stages}

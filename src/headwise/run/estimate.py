@@ -22,7 +22,7 @@ from headwise.models import HeadModel
 from headwise.models.session import BLOCK_BYTES
 from headwise.run.clock import Clock, Spent, forget_peak, peak_memory, stage
 from headwise.run.encoded import EncodedCorpus
-from headwise.run.engine import observe_batches
+from headwise.run.engine import Failures, observe_batch
 from headwise.run.nulls import RandomModels
 from headwise.run.options import RunOptions, Source
 from headwise.run.plan import Part, make_plan
@@ -164,6 +164,7 @@ class _Calibration:
 
     def __init__(self, run: Run, sample: int) -> None:
         self.run, self.model, self.sample = run, run.model, sample
+        self.notes: dict[str, str] = {}
         self.views = {a.name: view for a in run.plan.streaming if (view := run._view(a)) is not None}
 
     def stages(self) -> list[Cost]:
@@ -180,7 +181,7 @@ class _Calibration:
                 added |= {a.name: (counts[a.name], others[a.name]) for a in together}
         if most:
             found.append(_cost(PASS, most, passes))
-        found += [_cost(name, count, spent) for name, (count, spent) in added.items()]
+        found += [_cost(name, count, spent, self.notes.get(name, "")) for name, (count, spent) in added.items()]
         found += [self._alone(a) for a in plan.streaming if a.name in self.views]
         found += [self._performed(e) for e in plan.experiments]
         found += self._random()
@@ -222,19 +223,25 @@ class _Calibration:
             few, more = (clock.spent.get(name, Spent()) for clock in clocks)
             return _times(_Line(len(half), len(rows), few, more).at(size), count / size)
 
-        added = {}
+        added: dict[str, Spent] = {}
         for analysis in analyses:
-            count = counts[analysis.name]
-            result = self._result(analysis, states[analysis.name], part, len(rows)).at(count)
-            added[analysis.name] = _plus(whole(analysis.name, count), result)
+            count, added[analysis.name] = counts[analysis.name], whole(analysis.name, counts[analysis.name])
+            try:
+                result = self._result(analysis, states[analysis.name], part, len(rows)).at(count)
+                added[analysis.name] = _plus(added[analysis.name], result)
+            except (
+                Exception
+            ):  # so few examples may have nothing of what it looks for; the run itself says what is wrong
+                self.notes[analysis.name] = "without its result, for which the sample has too little"
         own = whole(PASS, max(counts.values()))
         own.memory = memory
         return own, added
 
     def _watch(self, part: Part, analyses: Sequence[Observer], rows: Sequence[Encoded]) -> dict[str, State]:
         model, states = self.model, {a.name: a.start(part.shape) for a in analyses}
-        cut = batches(list(rows), self.run.options.batch_tokens, model.pad_id, model.device)
-        observe_batches(model, cut, analyses, states)
+        failed: Failures = {}
+        for batch in batches(list(rows), self.run.options.batch_tokens, model.pad_id, model.device):
+            observe_batch(model, batch, analyses, states, failed=failed)
         return states
 
     def _result(self, analysis: Observer, state: State, part: Part, examples: int) -> _Line:

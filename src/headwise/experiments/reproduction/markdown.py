@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 DASH = "–"
+HUNDREDTHS = ("%", "points")  # written with one digit behind the point
 
 
 def as_markdown(facts: Mapping[str, Any], figures: bool = True) -> str:
@@ -41,6 +43,7 @@ def summary(facts: Mapping[str, Any]) -> str:
 def row_cells(row: Mapping[str, Any]) -> list[str]:
     """One number: its name, printed, ours with its interval, the difference with its own, notes."""
     ours, low, high, unit = row["ours"], row["low"], row["high"], f" {row['unit']}" if row["unit"] else ""
+    number = partial(_number, digits=1 if row["unit"] in HUNDREDTHS else None)
     shown = DASH if ours is None else f"{number(ours)}{unit}"
     difference = DASH
     if ours is not None and row["printed"] is not None:
@@ -58,19 +61,26 @@ def row_cells(row: Mapping[str, Any]) -> list[str]:
 ROW_COLUMNS = ("", "printed", "ours (95 % interval)", "difference", "note")
 
 
-def number(value: Any, signed: bool = False) -> str:
+def number(value: Any) -> str:
     """A number as people read it.
 
-    >>> number(94.31234), number(0.012345), number(-2, signed=True), number(True)
+    >>> number(94.31234), number(0.012345), number(-2), number(True)
     ('94.3', '0.012', '−2', 'yes')
     """
+    return _number(value)
+
+
+def _number(value: Any, signed: bool = False, digits: int | None = None) -> str:
+    """The same with its sign, or with so many digits behind the point; printed ones may have fewer."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return DASH
     if not isinstance(value, int | float):
         return str(value)
-    if float(value).is_integer() and abs(value) < 1e15:
+    if digits is not None and not isinstance(value, int):
+        text = f"{value:,.{digits}f}"
+    elif float(value).is_integer() and abs(value) < 1e15:
         text = f"{int(value):,}"
     elif abs(value) >= 10:
         text = f"{value:,.1f}"

@@ -18,7 +18,7 @@ from headwise.experiments.reproduction.frame import NotRunError, Outcome, Row, T
 from headwise.experiments.reproduction.jo2020.reference import BASE, Released, released
 from headwise.text.known_tasks import SENTEVAL
 
-SIZES, QUICK = (100_000, 10_000, 10_000), (500, 200, 500)
+SIZES, QUICK = (100_000, 10_000, 10_000), (240, 120, 240)
 SHOWN = ("sentence_length", "tree_depth", "subj_number", "bigram_shift", "coordination_inversion", "odd_man_out")
 POOLED = {"last": "last_layer", "best": "best_layer", "top": "top_heads"}
 

@@ -30,7 +30,7 @@ from typer.testing import CliRunner
 
 assert Path(headwise.__file__).is_relative_to(sys.prefix), headwise.__file__
 said = CliRunner().invoke(app, ["--version"]).output.split()[-1]
-done = CliRunner().invoke(app, ["atlas", "--analyses", "surface,patterns", "--limit", "6", "--out", "small"])
+done = CliRunner().invoke(app, ["atlas", "--analyses", "patterns", "--limit", "3", "--out", "small"])
 assert done.exit_code == 0, (done.output, done.exception)
 provenance = headwise.Atlas.load("small").provenance
 assert Path("small/index.html").stat().st_size > 100_000

@@ -37,7 +37,7 @@ lint: setup-test
 	$(BIN)/mypy
 
 test: setup-test lint
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Without any extra: what a plain `pip install headwise` gives must import and run.
 test-minimal: setup

@@ -19,7 +19,8 @@ hypothesis.settings.load_profile("headwise")
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests first: a file goes to one process, and the longest must not be the last to start."""
+    """Files with slow tests first: a file goes to one process, and the longest must not be the last to start. (Left to
+    itself xdist starts with the files of most tests: `--no-loadscope-reorder`.)"""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 

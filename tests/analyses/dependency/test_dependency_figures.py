@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -52,12 +54,16 @@ def made_dependency(layers: int, heads: int, causal: bool = False) -> xr.Dataset
     return dataset.assign_attrs(examples=137, model="tiny-bert", corpus="made-up sentences")
 
 
-def made_distance(layers: int, heads: int, behaviours: bool) -> xr.Dataset:
+@cache
+def placed_heads(layers: int, heads: int) -> xr.Dataset:
     points = np.random.default_rng(1).normal(size=(layers * heads, 4)) * 0.2
     js = ((points[:, None] - points[None]) ** 2).sum(-1)
-    found = distance_dataset(js, layers, heads, Distance(permutations=19)).assign_attrs(
-        tokens=5000, examples=137, model="tiny-bert", corpus="made-up sentences"
-    )
+    return distance_dataset(js, layers, heads, Distance(permutations=19))
+
+
+def made_distance(layers: int, heads: int, behaviours: bool) -> xr.Dataset:
+    about = {"tokens": 5000, "examples": 137, "model": "tiny-bert", "corpus": "made-up sentences"}
+    found = placed_heads(layers, heads).assign_attrs(about)
     if behaviours:
         found["behaviour"] = (
             "head_a",
@@ -86,11 +92,8 @@ def check(figure: Figure) -> str:
 @pytest.mark.parametrize(("layers", "heads"), SHAPES)
 @pytest.mark.parametrize("causal", [False, True])
 def test_figures_of_dependency(layers: int, heads: int, causal: bool) -> None:
-    drawn = {
-        one.name: one
-        for spec in plots.figures_for("dependency")
-        for one in spec.draw(made_dependency(layers, heads, causal))
-    }
+    dataset = made_dependency(layers, heads, causal)
+    drawn = {one.name: one for spec in plots.figures_for("dependency") for one in spec.draw(dataset)}
     assert {"table", "accuracy", "relations", "no-op"} <= set(drawn)
     for one in drawn.values():
         said = check(one.figure)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 
 from headwise import Corpus, HeadModel, make_atlas
 from headwise.analyses.contract import make_analysis
@@ -95,10 +96,21 @@ def _run(model: HeadModel, corpus: Corpus, analysis, folder: Path | None = None)
         return run_analyses(model, corpus, [analysis], folder or temporary, RunOptions())["tree_probe"]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def small() -> tuple[HeadModel, Corpus]:
     module, tokenizer = random_model()
-    return HeadModel.open(module, tokenizer=tokenizer), Corpus.from_examples(battery_examples(5))
+    return HeadModel.open(module, tokenizer=tokenizer), Corpus.from_examples(battery_examples(2))
+
+
+TWO_SEEDS = {"epochs": 1, "seeds": 2}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(small: tuple[HeadModel, Corpus]):
+    """What `TWO_SEEDS` gives; where the maps are held changes nothing, which the kills below see too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(collect, "COLLECT_TOKENS", 64)
+        return _run(*small, make_analysis("tree_probe", TWO_SEEDS))
 
 
 def test_maps_are_right_and_gone_in_the_end_and_finished_probes_are_not_trained_again(
@@ -139,13 +151,17 @@ def test_maps_are_right_and_gone_in_the_end_and_finished_probes_are_not_trained_
 )
 @pytest.mark.parametrize("in_memory", [2**30, 1])
 def test_a_kill_in_any_phase_resumes_to_the_same_bytes(
-    small: tuple[HeadModel, Corpus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, in_memory: int
+    small: tuple[HeadModel, Corpus],
+    undisturbed: xr.Dataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    phase: str,
+    in_memory: int,
 ) -> None:
     model, corpus = small
     monkeypatch.setattr(collect, "COLLECT_TOKENS", 64)
     monkeypatch.setattr(collect, "IN_MEMORY", in_memory)
-    analysis = make_analysis("tree_probe", {"epochs": 1, "seeds": 2})
-    expected = _run(model, corpus, analysis)
+    analysis = make_analysis("tree_probe", TWO_SEEDS)
     calls: list[int] = []
     module, name = (collect if "collect" in phase else module_under_test), phase.rpartition(".")[2]
     real = getattr(module, name)
@@ -163,7 +179,7 @@ def test_a_kill_in_any_phase_resumes_to_the_same_bytes(
     assert calls
     monkeypatch.setattr(module, name, real)
     found = _run(model, corpus, analysis, tmp_path)
-    for name, variable in expected.variables.items():
+    for name, variable in undisturbed.variables.items():
         assert np.asarray(found[name].values).tobytes() == np.asarray(variable.values).tobytes(), name
 
 
@@ -180,14 +196,10 @@ def test_random_weights_keep_the_embeddings() -> None:
             assert not same, name
 
 
-def test_several_seeds_have_a_deviation() -> None:
-    module, tokenizer = random_model()
-    model = HeadModel.open(module, tokenizer=tokenizer)
-    found = _run(
-        model, Corpus.from_examples(battery_examples(5)), make_analysis("tree_probe", {"epochs": 1, "seeds": 2})
-    )
-    assert found["uas_deviation"].sel(probe=["attention", "distance_words"]).notnull().all()
-    assert np.isnan(found["uas_deviation"].sel(probe="right_branching"))
+def test_several_seeds_have_a_deviation(undisturbed: xr.Dataset) -> None:
+    deviation = undisturbed["uas_deviation"]
+    assert deviation.sel(probe=["attention", "distance_words"]).notnull().all()
+    assert np.isnan(deviation.sel(probe="right_branching"))
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:

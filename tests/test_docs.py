@@ -111,6 +111,9 @@ import json, sys
 from typer.testing import CliRunner
 
 from headwise.cli.main import app
+from headwise.page import sections
+
+sections.FORMATS = ("svg",)  # drawing each figure three times would be most of the time
 
 for name, *arguments in json.loads(sys.argv[1]):
     assert name == "headwise"

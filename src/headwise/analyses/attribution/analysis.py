@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -157,12 +158,12 @@ class Attribution(Experiment):
                 f"None of the {sum(left_out.values())} inputs has from 2 to {self.limit(bench.shape)} tokens; "
                 "set attribution.length to `all` or a larger number."
             )
-        try:
-            model = in_single(bench.model)
-            check_served(model)
-        except ModelError as error:
-            raise ModelError(f"attribution: {error}") from error
-        try:
+        with ExitStack() as stack:
+            try:
+                model = stack.enter_context(in_single(bench.model))
+                check_served(model)
+            except ModelError as error:
+                raise ModelError(f"attribution: {error}") from error
             gathered = Gathered(model, bench.shape, self, rows)
             groups = batches(rows, BATCH_TOKENS, model.pad_id, model.device)
             done = gathered.resume(bench.store)
@@ -173,9 +174,6 @@ class Attribution(Experiment):
                     gathered.save(bench.store, number + 1)
                 bench.progress("attribution", sum(len(g) for g in groups[: number + 1]), len(rows))
             dataset = gathered.dataset()
-        finally:
-            if model is not bench.model:
-                model.close()
         return dataset.assign_attrs(dataset.attrs | self._attributes(bench, gathered, len(rows), left_out))
 
     def _choose(self, bench: Bench) -> tuple[list[Encoded], dict[str, int]]:

@@ -131,9 +131,8 @@ def contributions(
     one_of("source", source, SOURCES)
     one_of("method", method, METHODS)
     options = options or Options()
-    single = in_single(model)
     want_layers = layer_output and source == "input"
-    try:
+    with in_single(model) as single:
         batch = batch if isinstance(batch, Batch) else single.batch(batch)
         # Few tangents give all contributions of the layer below: no need for half precision.
         products = "tf32" if options.products == "half" and source == "previous_layer" else options.products
@@ -153,9 +152,6 @@ def contributions(
                 squares = Squares(local_squares(single, batch, memory=options.memory))
             else:
                 squares = exact_squares(single, batch, layer_output=want_layers, memory=options.memory)
-    finally:
-        if single is not model:
-            single.close()
     layers = None if squares.layers is None else normalised(squares.layers.sqrt())
     return Contributions(normalised(squares.heads.sqrt()), layers, source, method)
 

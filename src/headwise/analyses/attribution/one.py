@@ -61,8 +61,7 @@ def head_contributions(
     one_of("source", source, SOURCES)
     ((layer, number),) = existing_heads([head], model.layers, model.heads)
     plan = plan_interventions(interventions, model.layers, model.heads, model.d_head)
-    single = in_single(model)
-    try:
+    with in_single(model) as single:
         batch = single.batch(text)
         if len(batch) != 1:
             raise InputError(f"This takes one text, and {len(batch)} were given; ask for one at a time.")
@@ -72,6 +71,3 @@ def head_contributions(
         graph = reverse_graph(single, batch, source, plan, layer)
         leaf = graph.leaves_in[layer if source == "previous_layer" else 0]
         return normalised(block_squares(graph.outputs[layer][:, number, token], leaf)[0, :length].sqrt())
-    finally:
-        if single is not model:
-            single.close()

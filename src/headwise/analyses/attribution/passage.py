@@ -178,9 +178,16 @@ def check_served(model: HeadModel) -> None:
         )
 
 
-def in_single(model: HeadModel) -> HeadModel:
-    """The model itself; for one in half precision, whose derivatives would drown in rounding, a copy in float32."""
-    return model if torch.finfo(model.dtype).bits >= 32 else model.in_precision(torch.float32)
+@contextmanager
+def in_single(model: HeadModel) -> Iterator[HeadModel]:
+    """The model itself; for one in half precision, whose derivatives would drown in rounding, a copy in float32, which
+    is closed in the end."""
+    single = model if torch.finfo(model.dtype).bits >= 32 else model.in_precision(torch.float32)
+    try:
+        yield single
+    finally:
+        if single is not model:
+            single.close()
 
 
 def real_pairs(batch: Batch) -> Tensor:

@@ -72,9 +72,5 @@ def mixing(
     """
     one_of("reading", reading, tuple(READINGS))
     chosen = None if heads is None else existing_heads(heads, model.layers, model.heads)
-    single = in_single(model)
-    try:
+    with in_single(model) as single:
         return READINGS[reading].read(traced(single, single.batch(inputs), chosen))
-    finally:
-        if single is not model:
-            single.close()

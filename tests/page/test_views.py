@@ -170,6 +170,21 @@ def test_other_things_have_no_view() -> None:
         _ = View("a table", table="<p>1</p>").figure
 
 
+# A host that calls back while a value is set, as marimo does.
+HOST = """async ([script, data]) => {
+  const url = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
+  const values = { data, selected: "" }, heard = [];
+  window.host = { sets: 0, values, heard };
+  const set = (name, value) => {
+    if (++host.sets > 9) throw new Error("endless");
+    values[name] = value;
+    heard.forEach((f) => f());
+  };
+  const model = { get: (name) => values[name], set, save_changes: () => {}, on: (_, f) => heard.push(f) };
+  const el = document.createElement("article");
+  document.body.append(el);
+  (await import(url)).default.render({ model, el });
+}"""
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -211,10 +226,18 @@ def test_a_view_is_pointed_at_and_is_a_picture_without_scripts(model: HeadModel,
         tab.click(f"{card} summary >> nth=0")
         assert tab.is_visible(f"{card} details details")
         assert tab.title() == "notebook"
+        for kind in (model.trace(TEXT), atlas):  # as widgets
+            tab.evaluate("() => document.querySelector('article')?.remove()")
+            tab.evaluate(HOST, [viewing._module_script(), view_of(kind).data])
+            tab.click("article [data-head=L1H1]")
+            assert tab.evaluate("[host.values.selected, host.sets]") == ["L1H1", 1]
+            tab.evaluate("() => { host.values.selected = 'L0H1'; host.heard.forEach((f) => f()); }")  # Python's word
+            assert tab.get_attribute("article [data-head=L0H1]", "aria-pressed") == "true"
+            assert tab.evaluate("host.sets") == 1
         plain = browser.new_context(java_script_enabled=False).new_page()
         plain.goto(page.as_uri())
         assert plain.locator("section img").count() == 3
         assert all(plain.locator("section img").nth(number).is_visible() for number in range(3))
         browser.close()
     assert said == []
-    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []

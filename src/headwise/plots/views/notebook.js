@@ -130,10 +130,12 @@ export function show(el, data, bridge = { selected: () => data.selected, select:
 
 // What anywidget calls.
 function render({ model, el }) {
+  let known = model.get("selected"); // some hosts (marimo) call back while a value is being set
+  const news = (name) => { const changed = name !== known; known = name; return changed; };
   show(el, model.get("data"), {
     selected: () => model.get("selected"),
-    select: (name) => { model.set("selected", name); model.save_changes(); },
-    listen: (change) => model.on("change:selected", () => change(model.get("selected"))),
+    select: (name) => { if (news(name)) { model.set("selected", name); model.save_changes(); } },
+    listen: (change) => model.on("change:selected", () => { const name = model.get("selected"); if (news(name)) change(name); }),
   });
 }
 export default { render };

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path[0] = str(Path(__file__).parents[1])  # instead of this folder, whose modules are those of a package
 
-from docs_site import analyses, architectures, gallery
+from docs_site import analyses, architectures, gallery  # noqa: E402
 
 analyses.pages()
 architectures.page()

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from headwise.stats.accumulators import Moments, Ratios, Records, State, Sums
+from headwise.stats.accumulators import Moments, Ratios, State, Sums
+from headwise.stats.records import Records
 
 values_with_gaps = hnp.arrays(
     np.float64,

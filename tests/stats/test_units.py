@@ -7,9 +7,10 @@ import pytest
 import statsmodels.api as sm
 import torch
 
-from headwise.stats.accumulators import Moments, Ratios, Records, State
+from headwise.stats.accumulators import Moments, Ratios, State
 from headwise.stats.bootstrap import bootstrap_family_test
 from headwise.stats.intervals import wilson_interval
+from headwise.stats.records import Records
 from headwise.stats.units import UnitSums, share_interval, unit_key, unit_ratio
 
 RNG = np.random.default_rng(0)

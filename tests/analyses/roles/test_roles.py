@@ -26,10 +26,11 @@ from headwise.core.errors import MissingAnnotationError, ParameterError
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import WAITING_BYTES, observe_batches
 from headwise.run.plan import model_shape
-from headwise.stats.accumulators import Moments, Records
+from headwise.stats.accumulators import Moments
 from headwise.stats.bootstrap import bootstrap_family_test
 from headwise.stats.corrections import benjamini_hochberg, holm
 from headwise.stats.overlap import overlap_test, stratified_overlap_test
+from headwise.stats.records import Records
 from headwise.testing import eager_maps, planted_annotations, planted_model
 from headwise.testing.corpora import battery_examples
 from headwise.text import open_corpus

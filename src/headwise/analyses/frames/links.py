@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from headwise.models.picks import TokenPairs, token_pairs
-from headwise.stats.accumulators import Moments, Records
+from headwise.stats.accumulators import Moments
+from headwise.stats.records import Records
 from headwise.text.encode import Batch, Encoded
 from headwise.text.example import FrameLink
 

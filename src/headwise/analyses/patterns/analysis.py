@@ -19,9 +19,10 @@ from headwise.analyses.patterns.errors import ErrorModel, seen_in_training, ship
 from headwise.analyses.patterns.maps import images, shrink, shrink_visible
 from headwise.analyses.patterns.network import PATTERNS, PatternClassifier, load_classifier, shipped_classifier
 from headwise.models.view import Layer, Rows
-from headwise.stats.accumulators import Moments, Records, State
+from headwise.stats.accumulators import Moments, State
 from headwise.stats.bootstrap import bootstrap_interval
 from headwise.stats.intervals import wilson_interval
+from headwise.stats.records import Records
 from headwise.text.encode import Batch
 
 # Images of so many maps are made at once: about 20 MB.

@@ -24,9 +24,10 @@ from headwise.core.errors import ParameterError
 from headwise.core.released import RELEASED, check_reading
 from headwise.models.ask import Answers, Ask
 from headwise.models.view import Layer, Rows
-from headwise.stats.accumulators import Moments, Records, State, Sums
+from headwise.stats.accumulators import Moments, State, Sums
 from headwise.stats.bootstrap import FEW
 from headwise.stats.corrections import CORRECTIONS
+from headwise.stats.records import Records
 from headwise.text.encode import Batch
 
 SAMPLED = 2048  # inputs whose scores are kept for the bootstrap and the histogram: memory does not grow with the corpus

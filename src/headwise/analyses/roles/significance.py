@@ -9,11 +9,12 @@ import numpy as np
 import xarray as xr
 
 from headwise.core.released import RELEASED
-from headwise.stats.accumulators import Moments, Records
+from headwise.stats.accumulators import Moments
 from headwise.stats.bootstrap import FEW, bootstrap_family_test
 from headwise.stats.corrections import benjamini_hochberg, correct, holm
 from headwise.stats.correlation import correlation
 from headwise.stats.overlap import jaccard, overlap_counts, overlap_test, stratified_overlap_test
+from headwise.stats.records import Records
 from headwise.stats.tests import z_test
 
 if TYPE_CHECKING:

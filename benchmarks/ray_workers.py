@@ -3,9 +3,9 @@ head.
 
     python benchmarks/ray_workers.py [--examples 512] [--kills 20] [--parts throughput,kills,interrupt,head]
 
-Prints a table. Every part compares bytes with a run in one process of one thread. Throughput is of a pass of
-`surface`, `offsets` and `roles` over the built-in corpus by workers that are ready; it wants an idle machine of two
-cores, so the load before is printed beside it.
+Prints a table. Every part compares bytes with a run in one process of one thread. Throughput is of the pass
+of `surface`, `offsets` and `roles` over the built-in corpus, from the first shard to the last, by workers that are
+ready; it wants an idle machine of two cores, so the load is printed beside it, and the CPU time that it took.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -59,12 +60,16 @@ def throughput(bench: Bench, expected: bytes) -> None:
             assert isinstance(workers, RayWorkers)
             while len(workers.pids) < count:
                 bench.run(limit=32)  # until every worker has its model
-            load, began, before = os.getloadavg()[0], time.perf_counter(), (cpu(workers.pids), time.process_time())
-            same = bench.run() == expected
-            rates[count] = bench.examples / (time.perf_counter() - began)
-            cores[count] = (cpu(workers.pids) - before[0], time.process_time() - before[1])
+            load, moments = os.getloadavg()[0], []
+
+            def note(what: str, done: int, total: int, moments: list[Any] = moments, own: Any = workers) -> None:
+                moments.append((done, time.perf_counter(), cpu(own.pids), time.process_time()))
+
+            same = bench.run(progress=note) == expected
+            passed = [last - first for first, last in zip(moments[0], moments[-1], strict=True)]
+            rates[count], cores[count] = passed[0] / passed[1], (passed[2] / passed[0], passed[3] / passed[0])
         told = "the bytes of one process" if same else "OTHER BYTES"
-        used = f"CPU: workers {cores[count][0]:.1f} s, driver {cores[count][1]:.1f} s"
+        used = f"CPU of an example: workers {1e3 * cores[count][0]:.1f} ms, driver {1e3 * cores[count][1]:.1f} ms"
         print(f"{count} worker(s): {rates[count]:7.1f} examples/s, {told} (load {load:.1f}; {used})", flush=True)
     print(f"two against one: {rates[2] / rates[1]:.2f} (1.7 wanted)", flush=True)
     # One worker and the driver have a core each; with two workers, all three share two cores.
@@ -204,7 +209,8 @@ def main() -> None:
             bench = Bench(given.examples, Path(folder))
             began = time.perf_counter()
             expected = bench.run()
-            print(f"one process: {bench.examples / (time.perf_counter() - began):7.1f} examples/s", flush=True)
+            rate = bench.examples / (time.perf_counter() - began)
+            print(f"one process, all of the run: {rate:.1f} examples/s", flush=True)
             if "throughput" in parts:
                 throughput(bench, expected)
             if "kills" in parts:

@@ -28,7 +28,7 @@ BACKENDS = ("local", "ray")
 KILLS = 3  # workers that a unit may end before it is set aside
 DEPTH = 2  # units that a worker has: the one it makes and the next
 AHEAD = 8  # pieces for each worker that may be finished before one that is still being made
-POLL = 0.02  # seconds between looks at what workers have made
+POLL = 0.05  # seconds between looks at what workers have made
 PATIENCE = 30.0  # seconds without any worker until that is said
 Say = Callable[[str], None]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -23,6 +25,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     itself xdist starts with the files of most tests: `--no-loadscope-reorder`.)"""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """One browser for all tests of a file."""
+    from browsing import running_browser
+
+    with running_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def only_svg(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures as SVG alone, where all three formats would be most of a test's time and are not what is tested."""
+    from headwise.page import sections
+    from headwise.plots import save_figure
+
+    monkeypatch.setattr(sections, "FORMATS", ("svg",))
+    monkeypatch.setattr(save_figure, "__defaults__", (("svg",),))
 
 
 @pytest.fixture(scope="session")

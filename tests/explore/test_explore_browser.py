@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -11,16 +10,16 @@ from typing import Any
 import pytest
 import uvicorn
 
+from browsing import needs_browser
 from headwise import HeadModel
 from headwise.core.loopback import Guard
 from headwise.explore import Explorer, Question
 from headwise.explore.desk import Desk
 from headwise.explore.server import listening, make_app
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 MARK = "document.documentElement.setAttribute('data-ran', 'yes')"
 HOSTILE = f'the <script>{MARK}</script> <img src=x onerror="{MARK}"> cat \u202e saw 𝒳 {"x" * 1500}'
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed here")
+pytestmark = needs_browser
 
 
 @pytest.fixture(scope="module")
@@ -38,17 +37,6 @@ def address(encoder: HeadModel, decoder: HeadModel) -> Iterator[str]:
         thread.join(20)
     desk.close()
     assert not failures
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(
-            executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        )
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,31 +16,19 @@ import pytest
 from site_of import BEST, NEAREST, compared, samples, small_atlas, write_site
 from test_page import page as page_of
 
+from browsing import BROWSER, FLAGS, needs_browser
 from headwise.atlas.representation import html_card
 from headwise.page import HeadGrid, PageFigure, PageHead, PageTable, Section, report
 from headwise.page.sections import Drawing
 from headwise.plots import save_figure
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 MARK = "document.documentElement.setAttribute('data-ran', 'yes')"
 HOSTILE = (
     f'<script>{MARK}</script><img src=x onerror="{MARK}"><svg onload="{MARK}"></svg>'
     f"\"><iframe srcdoc='<script>parent.{MARK}</script>'></iframe>' onmouseover='{MARK}' ]]>--><style>x</style>"
 )
 
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed here")
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    """One browser for all tests of this file: the system's."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(
-            executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        )
-        yield browser
-        browser.close()
+pytestmark = needs_browser
 
 
 @pytest.fixture(scope="module")
@@ -329,7 +316,7 @@ def shown(folder: Path, html: str) -> str:
     path = folder / "page.html"
     path.write_text(html, encoding="utf-8")
     command = [
-        str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+        str(BROWSER), "--headless", *FLAGS,
         "--virtual-time-budget=3000", f"--user-data-dir={folder / 'profile'}", "--dump-dom", path.as_uri(),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)

@@ -43,6 +43,7 @@ def test_atlas_writes_everything_and_never_overwrites(
     assert headwise(*arguments, "--overwrite").code == 0
 
 
+@pytest.mark.usefixtures("only_svg")
 def test_a_relative_folder_is_as_good(
     headwise, model_folder: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -437,6 +438,7 @@ def test_an_output_folder_that_cannot_be_written_is_found_before_any_work(
     assert "cannot be written" in outcome.err
 
 
+@pytest.mark.usefixtures("only_svg")
 def test_compare_ends_in_a_page_and_never_overwrites_one(
     headwise, model_folder: Path, corpus_file: Path, tmp_path: Path
 ) -> None:

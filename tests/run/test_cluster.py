@@ -82,8 +82,13 @@ def test_an_atlas_has_the_bytes_of_one_process(
     model: HeadModel, workers: RayWorkers, here: bytes, tmp_path: Path
 ) -> None:
     seen: list[int] = []
+
+    def see(what: str, done: int, total: int) -> None:
+        if what == "examples":
+            seen.append(done)
+
     with working(workers):
-        assert run_bytes(model, tmp_path, Listener(progress=lambda what, done, _: seen.append(done))) == here
+        assert run_bytes(model, tmp_path, Listener(progress=see)) == here
     assert seen == sorted(seen)
     assert seen[-1] == len(TEXTS)
     assert len(workers.pids) == 2
@@ -106,7 +111,7 @@ def test_what_a_dead_worker_had_is_made_again(
     killed: list[int] = []
 
     def kill(what: str, done: int, total: int) -> None:
-        if not killed:
+        if what == "examples" and not killed:
             killed.append(next(iter(workers.pids)))
             os.kill(killed[0], signal.SIGKILL)
 
@@ -122,14 +127,14 @@ def test_a_stopped_run_is_resumed_by_the_other(
     model: HeadModel, workers: RayWorkers, here: bytes, tmp_path: Path, first: str
 ) -> None:
     def stop(what: str, done: int, total: int) -> None:
-        if done >= 12:
+        if what == "examples" and done >= 12:
             raise KeyboardInterrupt
 
     turns = [workers, Workers()] if first == "ray" else [Workers(), workers]
     with working(turns[0]), pytest.raises(KeyboardInterrupt):
         run_bytes(model, tmp_path, Listener(progress=stop))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("shard-*.piece")}
-    assert 3 <= len(before) < len(TEXTS) / 4
+    assert 2 <= len(before) < len(TEXTS) / 4
     with working(turns[1]):
         assert run_bytes(model, tmp_path) == here
     assert all(path.stat().st_mtime_ns == when for path, when in before.items())  # none was made again

@@ -17,9 +17,12 @@ from headwise.testing.battery import CHECKS, STREAM_CHECKS, Bed
 # Smaller parameters where the defaults are for real corpora.
 PARAMETERS: dict[str, dict[str, Any]] = {
     "attribution": {"length": 11, "patterns": 1},
-    "frames": {"min_distance": 1, "max_words": 40, "core": False},  # the battery's links lie side by side
+    "distance": {"permutations": 99},
+    # The battery's links lie side by side.
+    "frames": {"min_distance": 1, "max_words": 40, "core": False, "permutations": 49},
     "induction": {"length": 8, "sequences": 4, "disable": 1, "draws": 2, "confirm": 2},
     "retrieval": {"lengths": (44,), "depths": 2, "needles": 1},
+    "roles": {"bootstrap": 50},
     "tree_probe": {"epochs": 1},
 }
 # Variables that depend on the order of heads by convention, with the reason.

@@ -23,7 +23,7 @@ from headwise.text.readers.rows import row_of_example
 
 
 def test_atlas_writes_everything_and_never_overwrites(
-    headwise, model_folder: Path, corpus_file: Path, tmp_path: Path
+    headwise, model_folder: Path, corpus_file: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     out = tmp_path / "out"
     arguments = ("atlas", model_folder, "--corpus", corpus_file, "--analyses", "surface,offsets", "--out", out)
@@ -40,7 +40,9 @@ def test_atlas_writes_everything_and_never_overwrites(
     again = headwise(*arguments)
     assert again.code == 2
     assert "exists; give --overwrite" in again.err
+    request.getfixturevalue("only_svg")
     assert headwise(*arguments, "--overwrite").code == 0
+    assert {p.suffix for p in (out / "figures").iterdir()} == {".svg"}  # what the first run wrote is gone
 
 
 @pytest.mark.usefixtures("only_svg")

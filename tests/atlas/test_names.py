@@ -81,7 +81,14 @@ def test_plain_xarray_selects_by_label_in_the_groups_of_experiments(tmp_path: Pa
 
 
 def test_plain_xarray_selects_by_label_on_every_dim(tmp_path: Path) -> None:
-    given = {"attribution": {"length": "all"}, "frames": {"exclude": "links"}}
+    given = {
+        "attribution": {"length": "all"},
+        "distance": {"permutations": 50},
+        "frames": {"exclude": "links", "permutations": 50},
+        "roles": {"bootstrap": 50, "random_models": 1},
+        "token_pairs": {"random_models": 1},
+        "tree_probe": {"epochs": 1},
+    }
     atlas = make_atlas(tiny_model(), limit=10, parameters=given)
     refused = {name for name, items in atlas.provenance["left_out"].items() if "" in items}  # asked of decoders only
     assert set(atlas) | refused == {name for name, cls in known_analyses().items() if cls.automatic}

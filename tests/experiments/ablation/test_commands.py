@@ -16,6 +16,8 @@ from headwise.core.errors import HeadwiseError
 from headwise.models import HeadModel
 from headwise.testing.toy import toy_examples, toy_folder
 
+pytestmark = pytest.mark.usefixtures("only_svg")
+
 
 def run(*words: object) -> str:
     result = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=True)

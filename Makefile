@@ -36,8 +36,9 @@ lint: setup-test
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 
+# Three workers for two cores: tests that wait for a browser, a server or a child leave one free.
 test: setup-test lint
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # Without any extra: what a plain `pip install headwise` gives must import and run.
 test-minimal: setup

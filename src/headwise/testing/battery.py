@@ -77,6 +77,7 @@ class Bed:
         )
         self.corpus = Corpus.from_examples(given, "battery")
         self.shape: Shape = model_shape(self.model, EncodedCorpus(self.corpus, self.model.encoder).scan)
+        self.analysis, self.whole = self.analysis.planned(self.shape), self.whole.planned(self.shape)
         self.rows: list[Encoded] = [self.model.encode(example, index) for index, example in enumerate(given)]
 
     @property

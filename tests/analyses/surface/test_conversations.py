@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from pathlib import Path
 
@@ -24,7 +25,7 @@ ROLES = ("system", "user", "assistant", "tool", "template")
 
 
 def opened() -> HeadModel:
-    tokenizer = gpt2_like()
+    tokenizer = copy.deepcopy(gpt2_like())  # others use it too
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
     tokenizer.chat_template = TEMPLATE
     config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=len(tokenizer), n_positions=128)

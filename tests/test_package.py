@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import tarfile
 import zipfile
@@ -40,7 +39,6 @@ def test_the_citation_has_the_five_papers() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("HEADWISE_FULL"), reason="builds and installs: `make package` does it")
 def test_it_installs_and_runs_without_the_source_tree(tmp_path: Path) -> None:
     pytest.importorskip("build", reason="the package build is not installed")
     pytest.importorskip("twine", reason="the package twine is not installed")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -104,19 +103,16 @@ def test_intervals_of_numbers_known_by_hand() -> None:
 @pytest.mark.slow
 def test_wiki_bert_exact_equals_reverse_and_sketches_hold(wiki_bert: Path) -> None:
     """Three sentences in one padded batch: exact against reverse on random rows; coverage over seeds; the error."""
-    full = bool(os.environ.get("HEADWISE_FULL"))
     model = HeadModel.open(wiki_bert)
-    batch = model.batch(SENTENCES if full else SENTENCES[:1])
+    batch = model.batch(SENTENCES)
     squares = exact_squares(model, batch).heads
     graph = reverse_graph(model, batch)
     generator = torch.Generator().manual_seed(0)
-    for _ in range(10 if full else 4):
+    for _ in range(10):
         layer, head, token = (int(torch.randint(0, size, (), generator=generator)) for size in (12, 12, 5))
         slow = block_squares(graph.outputs[layer][:, head, token], graph.leaves_in[0]).sqrt()
         fast = squares[:, layer, head, token].sqrt()
         assert ((slow - fast).abs() <= 1e-4 * slow.max(-1, keepdim=True).values).all()
-    if not full:
-        return  # how far sketches hold is what benchmarks/bench_attribution.py measures
     exact = squares.sqrt() / squares.sqrt().sum(-1, keepdim=True).clamp(min=1e-30)
     real = (batch.real[:, :, None] & batch.real[:, None, :])[:, None, None].expand_as(exact)
     covered, rows = [], []

@@ -460,16 +460,16 @@ def test_features_of_pairs_take_first_and_second_sentences(planted: HeadModel) -
 
 
 @pytest.mark.real
-def test_real_vectors_and_scikit_learn_agree_on_eight_heads(shared: Path, wiki_bert: Path) -> None:
+def test_real_vectors_and_scikit_learn_agree_on_twenty_heads(shared: Path, wiki_bert: Path) -> None:
     from sklearn.linear_model import LogisticRegression
 
     model = HeadModel.open(wiki_bert)
     task = senteval_task(shared / "data" / "probing" / "subj_number.txt.gz").limit(300, 100, 400)
     vectors = collect_vectors(model, task.examples)
-    heads = vectors.heads.reshape(144, len(task.examples), -1)[np.random.default_rng(0).choice(144, 8, replace=False)]
+    heads = vectors.heads.reshape(144, len(task.examples), -1)[np.random.default_rng(0).choice(144, 20, replace=False)]
     labels = np.array(task.labels)
     found = fit_probes(heads, labels, task.split, ProbeSettings(solver="lbfgs", penalties=(1e-2,)))
-    for unit in range(8):
+    for unit in range(20):
         x = heads[unit].astype(np.float64)
         x = (x - x[task.split.train].mean(0)) / x[task.split.train].std(0)
         reference = LogisticRegression(C=1 / (300 * 1e-2), max_iter=2000, tol=1e-5).fit(

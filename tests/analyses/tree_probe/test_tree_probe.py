@@ -229,14 +229,13 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_order_of_probes_on_wiki_bert(wiki_bert: Path, shared: Path) -> None:
     """Attention + words beats attention beats right-branching, and random weights stay far below, on EWT."""
-    if not os.environ.get("HEADWISE_FULL"):
-        pytest.skip("trains four probes: minutes; benchmarks/table_tree_probe.py makes the whole table")
+    many = bool(os.environ.get("HEADWISE_FULL"))
     model = HeadModel.open(wiki_bert)
     trees, vectors = shared / "data" / "trees", shared / "data" / "vectors" / "glove_6B_100d_bertvocab_f16.npz"
     parameters = {
         "train": str(trees / "en_ewt-ud-train.conllu.xz"),
-        "train_sentences": 4000,
-        "test_sentences": 0,
+        "train_sentences": 4000 if many else 200,
+        "test_sentences": 0 if many else 60,
         "vectors": str(vectors),
     }
     corpus = open_corpus(trees / "en_ewt-ud-dev.conllu.xz")
@@ -244,7 +243,8 @@ def test_order_of_probes_on_wiki_bert(wiki_bert: Path, shared: Path) -> None:
         "uas"
     ]
     by_name = dict(zip(uas["probe"].values.tolist(), uas.values.tolist(), strict=True))
-    assert by_name["attention_words"] > by_name["attention"] + 0.05
+    if many:
+        assert by_name["attention_words"] > by_name["attention"] + 0.05
     assert by_name["attention"] > by_name["right_branching"] + 0.15
     assert by_name["random_attention_words"] < by_name["attention_words"] - 0.25
 

@@ -191,6 +191,11 @@ def test_the_shared_data_are_found(shared: Path) -> None:
     assert found.find("glue-QNLI") is None
 
 
+def test_a_fine_tuned_model_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"There is no folder .* with a model of MRPC; check --finetuned"):
+        ReproductionOptions(finetuned={"MRPC": tmp_path / "nowhere"})
+
+
 def test_names_that_are_none_are_refused(model: HeadModel) -> None:
     with pytest.raises(ParameterError, match="Did you mean 'clark2019'"):
         reproduce("clarke2019", model)

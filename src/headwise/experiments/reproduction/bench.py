@@ -13,6 +13,7 @@ import xarray as xr
 
 from headwise.analyses.contract import Analysis, make_analysis
 from headwise.core.checks import check_types
+from headwise.core.errors import InputError
 from headwise.core.failures import UnexpectedError
 from headwise.core.released import PAPER, check_reading
 from headwise.core.store import Store, digest_of
@@ -69,6 +70,9 @@ class ReproductionOptions:
     def __post_init__(self) -> None:
         check_reading(self.reading)
         check_types(self)
+        for task, folder in self.finetuned.items():
+            if not Path(folder).is_dir():
+                raise InputError(f"There is no folder '{folder}' with a model of {task}; check --finetuned.")
 
 
 class Bench:

@@ -15,6 +15,7 @@ import xarray as xr
 from headwise.atlas.check import FORMAT, MAX_BYTES, check_file
 from headwise.atlas.reading import read_groups
 from headwise.atlas.seal import check_seal, sealed, try_elsewhere
+from headwise.atlas.writing import netcdf_bytes
 from headwise.core.errors import AtlasError, HeadwiseError
 from headwise.core.store import digest_of
 
@@ -74,9 +75,7 @@ def to_tree(datasets: Mapping[str, xr.Dataset], provenance: Mapping[str, Any]) -
 def tree_bytes(tree: xr.DataTree) -> bytes:
     """A tree as the bytes of a sealed NetCDF file, made in memory: HDF5 itself never writes to a disk that may be
     full."""
-    content = tree.to_netcdf(engine="h5netcdf")
-    assert isinstance(content, memoryview)
-    return sealed(bytes(content))
+    return sealed(netcdf_bytes(tree))
 
 
 def read_tree(

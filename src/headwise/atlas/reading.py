@@ -14,7 +14,7 @@ import xarray as xr
 from headwise.atlas.check import is_bare_dim
 
 # What HDF5 and NetCDF note beside an array for themselves.
-_HIDDEN = {"REFERENCE_LIST", "CLASS", "DIMENSION_LIST", "NAME", "_Netcdf4Dimid", "_Netcdf4Coordinates", "_NCProperties"}
+HIDDEN = {"REFERENCE_LIST", "CLASS", "DIMENSION_LIST", "NAME", "_Netcdf4Dimid", "_Netcdf4Coordinates", "_NCProperties"}
 
 
 def read_groups(path: Path) -> dict[str, xr.Dataset]:
@@ -47,7 +47,7 @@ def _dims(array: h5py.Dataset, name: str, names: Mapping[int, str]) -> tuple[str
 def _attributes(holder: h5py.Group | h5py.Dataset) -> dict[str, Any]:
     found = {}
     for name in holder.attrs:
-        if name not in _HIDDEN:
+        if name not in HIDDEN:
             value = holder.attrs[name]
             if isinstance(value, np.ndarray):
                 value = value.tolist() if value.dtype.kind == "O" else value

@@ -82,7 +82,7 @@ def test_a_stranger_finds_the_best_head_sees_it_its_likes_and_its_table(visit: A
     best = f"L{BEST[0]}H{BEST[1]}"
     assert tab.inner_text("#card-title").startswith(best)
     assert clicks <= 3
-    assert tab.is_visible("#card .map canvas")  # on a sentence: no click more
+    assert tab.is_visible("#card .map .hw-matrix")  # on a sentence: no click more
     near = tab.eval_on_selector_all("#card .near a", "links => links.slice(0, 3).map(link => link.textContent)")
     assert tuple(near) == NEAREST  # no click more
     with tab.expect_download() as found:
@@ -105,6 +105,21 @@ def test_the_card_tells_values_intervals_tests_and_definitions(visit: Any) -> No
     meaning = tab.inner_text("details[data-group=surface] .meaning")
     assert "nats" in meaning
     assert "surface.entropy" in meaning
+
+
+def test_the_scale_counts_the_heads_of_each_value_and_marks_the_chosen_one(visit: Any) -> None:
+    tab, entropy = visit("#L3H2&colour=surface.entropy"), small_atlas()["surface"]["entropy"].values
+    told = tab.locator("#legend rect.count title").all_text_contents()
+    bins = [[float(part) for part in re.findall(r"[\d.]+", text)] for text in told]
+    counts, edges = np.histogram(entropy, 40)
+    assert [int(count) for count, _, _ in bins] == counts.tolist()
+    np.testing.assert_allclose([low for _, low, _ in bins], edges[:-1], atol=0.006)
+    boxes = tab.eval_on_selector_all("#legend rect.band, #legend .hw-here", "all => all.map(one => one.getBBox().x)")
+    share = (entropy[3, 2] - entropy.min()) / np.ptp(entropy)
+    assert boxes[-1] == pytest.approx(260 * share, abs=0.1)
+    tab.click("td[data-head=L0H0] a")
+    moved = tab.eval_on_selector("#legend .hw-here", "one => one.getBBox().x")
+    assert moved == pytest.approx(260 * (entropy[0, 0] - entropy.min()) / np.ptp(entropy), abs=0.1)
 
 
 def test_filter_and_sort_keep_the_heads_they_should(visit: Any) -> None:
@@ -169,14 +184,14 @@ def test_the_address_shows_what_its_sender_saw(visit: Any) -> None:
     seen = "[...document.querySelectorAll('#card, #grid, #compare, #legend')].map(e => e.innerText)"
     assert other.evaluate(seen) == tab.evaluate(seen)
     assert other.evaluate("location.hash") == address
-    assert other.locator("svg.lines").count() == 1
+    assert other.locator("svg.hw-lines").count() == 1
     other.evaluate("location.hash = 'L0H1'")
     other.wait_for_function("() => document.getElementById('card-title').textContent.startsWith('L0H1')")
 
 
 def test_maps_hide_special_tokens_join_words_and_give_numbers(visit: Any) -> None:
     tab, (sample, _) = visit("#L1H2"), samples()
-    label = "document.querySelector('#card canvas').getAttribute('aria-label')"
+    label = "document.querySelector('#card .hw-matrix').getAttribute('aria-label')"
     assert "12 by 12 tokens" not in tab.evaluate(label)
     assert "11 by 11 tokens" in tab.evaluate(label)
     tab.check("#hide-special")
@@ -185,14 +200,14 @@ def test_maps_hide_special_tokens_join_words_and_give_numbers(visit: Any) -> Non
     assert "9 by 9 tokens" in tab.evaluate(label)
     tab.uncheck("#as-words")
     tab.uncheck("#hide-special")
-    box = tab.locator("#card canvas").bounding_box()
+    box, size = tab.locator("#card .hw-frame").bounding_box(), len(sample.tokens)
     for row, key in ((2, 1), (5, 10), (10, 0)):
-        tab.mouse.move(box["x"] + 92 + 16 * key + 8, box["y"] + 80 + 16 * row + 8)
+        tab.mouse.move(box["x"] + (key + 0.5) / size * box["width"], box["y"] + (row + 0.5) / size * box["height"])
         said = tab.inner_text("#card .said")
         assert said.startswith(f"{sample.tokens[row]} → {sample.tokens[key]}: ")
         assert float(said.rsplit(" ", 1)[1]) == pytest.approx(sample.attention[1, 2, row, key], abs=0.01)
     tab.check("#as-lines")
-    tab.hover("svg.lines .looks >> nth=3")
+    tab.hover("svg.hw-lines .hw-looks >> nth=3")
     assert "→" in tab.inner_text("#card .said")
 
 
@@ -253,7 +268,7 @@ def test_figures_open_by_paper_and_are_saved_from_the_page(visit: Any) -> None:
 def test_in_the_dark_and_on_a_phone_everything_can_be_read(visit: Any) -> None:
     tab = visit("#L1H2", dark=True, size=(390, 844))
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
-    assert tab.is_visible("#card canvas")
+    assert tab.is_visible("#card .hw-matrix")
     luminance = """element => { const [r, g, b] = getComputedStyle(element).color.match(/[\\d.]+/g).map(Number);
         return (r + g + b) / 765; }"""
     assert tab.eval_on_selector("h1", luminance) > 0.7

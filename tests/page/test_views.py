@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 from site_of import small_atlas
 
@@ -221,8 +222,9 @@ def test_a_view_is_pointed_at_and_is_a_picture_without_scripts(model: HeadModel,
         tab.select_option(f"{whole} select", str(number))
         values = atlas["surface"]["max_weight"].transpose("layer", "head").values
         painted = tab.eval_on_selector_all(f"{whole} .hw-cell", "all => all.map(one => one.style.background)")
-        strength = [float(re.findall(r"[\d.]+", one)[3]) if "rgba" in one else 0.75 for one in painted]
-        assert np.corrcoef(strength, values.ravel())[0, 1] > 0.99
+        share = (values.ravel() - values.min()) / np.ptp(values)
+        colours = [[int(part) for part in re.findall(r"\d+", one)] for one in painted]
+        np.testing.assert_allclose(colours, 255 * colormaps["viridis"](share)[:, :3], atol=3)
         tab.click(f"{card} summary >> nth=0")
         assert tab.is_visible(f"{card} details details")
         assert tab.title() == "notebook"

@@ -29,6 +29,8 @@ FILES = {
     "": ("headwise.explore", "static/explore.html", "text/html; charset=utf-8"),
     "explore.js": ("headwise.explore", "static/explore.js", "text/javascript; charset=utf-8"),
     "explore.css": ("headwise.explore", "static/explore.css", "text/css; charset=utf-8"),
+    "d3.js": ("headwise.plots", "views/d3/d3.js", "text/javascript; charset=utf-8"),
+    "drawing.js": ("headwise.plots", "views/drawing.js", "text/javascript; charset=utf-8"),
     "heads.css": ("headwise.plots", "views/heads.css", "text/css; charset=utf-8"),
     "heads.js": ("headwise.plots", "views/heads.js", "text/javascript; charset=utf-8"),
 }

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import jinja2
-from markupsafe import Markup
-
-from headwise.page.write import _cell, _ending, _relative
+from headwise.page.write import page_environment
 
 
 def render_reproduction(facts: Mapping[str, Any], files: Mapping[str, bytes]) -> str:
@@ -27,9 +23,21 @@ def render_reproduction(facts: Mapping[str, Any], files: Mapping[str, bytes]) ->
     def embedded(name: str) -> str:
         return "data:image/svg+xml;base64," + base64.b64encode(files[name]).decode("ascii")
 
-    loader = jinja2.PackageLoader("headwise.page", ".")
-    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-    environment.trim_blocks = environment.lstrip_blocks = True
-    environment.filters.update(cell=_cell, ending=_ending, relative=_relative, embedded=embedded)
-    style = Markup((Path(__file__).parent / "style.css").read_text(encoding="utf-8"))
-    return environment.get_template("reproduction.html").render(facts=facts, style=style)
+    environment = page_environment()
+    environment.filters["embedded"] = embedded
+    counts, of = facts["counts"], len(facts["claims"])
+    told = [
+        ("Computed", f"{counts['entries']['done']} of {len(facts['entries'])}"),
+        ("Claims that hold", f"{counts['claims']['holds']} of {of}"),
+        ("That do not", str(counts["claims"]["does not hold"])),
+        ("Not tried", str(counts["claims"]["not tried"])),
+    ]
+    return environment.get_template("reproduction.html").render(
+        brand="papers reproduced",
+        title=f"{facts['paper']['short']}, on {facts['model']['name']}",
+        subtitle=facts["paper"]["citation"],
+        facts=told,
+        files=[(name, name) for name in ("report.md", "report.json")],
+        paper=facts,
+        version=facts["headwise"],
+    )

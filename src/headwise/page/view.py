@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from matplotlib.figure import Figure
 from headwise.core.errors import MissingExtraError, ParameterError
 from headwise.plots import style
 from headwise.plots.save import FORMATS, save_figure
+from headwise.plots.scripts import NOTEBOOK, joined_script, view_file
 
 DOTS = 110  # per inch, of pictures in notebooks
 
@@ -91,19 +91,18 @@ class View:
             )
         note = Markup('<div class="hw-quiet">{}</div>').format(self.note) if self.note else Markup("")
         if self.data is None:
-            return str(
-                Markup('<div class="hw"><style>{}</style>{}{}</div>').format(Markup(_file("heads.css")), still, note)
-            )
+            whole = '<div class="hw"><style>{}</style>{}{}</div>'
+            return str(Markup(whole).format(Markup(view_file("heads.css")), still, note))
         content = json.dumps(self.data, allow_nan=False).replace("<", "\\u003c")
         name = hashlib.sha256(content.encode()).hexdigest()[:16]
         # Without `<` nothing ends the script. The same view may stand twice in a notebook.
         script = (
-            f"(()=>{{{_plain_script()}\nconst data={content};"
+            f"(()=>{{{joined_script(NOTEBOOK)}\nconst data={content};"
             f"for(const el of document.querySelectorAll('[data-headwise=\"{name}\"]:not([data-drawn])'))"
             "{el.setAttribute('data-drawn','');try{show(el,data);}catch(error){console.error(error);}}})();"
         )
         parts = '<div class="hw"><style>{}</style><div data-headwise="{}">{}</div>{}</div><script>{}</script>'
-        return str(Markup(parts).format(Markup(_file("heads.css")), name, still, note, Markup(script)))
+        return str(Markup(parts).format(Markup(view_file("heads.css")), name, still, note, Markup(script)))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         bundle: dict[str, Any] = {"text/plain": repr(self), "text/html": self.html}
@@ -133,22 +132,9 @@ class _Html:
 
 
 @cache
-def _file(name: str) -> str:
-    return resources.files("headwise.plots").joinpath("views", name).read_text(encoding="utf-8")
-
-
-@cache
 def _module_script() -> str:
-    """Both files as one module, as anywidget wants it."""
-    return f"{_file('heads.js')}\n{_file('notebook.js')}"
-
-
-@cache
-def _plain_script() -> str:
-    """The same for a plain script, which exports nothing."""
-    plain = _module_script().replace("export default { render };", "").replace("export ", "")
-    assert "</" not in plain, "this would end the script"
-    return plain
+    """All scripts as one module, as anywidget wants it."""
+    return f"{joined_script(NOTEBOOK)}\nexport default {{ render }};\n"
 
 
 @cache
@@ -162,7 +148,7 @@ def _widget_class() -> Any:
         """A view of heads; `selected` is the picked head (`L3H5`)."""
 
         _esm = _module_script()
-        _css = _file("heads.css")
+        _css = view_file("heads.css")
         data = traitlets.Dict().tag(sync=True)
         selected = traitlets.Unicode("").tag(sync=True)
 

@@ -21,6 +21,7 @@ from headwise.core.errors import OutputError, ParameterError
 from headwise.core.files import write_atomically
 from headwise.core.version import __version__
 from headwise.page.data import data_text, packed
+from headwise.plots.scripts import DRAWING, joined_script, view_file
 
 _MANY_HEADS = 600  # of a grid whose cells have room for a word
 SCRIPTS = ("base", "ask", "state", "picker", "grid", "maps", "card", "compare", "distance", "start")  # in assets/
@@ -141,11 +142,7 @@ def render_page(folder: Path | None = None, **content: Unpack[Content]) -> str:
     names = [section.name for section in given["sections"]]
     if len(set(names)) != len(names):
         raise ParameterError(f"`sections` must have different names; they are {', '.join(names)}.")
-    loader = jinja2.PackageLoader("headwise.page", ".")
-    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-    environment.trim_blocks = environment.lstrip_blocks = True
-    filters = (_anchor, _brief, _cell, _ending, _linked, _numeric, _prose, _relative)
-    environment.filters.update({function.__name__.strip("_"): function for function in filters})
+    environment = page_environment()
     scripted = given["data"] is not None
     environment.globals.update(embed=lambda figure: _embed(figure, folder, scripted), many_rows=_MANY_ROWS)
     if scripted:
@@ -155,15 +152,26 @@ def render_page(folder: Path | None = None, **content: Unpack[Content]) -> str:
         given["data_text"] = Markup(data_text(given["data"]))
     given["head_names"] = {head.name for head in given["grid"].heads} if given["grid"] else set()
     given["papers"] = _by_paper(given["sections"])
-    style = Markup((Path(__file__).parent / "style.css").read_text(encoding="utf-8"))
     given["provenance"] = _tree(given.get("provenance", {}))
-    return environment.get_template("template.html").render({"script": "", **given}, style=style, version=__version__)
+    return environment.get_template("template.html").render({**given, "brand": "atlas of attention heads"})
+
+
+def page_environment() -> jinja2.Environment:
+    """What all pages are written with: templates, filters, the style."""
+    loader = jinja2.PackageLoader("headwise.page", ".")
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    environment.trim_blocks = environment.lstrip_blocks = True
+    filters = (_anchor, _brief, _cell, _ending, _linked, _numeric, _prose, _relative)
+    environment.filters.update({function.__name__.strip("_"): function for function in filters})
+    style = view_file("heads.css") + (Path(__file__).parent / "style.css").read_text(encoding="utf-8")
+    environment.globals.update(style=Markup(style), version=__version__, script="", data=None)
+    return environment
 
 
 def page_script() -> str:
     """The script of the page: its files one after the other, in a scope of their own."""
     folder = Path(__file__).parent / "assets"
-    files = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
+    files = [joined_script(DRAWING), *((folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)]
     return '(() => {\n"use strict";\n' + "\n".join(files) + "\n})();"
 
 

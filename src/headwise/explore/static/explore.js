@@ -1,6 +1,8 @@
-// The explorer's page: asks its own server, and draws with heads.js.
-import { bytesOf, drawHead, element, floatsOf, headGrid, headName, percent, shownToken, thumbnail } from "./heads.js";
+// The explorer's page: asks its own server, and draws with drawing.js and heads.js.
+import { bytesOf, drawHead, element, inkRamp, number, palette, shownToken, weightText } from "./drawing.js";
+import { headGrid, headName, thumbnail } from "./heads.js";
 
+const floatsOf = (base64) => new Float32Array(bytesOf(base64).buffer);
 const one = (id) => document.getElementById(id);
 const WAIT = 300; // milliseconds after the last key
 const PATIENCE = 6; // how often a busy server is asked again
@@ -21,7 +23,7 @@ async function ask(path, content = null) {
 }
 
 // A share as a bar with its number.
-const bar = (value, kind) => element("td", { class: "bar" }, element("span", { class: `hw-bar ${kind}`, style: `width:${(60 * value).toFixed(1)}px` }), ` ${percent(value)}`);
+const bar = (value, kind) => element("td", { class: "bar" }, element("span", { class: `hw-bar ${kind}`, style: `width:${(60 * value).toFixed(1)}px` }), ` ${weightText(value)}`);
 
 const say = (text) => (one("said").textContent = text);
 
@@ -93,7 +95,7 @@ class Pane {
   label(layer, head) {
     const words = this.info.words?.[layer][head];
     const moved = this.seen?.moved?.[layer][head];
-    return headName(layer, head) + (words?.does ? `: ${words.does}` : "") + (this.disabled.has(headName(layer, head)) ? ", disabled" : "") + (moved ? `, attention moved by ${percent(moved)}` : "");
+    return headName(layer, head) + (words?.does ? `: ${words.does}` : "") + (this.disabled.has(headName(layer, head)) ? ", disabled" : "") + (moved ? `, attention moved by ${weightText(moved)}` : "");
   }
 
   question() {
@@ -118,12 +120,12 @@ class Pane {
       this.gridHost.classList.remove("busy");
     }
     const [layers, heads, rows, columns] = this.seen.shape;
-    const bytes = bytesOf(this.seen.maps);
+    const bytes = bytesOf(this.seen.maps), colours = palette(inkRamp(document.body));
     for (let layer = 0; layer < layers; layer++)
       for (let head = 0; head < heads; head++) {
         const button = this.grid.cells[layer][head];
         const off = this.disabled.has(headName(layer, head));
-        thumbnail(button.firstChild, bytes, (layer * heads + head) * rows * columns, rows, columns, document.body);
+        thumbnail(button.firstChild, bytes, (layer * heads + head) * rows * columns, rows, columns, colours);
         button.classList.toggle("disabled", off);
         button.nextSibling.setAttribute("aria-pressed", String(off));
         button.querySelector(".moved").style.width = `${100 * Math.sqrt(this.seen.moved?.[layer][head] || 0)}%`;
@@ -169,7 +171,7 @@ class Pane {
     this.title.textContent = headName(...this.picked) + (words?.does ? ` · ${words.does}` : "") + (signed ? " · difference" : "");
     this.about.textContent = words ? [words.attention, words.finds, words.roles, words.maps].filter(Boolean).join(" · ") : "";
     drawHead(this.large, {
-      tokens: seen.tokens, keys: seen.keys || seen.tokens, special: seen.special, keysSpecial: seen.keys_special,
+      tokens: seen.tokens, keys: seen.keys, special: seen.special, keysSpecial: seen.keys_special,
       weights: signed ? this.weights.map((weight, i) => weight - this.before[i]) : this.weights,
       signed, hide: one("hide").checked, mode: document.querySelector("[name=mode]:checked").value, row: this.row,
       pick: (row) => {
@@ -232,7 +234,7 @@ class Pane {
     const after = found.kind === "causal" ? ` after “${shownToken(this.seen.tokens[found.position])}”` : "";
     const table = element("table", { class: "hw-table" }, element("tr", {}, element("th", {}, found.kind === "class" ? "class" : "token"), element("th", {}, compared ? "without them" : "probability"), ...(compared ? [element("th", {}, "all heads")] : [])));
     for (const row of found.rows) table.append(element("tr", {}, element("td", {}, shownToken(row.token, 30)), bar(row.now, ""), ...(compared ? [bar(row.before, "hw-other")] : [])));
-    const kl = compared ? element("span", { class: "hw-quiet" }, ` divergence from all heads at work ${found.kl.toFixed(3)} nats`) : "";
+    const kl = compared ? element("span", { class: "hw-quiet" }, ` divergence from all heads at work ${number(found.kl)} nats`) : "";
     this.predictions.replaceChildren(element("h3", {}, where ? `The model expects ${where}${after}` : "The model's classes", kl), table);
   }
 }

@@ -18,7 +18,7 @@ function rowOf(measure, i) {
 function tableOf(rows) {
   const has = (name) => rows.some((row) => !Number.isNaN(row[name]));
   const columns = [["low", "95 % interval"], ["against", "held against"], ["p", "corrected p"]].filter(([name]) => has(name));
-  const head = make("tr", {}, make("th", { scope: "col" }, "measure"), make("th", { scope: "col" }, "value"), ...columns.map(([, text]) => make("th", { scope: "col" }, text)), make("th", { scope: "col" }, "rank"));
+  const head = element("tr", {}, element("th", { scope: "col" }, "measure"), element("th", { scope: "col" }, "value"), ...columns.map(([, text]) => element("th", { scope: "col" }, text)), element("th", { scope: "col" }, "rank"));
   const body = rows.map((row) => {
     const cell = (name) => ({
       low: () => (Number.isNaN(row.low) ? "" : `${number(row.low)} to ${number(row.high)}`),
@@ -26,11 +26,11 @@ function tableOf(rows) {
       p: () => (Number.isNaN(row.p) ? "" : number(row.p, "p")),
     })[name]();
     const sure = row.p < 0.05;
-    return make("tr", { class: sure ? "sure" : null }, make("th", { scope: "row" }, nameButton(row.measure)),
-      make("td", { class: "number" }, number(row.x, row.measure.kind)), ...columns.map(([name]) => make("td", { class: "number" }, cell(name))),
-      make("td", { class: "number" }, Number.isNaN(row.rank) ? "" : String(row.rank)));
+    return element("tr", { class: sure ? "sure" : null }, element("th", { scope: "row" }, nameButton(row.measure)),
+      element("td", { class: "number" }, number(row.x, row.measure.kind)), ...columns.map(([name]) => element("td", { class: "number" }, cell(name))),
+      element("td", { class: "number" }, Number.isNaN(row.rank) ? "" : String(row.rank)));
   });
-  return make("table", {}, make("thead", {}, head), make("tbody", {}, ...body));
+  return element("table", {}, element("thead", {}, head), element("tbody", {}, ...body));
 }
 
 // In a comparison: what each model has, what changed, and how sure that is. null for groups without changes.
@@ -46,8 +46,8 @@ function changesOf(group, i) {
   const heads = ["measure", data.models[0], data.models.length > 2 ? "other model" : data.models[1], "change", "95 % interval", "corrected p"];
   const cells = (row) => [number(row.before), number(row.after), number(row.x), Number.isNaN(row.low) ? "" : `${number(row.low)} to ${number(row.high)}`, Number.isNaN(row.p) ? "" : number(row.p, "p")];
   const named = (m) => m.label.replace(/ change(?=:|$)/, "") + (data.models.length > 2 ? ` · ${m.model}` : "");
-  return make("table", { class: "changes" }, make("thead", {}, make("tr", {}, ...heads.map((text) => make("th", { scope: "col" }, text)))),
-    make("tbody", {}, ...rows.map((row) => make("tr", { class: row.p < 0.05 ? "sure" : null }, make("th", { scope: "row" }, nameButton(row.m, named(row.m))), ...cells(row).map((text) => make("td", { class: "number" }, text))))));
+  return element("table", { class: "changes" }, element("thead", {}, element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text)))),
+    element("tbody", {}, ...rows.map((row) => element("tr", { class: row.p < 0.05 ? "sure" : null }, element("th", { scope: "row" }, nameButton(row.m, named(row.m))), ...cells(row).map((text) => element("td", { class: "number" }, text))))));
 }
 
 // Rows of a group, what is sure first; those that readers ask for first before the rest.
@@ -63,13 +63,13 @@ function groupOf(group, i) {
   const count = data.measures.filter((m) => m.group === group).length;
   if (!count) return null;
   const sure = leading.filter((row) => row.p < 0.05).length;
-  const box = make("details", { class: "group", open: opened.has(group), "data-group": group },
-    make("summary", {}, (about.title || group).split(":")[0], make("span", { class: "count" }, sure ? `${sure} sure` : `${count} measures`)));
+  const box = element("details", { class: "group", open: opened.has(group), "data-group": group },
+    element("summary", {}, (about.title || group).split(":")[0], element("span", { class: "count" }, sure ? `${sure} sure` : `${count} measures`)));
   const changes = changesOf(group, i);
   function fill(rows) {
     const source = [about.paper, about.section].filter(Boolean).join(", ");
-    const parts = [make("p", { class: "quiet" }, `${group}${source ? ` · after ${source}` : ""}`), make("div", { class: "scroll" }, changes || tableOf(rows))];
-    if (!changes && rows.length < count) parts.push(make("button", { type: "button", onclick: () => fill(rows.length === leading.length && leading.length > 0 ? groupRows(group, i, true) : leading.length ? leading : groupRows(group, i, true)) }, "more of this"));
+    const parts = [element("p", { class: "quiet" }, `${group}${source ? ` · after ${source}` : ""}`), element("div", { class: "scroll" }, changes || tableOf(rows))];
+    if (!changes && rows.length < count) parts.push(element("button", { type: "button", onclick: () => fill(rows.length === leading.length && leading.length > 0 ? groupRows(group, i, true) : leading.length ? leading : groupRows(group, i, true)) }, "more of this"));
     box.replaceChildren(box.firstElementChild, ...parts);
   }
   const begin = () => { if (box.children.length === 1) fill(leading.length ? leading.slice(0, FIRST_ROWS) : groupRows(group, i, true)); };
@@ -88,9 +88,9 @@ function nearestOf(i) {
   const near = (data.nearest || [])[i];
   if (!near || !near.length) return [];
   const first = near.slice(0, 3).map(([other]) => data.heads[other].name);
-  return [make("h3", {}, "Heads most like it"),
-    make("p", { class: "near" }, ...near.flatMap(([other, js], k) => [k ? " · " : "", headLink(other), ` ${data.heads[other].word} `, make("span", { class: "quiet", title: "Jensen-Shannon divergence of their attention, in nats" }, number(js))])),
-    make("p", {}, make("button", { type: "button", id: "compare-near", onclick: () => { change({ compare: [data.heads[i].name, ...first] }); byId("compare").scrollIntoView({ block: "nearest" }); } }, "Compare with the three nearest"))];
+  return [element("h3", {}, "Heads most like it"),
+    element("p", { class: "near" }, ...near.flatMap(([other, js], k) => [k ? " · " : "", headLink(other), ` ${data.heads[other].word} `, element("span", { class: "quiet", title: "Jensen-Shannon divergence of their attention, in nats" }, number(js))])),
+    element("p", {}, element("button", { type: "button", id: "compare-near", onclick: () => { change({ compare: [data.heads[i].name, ...first] }); byId("compare").scrollIntoView({ block: "nearest" }); } }, "Compare with the three nearest"))];
 }
 
 function modelWords(head) {
@@ -101,7 +101,7 @@ function modelWords(head) {
 function paintCard(keys) {
   const card = byId("card");
   if (!state.head) {
-    card.replaceChildren(make("p", { class: "quiet empty" }, "Choose a head in the grid: its card opens here, with everything that is known of it and its maps on example sentences."));
+    card.replaceChildren(element("p", { class: "quiet empty" }, "Choose a head in the grid: its card opens here, with everything that is known of it and its maps on example sentences."));
     return;
   }
   const i = headIndex.get(state.head), head = data.heads[i];
@@ -115,15 +115,15 @@ function paintCard(keys) {
   if (data.model.layer_kinds) facts.push(["its layer sees", data.model.layer_kinds[Math.floor(i / HEADS)]]);
   const top = card.scrollTop;
   card.replaceChildren(
-    make("h2", { id: "card-title" }, head.name, " ", make("span", { class: `does kind-${head.kind}` }, head.does || head.word)),
-    make("p", { class: "buttons" },
-      make("button", { type: "button", id: "compare-button", "aria-pressed": String(compared), onclick: () => toggleCompared(head.name) }, compared ? "Out of the comparison" : "Compare"),
-      make("button", { type: "button", id: "card-csv", onclick: () => cardCsv(i) }, "Download CSV")),
-    make("dl", {}, ...facts.flatMap(([name, text]) => [make("dt", {}, name), make("dd", {}, text)])),
-    ...((data.sentences || []).length ? [make("h3", {}, "On a sentence"), mapControls(), mapView(i)] : []),
+    element("h2", { id: "card-title" }, head.name, " ", element("span", { class: `does kind-${head.kind}` }, head.does || head.word)),
+    element("p", { class: "buttons" },
+      element("button", { type: "button", id: "compare-button", "aria-pressed": String(compared), onclick: () => toggleCompared(head.name) }, compared ? "Out of the comparison" : "Compare"),
+      element("button", { type: "button", id: "card-csv", onclick: () => cardCsv(i) }, "Download CSV")),
+    element("dl", {}, ...facts.flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text)])),
+    ...((data.sentences || []).length ? [element("h3", {}, "On a sentence"), mapControls(), mapView(i)] : []),
     ...nearestOf(i),
-    ...(head.examples && head.examples.length ? [make("h3", {}, "Where it is surest"), make("ul", { class: "rows" }, ...head.examples.map(([text, weight]) => make("li", {}, text, " ", make("span", { class: "quiet" }, number(weight)))))] : []),
-    make("h3", {}, "Measures"),
+    ...(head.examples && head.examples.length ? [element("h3", {}, "Where it is surest"), element("ul", { class: "rows" }, ...head.examples.map(([text, weight]) => element("li", {}, text, " ", element("span", { class: "quiet" }, number(weight)))))] : []),
+    element("h3", {}, "Measures"),
     ...Object.keys(data.groups).map((group) => groupOf(group, i)).filter(Boolean),
   );
   card.scrollTop = keys && keys.has("head") ? 0 : top;

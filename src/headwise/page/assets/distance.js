@@ -5,9 +5,8 @@ function setUpDistances() {
   if (!data.positions) return;
   box.hidden = false;
   const canvas = byId("distance-map"), said = byId("distance-said");
-  const xs = data.positions.map((p) => p[0]), ys = data.positions.map((p) => p[1]);
-  const bounds = [xs, ys].map((own) => own.reduce(([low, high], x) => [Math.min(low, x), Math.max(high, x)], [Infinity, -Infinity]));
-  let places = [];
+  const [wide, tall] = [0, 1].map((axis) => d3.extent(data.positions, (place) => place[axis]));
+  let places = [], found = d3.quadtree();
 
   function paintMap() {
     const width = Math.max(canvas.parentElement.clientWidth, 200), height = Math.round(Math.min(width * 0.72, 420)), ratio = Math.min(window.devicePixelRatio || 1, 2);
@@ -16,9 +15,11 @@ function setUpDistances() {
     canvas.style.height = `${height}px`;
     const pen = canvas.getContext("2d"), edge = 14;
     pen.scale(ratio, ratio);
-    const span = Math.max(bounds[0][1] - bounds[0][0], 1e-9), tall = Math.max(bounds[1][1] - bounds[1][0], 1e-9);
-    const unit = Math.min((width - 2 * edge) / span, (height - 2 * edge) / tall);  // one scale for both: these are distances
-    places = data.positions.map(([x, y]) => [width / 2 + (x - (bounds[0][0] + bounds[0][1]) / 2) * unit, height / 2 - (y - (bounds[1][0] + bounds[1][1]) / 2) * unit]);
+    const span = Math.max((wide[1] - wide[0]) / (width - 2 * edge), (tall[1] - tall[0]) / (height - 2 * edge), 1e-9);  // one scale for both: these are distances
+    const around = ([low, high], room) => d3.scaleLinear([(low + high - span * room) / 2, (low + high + span * room) / 2], [0, room]);
+    const x = around(wide, width), y = around(tall, height).range([height, 0]);
+    places = data.positions.map((place) => [x(place[0]), y(place[1])]);
+    found = d3.quadtree(d3.range(COUNT), (i) => places[i][0], (i) => places[i][1]);
     const radius = COUNT > 1500 ? 2.5 : COUNT > 400 ? 3.5 : 5, styles = getComputedStyle(document.body);
     const kinds = new Map();
     const kindColour = (i) => {
@@ -30,7 +31,7 @@ function setUpDistances() {
       pen.beginPath();
       pen.arc(places[i][0], places[i][1], size, 0, 7);
       pen.globalAlpha = filter && !filter(i) ? 0.15 : 1;
-      pen.fillStyle = headColours ? (headColours[i] ? css(headColours[i]) : "#999") : kindColour(i);
+      pen.fillStyle = headColours ? headColours[i] || "#999" : kindColour(i);
       pen.fill();
       if (ring) { pen.lineWidth = 2; pen.strokeStyle = styles.color; pen.stroke(); }
       pen.globalAlpha = 1;
@@ -48,10 +49,8 @@ function setUpDistances() {
     canvas.dataset.pointed = pointed === null ? "" : data.heads[pointed].name;
   }
   const nearestTo = (event) => {
-    const box = canvas.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
-    let best = null, least = 15 ** 2;
-    places.forEach(([px, py], i) => { const far = (px - x) ** 2 + (py - y) ** 2; if (far < least) { least = far; best = i; } });
-    return best;
+    const [x, y] = d3.pointer(event, canvas);
+    return found.find(x, y, 15) ?? null;
   };
   canvas.addEventListener("pointermove", (event) => { const i = nearestTo(event); if (i !== pointed) point(i); });
   canvas.addEventListener("pointerleave", () => point(null));

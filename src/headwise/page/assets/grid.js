@@ -67,7 +67,7 @@ function point(i) {
   for (const listener of pointers) listener(i);
 }
 
-// The colour of every head as it stands: [r, g, b], or null where it has no value, or where words colour the grid.
+// The colour of every head as it stands; null where it has no value, or where words colour the grid.
 let headColours = null;
 
 function paint() {
@@ -79,10 +79,10 @@ function paint() {
     const cell = cells[i];
     if (!cell) continue;
     const x = measure ? values[i] : NaN, known = measure && !Number.isNaN(x);
-    const rgb = known ? blend(scale.stops, scale.share(x)) : null;
-    if (measure) headColours.push(rgb);
-    cell.style.background = rgb ? css(rgb) : "";
-    if (!many) cell.style.setProperty("--cell-ink", rgb ? inkOn(rgb) : "");
+    const colour = known ? scale(x) : null;
+    if (measure) headColours.push(colour);
+    cell.style.background = colour || "";
+    if (!many) cell.style.setProperty("--cell-ink", colour ? inkOn(colour) : "");
     const link = cell.firstElementChild, head = data.heads[i];
     if (!many) link.lastElementChild.textContent = measure ? number(x, measure.kind) : head.below || "";
     link.setAttribute("aria-label", `${head.name}: ${head.word === "–" ? "none of these words" : head.does || head.word}${measure ? `, ${measure.label} ${number(x, measure.kind)}` : ""}`);
@@ -93,7 +93,7 @@ function paint() {
 
 function headLink(i, ...more) {
   const name = data.heads[i].name;
-  return make("a", {
+  return element("a", {
     href: `#${name}`, class: "head",
     onclick: (event) => { event.preventDefault(); change({ head: name }); },
     onpointerenter: () => point(i), onpointerleave: () => point(null),
@@ -106,16 +106,13 @@ function paintLegend(measure, scale) {
   kinds.hidden = Boolean(measure);
   legend.hidden = !measure;
   if (!measure) return;
-  const steps = Array.from({ length: 9 }, (_, k) => css(blend(scale.stops, k / 8)));
-  const bar = make("span", { class: "bar", role: "img", "aria-label": `colours from ${number(scale.low, measure.kind)} to ${number(scale.high, measure.kind)}` });
-  bar.style.background = `linear-gradient(to right, ${steps.join(",")})`;
   const about = [measure.unit, measure.n ? `n ${countText(measure.n)}${measure.over ? `, intervals over ${measure.over}` : ""}` : "", textOf(measure.paper)].filter(Boolean).join(" · ");
-  const order = ordered(measure).filter((i) => !Number.isNaN(valuesOf(measure)[i]));
+  const values = valuesOf(measure), order = ordered(measure).filter((i) => !Number.isNaN(values[i]));
   const best = measure.kind === "p" ? order.slice().reverse() : order;
-  const ends = (list) => list.slice(0, 3).flatMap((i, k) => [k ? ", " : "", headLink(i), ` ${number(valuesOf(measure)[i], measure.kind)}`]);
-  const line = make("p", { class: "ends" }, measure.kind === "p" ? "smallest: " : "highest: ", ...ends(best), measure.kind === "p" ? "" : "; lowest: ", ...(measure.kind === "p" ? [] : ends(best.slice().reverse())));
+  const named = (list) => list.slice(0, 3).flatMap((i, k) => [k ? ", " : "", headLink(i), ` ${number(values[i], measure.kind)}`]);
+  const line = element("p", { class: "ends" }, measure.kind === "p" ? "smallest: " : "highest: ", ...named(best), measure.kind === "p" ? "" : "; lowest: ", ...(measure.kind === "p" ? [] : named(best.slice().reverse())));
   legend.replaceChildren(
-    make("p", {}, number(scale.low, measure.kind), " ", bar, " ", number(scale.high, measure.kind), " ", make("span", { class: "quiet" }, about), " ", nameButton(measure, "what is this?")),
+    element("div", { class: "scale hw" }, drawScale(values, scale, measure.kind, state.head ? values[headIndex.get(state.head)] : NaN), element("span", { class: "quiet" }, about), nameButton(measure, "what is this?")),
     line,
   );
 }
@@ -123,25 +120,24 @@ function paintLegend(measure, scale) {
 // Heads from the highest value of a measure to the lowest, those without one last.
 function ordered(measure) {
   const values = valuesOf(measure);
-  const rank = (x) => (Number.isNaN(x) ? -Infinity : x);
-  return Array.from({ length: COUNT }, (_, i) => i).sort((a, b) => rank(values[b]) - rank(values[a]) || a - b);
+  return d3.sort(d3.range(COUNT), (i) => -values[i]);
 }
 
 // The name of a measure: opens its definition just below it.
 function nameButton(measure, text) {
-  const button = make("button", { type: "button", class: "name", "aria-expanded": "false" }, text || measure.label + (measure.model ? ` · ${measure.model}` : ""));
+  const button = element("button", { type: "button", class: "name", "aria-expanded": "false" }, text || measure.label + (measure.model ? ` · ${measure.model}` : ""));
   button.addEventListener("click", () => {
     const open = button.getAttribute("aria-expanded") === "true";
     button.setAttribute("aria-expanded", String(!open));
     if (open) { button.nextElementSibling.remove(); return; }
     const paper = textOf(measure.paper), group = data.groups[measure.group] || {};
     const facts = [`${measure.name}`, measure.unit, measure.n ? `n ${countText(measure.n)}` : "", paper ? `after ${paper}` : ""].filter(Boolean).join(" · ");
-    button.after(make("span", { class: "meaning", role: "note" }, coded(textOf(measure.definition) || group.title || "no more is known of it"), make("small", {}, facts)));
+    button.after(element("span", { class: "meaning", role: "note" }, coded(textOf(measure.definition) || group.title || "no more is known of it"), element("small", {}, facts)));
   });
   return button;
 }
 // Text with code in backticks set as such.
-const coded = (text) => text.split("`").map((piece, k) => (k % 2 ? make("code", {}, piece) : piece));
+const coded = (text) => text.split("`").map((piece, k) => (k % 2 ? element("code", {}, piece) : piece));
 
 function applyFilter() {
   const said = byId("filter-said"), input = byId("filter");
@@ -153,7 +149,7 @@ function applyFilter() {
     try {
       const made = parseFilter(state.filter);
       filter = made.test;
-      const kept = Array.from({ length: COUNT }, (_, i) => i).filter(filter).length;
+      const kept = d3.range(COUNT).filter(filter).length;
       const used = made.used.map((m) => m.name).join(", ");
       said.textContent = `${kept} of ${COUNT} heads${used ? ` (${used})` : ""}`;
     } catch (error) {
@@ -173,29 +169,29 @@ function paintList() {
     name: (a, b) => up * (a - b),
     word: (a, b) => up * data.heads[a].word.localeCompare(data.heads[b].word) || a - b,
   }[state.sort];
-  const shown = Array.from({ length: COUNT }, (_, i) => i).filter((i) => !filter || filter(i)).sort(compare);
+  const shown = d3.range(COUNT).filter((i) => !filter || filter(i)).sort(compare);
   const beside = measure ? ["low", "high", "p", "against"].map((name) => part(measure, name)) : [];
   const [low, high, p, against] = beside;
-  const column = (key, text) => make("th", { scope: "col", "aria-sort": state.sort === key ? (state.down ? "descending" : "ascending") : "none" },
-    make("button", { type: "button", onclick: () => change({ sort: key, down: state.sort === key ? !state.down : true }) }, text, state.sort === key ? (state.down ? " ↓" : " ↑") : ""));
-  const head = make("tr", {}, column("name", "head"), column("word", "word"));
+  const column = (key, text) => element("th", { scope: "col", "aria-sort": state.sort === key ? (state.down ? "descending" : "ascending") : "none" },
+    element("button", { type: "button", onclick: () => change({ sort: key, down: state.sort === key ? !state.down : true }) }, text, state.sort === key ? (state.down ? " ↓" : " ↑") : ""));
+  const head = element("tr", {}, column("name", "head"), column("word", "word"));
   if (measure) {
-    head.append(column("value", measure.label), make("th", { scope: "col" }, "95 % interval"));
-    if (against) head.append(make("th", { scope: "col" }, measure.against_name));
-    if (p) head.append(make("th", { scope: "col" }, "corrected p"));
+    head.append(column("value", measure.label), element("th", { scope: "col" }, "95 % interval"));
+    if (against) head.append(element("th", { scope: "col" }, measure.against_name));
+    if (p) head.append(element("th", { scope: "col" }, "corrected p"));
   }
   const rows = shown.slice(0, listedAll ? COUNT : LISTED).map((i) => {
-    const row = make("tr", { "data-head": data.heads[i].name, class: state.head === data.heads[i].name ? "chosen" : null },
-      make("th", { scope: "row" }, headLink(i)), make("td", {}, data.heads[i].does || data.heads[i].word));
+    const row = element("tr", { "data-head": data.heads[i].name, class: state.head === data.heads[i].name ? "chosen" : null },
+      element("th", { scope: "row" }, headLink(i)), element("td", {}, data.heads[i].does || data.heads[i].word));
     if (measure) {
-      row.append(make("td", { class: "number" }, number(values[i], measure.kind)));
-      row.append(make("td", { class: "number" }, low && !Number.isNaN(low[i]) ? `${number(low[i])} to ${number(high[i])}` : ""));
-      if (against) row.append(make("td", { class: "number" }, number(against[i])));
-      if (p) row.append(make("td", { class: "number" }, number(p[i], "p")));
+      row.append(element("td", { class: "number" }, number(values[i], measure.kind)));
+      row.append(element("td", { class: "number" }, low && !Number.isNaN(low[i]) ? `${number(low[i])} to ${number(high[i])}` : ""));
+      if (against) row.append(element("td", { class: "number" }, number(against[i])));
+      if (p) row.append(element("td", { class: "number" }, number(p[i], "p")));
     }
     return row;
   });
-  byId("list").replaceChildren(make("thead", {}, head), make("tbody", {}, ...rows));
+  byId("list").replaceChildren(element("thead", {}, head), element("tbody", {}, ...rows));
   const more = byId("list-more");
   more.hidden = shown.length <= LISTED;
   more.textContent = listedAll ? `Show the first ${LISTED}` : `Show all ${shown.length}`;

@@ -16,7 +16,7 @@ function setUpFigures() {
     const image = link.closest("figure").querySelector("img[data-svg]");
     if (!image) return;
     event.preventDefault();
-    const copy = make("a", { href: await show(image), download: decodeURIComponent(link.getAttribute("href").split("/").pop()) });
+    const copy = element("a", { href: await show(image), download: decodeURIComponent(link.getAttribute("href").split("/").pop()) });
     document.body.append(copy);
     copy.click();
     copy.remove();
@@ -41,6 +41,7 @@ async function start() {
     if (any("colour")) paint();
     if (any("filter")) applyFilter();
     if (any("colour", "filter", "sort", "down", "head")) paintList();
+    if (any("head") && state.colour) paintLegend(byName.get(state.colour), scaleOf(byName.get(state.colour)));  // it marks the head
     if (any("head")) {
       byId("grid").querySelectorAll("td.chosen").forEach((cell) => { cell.classList.remove("chosen"); cell.removeAttribute("aria-selected"); });
       if (state.head) { const i = headIndex.get(state.head); if (cells[i]) { cells[i].classList.add("chosen"); cells[i].setAttribute("aria-selected", "true"); focusCell(i, false); } }

@@ -1,7 +1,7 @@
-// The views of notebooks: maps of an input, and the heads of an atlas coloured by any measure. Drawn by heads.js, which
-// stands before this in one file. `show` draws into an element and tells which head is picked.
-
-const readable = (value) => (value === null ? "–" : Math.abs(value) >= 1000 || (value !== 0 && Math.abs(value) < 0.001) ? value.toExponential(2) : String(Number(value.toPrecision(4))));
+// The views of notebooks: maps of an input, and the heads of an atlas coloured by any measure. `show` draws into an
+// element and tells which head is picked.
+import { bytesOf, drawHead, drawScale, element, inkOn, inkRamp, measureScale, number, palette } from "./drawing.js";
+import { headGrid, headName, thumbnail } from "./heads.js";
 
 function chooser(names, change, label) {
   const select = element("select", { "aria-label": label, onchange: () => change(Number(select.value)) });
@@ -18,7 +18,7 @@ function parsed(name, layers, heads) {
 // `data`: examples (tokens, keys, special, keysSpecial, maps as uint16 of [place, row, column]), layers, heads, places
 // (which heads have maps; all where null).
 function showMaps(el, data, bridge) {
-  let number = 0;
+  let shown = 0;
   let row = null;
   let picked = parsed(bridge.selected(), data.layers, data.heads) || data.places?.[0] || [0, 0];
   const state = { hide: false, mode: "lines" };
@@ -27,17 +27,17 @@ function showMaps(el, data, bridge) {
   const large = element("div", { style: "overflow-x:auto" });
   const title = element("div", { style: "font-weight:600" });
   const said = element("div", { class: "hw-quiet", "aria-live": "polite" });
-  const size = () => [data.examples[number].tokens.length, data.examples[number].keys.length];
+  const size = () => [data.examples[shown].tokens.length, data.examples[shown].keys.length];
   const order = (layer, head) => (data.places ? data.places.findIndex(([l, h]) => l === layer && h === head) : layer * data.heads + head);
   const weights = (layer, head) => {
     const [rows, columns] = size();
     const start = order(layer, head) * rows * columns;
-    return Float32Array.from(maps[number].subarray(start, start + rows * columns), (code) => code / 65535);
+    return Float32Array.from(maps[shown].subarray(start, start + rows * columns), (code) => code / 65535);
   };
   const draw = () => {
-    const example = data.examples[number];
+    const example = data.examples[shown];
     title.textContent = headName(...picked);
-    drawHead(large, { tokens: example.tokens, keys: example.keys, special: example.special, keysSpecial: example.keysSpecial, weights: weights(...picked), signed: false, ...state, row, pick: (at) => { row = row === at ? null : at; draw(); }, say: (text) => (said.textContent = text) });
+    drawHead(large, { ...example, weights: weights(...picked), signed: false, ...state, row, pick: (at) => { row = row === at ? null : at; draw(); }, say: (text) => (said.textContent = text) });
   };
   const pick = (layer, head) => {
     if (order(layer, head) < 0) return;
@@ -48,13 +48,13 @@ function showMaps(el, data, bridge) {
   };
   let grid = null;
   const thumbs = () => {
-    const [rows, columns] = size();
+    const [rows, columns] = size(), colours = palette(inkRamp(el));
     for (const [layer, cells] of grid.cells.entries())
       for (const [head, cell] of cells.entries())
-        if (order(layer, head) >= 0) thumbnail(cell.firstChild, Uint8Array.from(weights(layer, head), (weight) => Math.round(255 * Math.sqrt(weight))), 0, rows, columns, el);
+        if (order(layer, head) >= 0) thumbnail(cell.firstChild, Uint8Array.from(weights(layer, head), (weight) => Math.round(255 * Math.sqrt(weight))), 0, rows, columns, colours);
   };
   const controls = element("div", { class: "hw-controls" });
-  if (data.examples.length > 1) controls.append(chooser(data.examples.map((e, i) => `${i}: ${e.tokens.slice(0, 8).join(" ")}`), (i) => { number = i; row = null; if (grid) thumbs(); draw(); }, "example"));
+  if (data.examples.length > 1) controls.append(chooser(data.examples.map((e, i) => `${i}: ${e.tokens.slice(0, 8).join(" ")}`), (i) => { shown = i; row = null; if (grid) thumbs(); draw(); }, "example"));
   if (data.places) controls.append(chooser(data.places.map(([l, h]) => headName(l, h)), (i) => pick(...data.places[i]), "head"));
   controls.append(chooser(["lines", "matrix"], (i) => { state.mode = ["lines", "matrix"][i]; draw(); }, "drawing"));
   controls.append(element("label", {}, element("input", { type: "checkbox", onchange: (event) => { state.hide = event.target.checked; draw(); } }), " hide special tokens"));
@@ -74,39 +74,37 @@ function showAtlas(el, data, bridge) {
   let picked = parsed(bridge.selected(), data.layers, data.heads);
   const card = element("div", { style: "min-width:260px;max-width:460px" });
   const gridHost = element("div", { style: "overflow-x:auto" });
-  const scale = element("span", { class: "hw-quiet" });
-  const label = (layer, head) => `${headName(layer, head)}: ${data.told[layer][head][0]?.[1] || ""}` + (data.measures.length ? `, ${data.measures[measure].label} ${readable(data.measures[measure].values[layer][head])}` : "");
+  const scale = element("span", { class: "hw-quiet hw-controls" });
+  const label = (layer, head) => `${headName(layer, head)}: ${data.told[layer][head][0]?.[1] || ""}` + (data.measures.length ? `, ${data.measures[measure].label} ${number(data.measures[measure].values[layer][head])}` : "");
   const grid = headGrid(gridHost, {
     layers: data.layers, heads: data.heads, label,
     fill: (cell, layer, head) => cell.append(element("span", { class: "hw-word", style: "height:20px;line-height:20px;color:inherit" }, data.words[layer][head])),
     pick: (layer, head) => pick(layer, head),
   });
-  const { ink } = colours(el);
   const paint = () => {
     const own = data.measures[measure];
     if (own) {
-      const known = own.values.flat().filter((value) => value !== null);
-      const [low, high] = [Math.min(...known), Math.max(...known)];
+      const values = own.values.flat(), colour = measureScale(values);
       for (const [layer, cells] of grid.cells.entries())
         for (const [head, cell] of cells.entries()) {
           const value = own.values[layer][head];
-          const part = value === null || high === low ? 0 : (value - low) / (high - low);
-          cell.style.background = `rgba(${ink.join(",")},${(0.75 * part).toFixed(3)})`;
+          cell.style.background = value === null ? "" : colour(value);
+          cell.style.color = value === null ? "" : inkOn(colour(value));
         }
-      scale.textContent = `${readable(low)} (blank) to ${readable(high)}${own.unit ? ` ${own.unit}` : ""}`;
+      scale.replaceChildren(drawScale(values, colour, "value", picked ? own.values[picked[0]][picked[1]] ?? NaN : NaN), own.unit || "");
     }
     grid.mark(...(picked || [-1, -1]));
   };
   const pick = (layer, head) => {
     picked = [layer, head];
     bridge.select(headName(layer, head));
-    grid.mark(layer, head);
+    paint();
     const table = element("table", { class: "hw-table" }, element("tr", {}, element("th", {}, "measure"), element("th", {}, "value"), element("th", {}, "rank")));
     for (const own of data.measures.slice(0, 400)) {
       const value = own.values[layer][head];
       if (value === null) continue;
       const rank = 1 + own.values.flat().filter((other) => other !== null && other > value).length;
-      table.append(element("tr", {}, element("td", { title: own.name }, own.label), element("td", { class: "hw-number" }, readable(value)), element("td", { class: "hw-number" }, String(rank))));
+      table.append(element("tr", {}, element("td", { title: own.name }, own.label), element("td", { class: "hw-number" }, number(value)), element("td", { class: "hw-number" }, String(rank))));
     }
     const told = element("div", {});
     for (const [name, text] of data.told[layer][head]) told.append(element("div", {}, element("span", { class: "hw-quiet" }, `${name}: `), text));

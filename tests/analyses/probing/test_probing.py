@@ -269,6 +269,19 @@ def test_a_kill_in_any_phase_resumes_to_the_same_bytes(
         assert np.asarray(found[name].values).tobytes() == np.asarray(variable.values).tobytes(), name
 
 
+def test_progress_counts_few_things_to_their_end(planted: HeadModel) -> None:
+    told: dict[str, list[tuple[int, int]]] = {}
+    options = replace(PLAIN, control=True)
+    probe(planted, [first_word_task(120)], options, progress=lambda w, d, t: told.setdefault(w, []).append((d, t)))
+    assert [name.split()[0] for name in told] == ["tasks", "vectors", "probes"]  # a bar each, not one for every call
+    for steps in told.values():
+        assert [done for done, _ in steps] == sorted({done for done, _ in steps})
+        assert len({total for _, total in steps}) == 1
+        assert steps[-1][0] == steps[-1][1]
+    assert told["tasks"] == [(0, 1), (1, 1)]
+    assert len(next(v for k, v in told.items() if "probes" in k)) == 5
+
+
 def test_a_fit_is_done_once(planted: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened_store(tmp_path) as store:
         first = probe(planted, [first_word_task(120)], PLAIN, store=store)

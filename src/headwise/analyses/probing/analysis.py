@@ -25,7 +25,6 @@ from headwise.text.tasks import Task, read_tasks, task_from_examples
 from headwise.text.tasks.reading import Given
 
 Report = Callable[[str, int, int], None]
-Say = Callable[[str], None]
 
 
 def probe(
@@ -53,7 +52,7 @@ def probe(
     store : Store, optional
         Where phases are kept; nothing is kept without it.
     progress : callable, optional
-        Told what is being done, tasks done, tasks in all.
+        Told what is counted (tasks, sentences, families of probes), how many are done, and how many there are.
 
     Returns
     -------
@@ -71,15 +70,13 @@ def probe(
     untrained = with_random_weights(opened, options.seed) if options.random_baseline else None
     fits: list[Fitted] = []
     baselines: list[Fitted] = []
+    tell = progress or (lambda what, done, total: None)
     for i, task in enumerate(read):
-
-        def say(what: str, i: int = i, task: Task = task) -> None:
-            if progress is not None:
-                progress(f"{task.name}: {what}", i, len(read))
-
-        fits.append(_fitted(opened, task, options, "fit", store, say))
+        tell("tasks", i, len(read))
+        fits.append(_fitted(opened, task, options, "fit", store, tell))
         if untrained is not None:
-            baselines.append(_fitted(untrained, task, options, "random", store, say))
+            baselines.append(_fitted(untrained, task, options, "random", store, tell))
+    tell("tasks", len(read), len(read))
     size = (opened.layers, opened.heads, opened.d_head, opened.hidden)
     shape = Shape(*size, opened.causal, opened.max_length, (), kv_groups=tuple(opened.kv_groups))
     dataset = probing_dataset(read, fits, shape, top, curve, baselines or None, options.correction)
@@ -92,12 +89,14 @@ def default_settings(model: HeadModel, seed: int = 0) -> ProbeSettings:
     return ProbeSettings(solver="lbfgs", seed=seed, device=str(model.device), memory=memory)
 
 
-def _fitted(model: HeadModel, task: Task, options: ProbingOptions, kind: str, store: Store | None, say: Say) -> Fitted:
+def _fitted(
+    model: HeadModel, task: Task, options: ProbingOptions, kind: str, store: Store | None, tell: Report
+) -> Fitted:
     """Collect and fit one task of one model; what the store holds of it already is taken from there."""
 
     def make() -> tuple[dict[str, Any], dict[str, Any]]:
-        vectors = task_vectors(model, task, options, store, say)
-        fit = fit_baseline(task, vectors, options) if kind == "random" else fit_task(task, vectors, options, say)
+        vectors = task_vectors(model, task, options, store, tell)
+        fit = fit_baseline(task, vectors, options) if kind == "random" else fit_task(task, vectors, options, tell)
         return fit, {}
 
     if store is None:
@@ -107,16 +106,12 @@ def _fitted(model: HeadModel, task: Task, options: ProbingOptions, kind: str, st
 
 
 def task_vectors(
-    model: HeadModel, task: Task, options: ProbingOptions, store: Store | None = None, say: Say | None = None
+    model: HeadModel, task: Task, options: ProbingOptions, store: Store | None = None, report: Report | None = None
 ) -> Vectors:
     """The vectors of a task's examples; for `pairs="features"` of all first sentences, then of all second ones."""
     examples = list(task.examples)
     if options.pairs == "features" and task.paired:
         examples = [half(example, second=second) for second in (False, True) for example in task.examples]
-
-    def report(what: str, done: int, total: int) -> None:
-        if say is not None:
-            say(f"{what} {done}/{total}")
 
     what = f"vectors of {task.name}"
     return collect_vectors(model, examples, store, token=options.token, dtype=options.dtype, report=report, what=what)

@@ -146,7 +146,7 @@ def control_labels(task: Task, seed: int) -> list[Any]:
 
 
 def fit_task(
-    task: Task, vectors: Vectors, options: ProbingOptions, report: Callable[[str], None] | None = None
+    task: Task, vectors: Vectors, options: ProbingOptions, report: Callable[[str, int, int], None] | None = None
 ) -> dict[str, np.ndarray]:
     """All probes of one task.
 
@@ -157,32 +157,40 @@ def fit_task(
         `greedy/order`, `greedy/<n>/...`, `control/...`, `truth` and `majority`.
     """
     top, curve = options.sizes(*vectors.heads.shape[:2])
-    say = report or (lambda what: None)
+    said, families = 0, 3 + options.greedy + options.control
+
+    def say() -> None:  # a family of probes begins, or the last one has ended
+        nonlocal said
+        if report is not None:
+            report(f"probes of {task.name}", said, families)
+        said += 1
+
     head_features, layer_features = features_of(vectors, task)
     fitter = _Fitter(task, options)
-    say("heads")
+    say()
     by_head = fitter.fit("heads", head_features)
     fitter.out |= {"truth": by_head.truth, "majority": _majority(task)}
-    say("layers")
+    say()
     fitter.fit("layers", layer_features)
 
     orders = {"top": ranked(by_head.validation)}
     numbers = sorted({top, *curve})
     if options.greedy:
-        say("greedy selection")
+        say()
         chosen, scores = _greedy(task, head_features, orders["top"], max(numbers), options)
         orders["greedy"] = np.array(chosen)
         fitter.out["greedy/validation"] = np.array(scores)
-    say("best heads together")
+    say()
     for name, order in orders.items():
         fitter.out[f"{name}/order"] = order
         for n in numbers:
             if n <= len(order):
                 fitter.fit(f"{name}/{n}", JoinedFeatures(head_features, order[:n].tolist()))
     if options.control:
-        say("control task")
+        say()
         dealt = control_labels(task, options.seed)
         fitter.out["control/truth"] = fitter.fit("control", head_features, dealt, " (control task)").truth
+    say()
     return fitter.out
 
 

@@ -113,7 +113,7 @@ class Circuits(Experiment):
         for name, scores in (("ov_copying", copying), ("qk_matching", matching)):
             if scores:
                 variables |= _scored(name, scores, embedding.shape[1])
-        found = compose(layers, lambda done, total: bench.progress("composition", done, total))
+        found = compose(layers, lambda done, total: bench.progress("composition", done, total), model.device)
         more, coords = _composed(found, bench.shape, embedding.shape[1], self.pairs)
         left_out |= {ROTARY} if matching else {"queries and keys, which this architecture does not show"}
         attrs = {"left_out_of_weights": "; ".join(sorted(left_out))}

@@ -45,13 +45,13 @@ def eigen_score(left: Tensor, middle: Tensor, right: Tensor) -> Score:
     right : Tensor
         `[head, width, d]`.
     """
-    half = middle @ right
-    small = (left @ half).double()
+    half = middle.to(right.device) @ right
+    small = (left @ half).double().cpu()  # where eigenvalues of many small matrices are quicker found
     trace = small.diagonal(dim1=-2, dim2=-1).sum(-1)
     share = trace / torch.stack([_eigenvalues(own).abs().sum() for own in small])
     # ‖middle right left‖_F by Gram matrices of d × d.
     norm = ((half.transpose(1, 2) @ half).double() * (left @ left.transpose(1, 2)).double()).sum((-1, -2))
-    return Score(share, trace, norm.clamp(min=0).sqrt())
+    return Score(share, trace, norm.clamp(min=0).sqrt().cpu())
 
 
 def _eigenvalues(matrix: Tensor) -> Tensor:
@@ -79,8 +79,8 @@ def square_root(matrix: Tensor) -> Tensor:
 @dataclass(frozen=True, slots=True, eq=False)
 class Sides:
     """One layer as it takes part in compositions: `writes[head, d, width]`, and `reads[side][head, width, d]`; the
-    norms
-    of products of the two are those of the whole circuits."""
+    norms of products of the two are those of the whole circuits. They are kept on the CPU: those of all layers together
+    are as large as the attention of the model."""
 
     writes: Tensor
     reads: dict[str, Tensor]
@@ -94,7 +94,7 @@ def sides(weights: LayerWeights) -> Sides:
         by_query = square_root(weights.query.transpose(1, 2) @ weights.query)
         by_key = square_root(weights.key.transpose(1, 2) @ weights.key)
         reads |= {"query": weights.query @ by_key.transpose(1, 2), "key": weights.key @ by_query.transpose(1, 2)}
-    return Sides(own @ weights.output, reads)
+    return Sides((own @ weights.output).cpu(), {side: read.cpu() for side, read in reads.items()})
 
 
 def spread(thin: Tensor) -> tuple[Tensor, Tensor]:
@@ -108,36 +108,36 @@ def spread(thin: Tensor) -> tuple[Tensor, Tensor]:
 @dataclass(frozen=True, slots=True, eq=False)
 class Composition:
     """For each side, `squared[earlier head, later head]`: `‖M_b W_OV^a‖² / (‖M_b‖² ‖W_OV^a‖²)`, NaN where b is not
-    later
-    than a or one of them is nothing; `writes`, `reads[side]`: spread of the spectra of each head."""
+    later than a or one of them is nothing; `writes`, `reads[side]`: spread of the spectra of each head."""
 
     squared: dict[str, np.ndarray]
     writes: np.ndarray
     reads: dict[str, np.ndarray]
 
 
-def compose(layers: list[Sides], report: Callable[[int, int], None]) -> Composition:
-    """Norms of all compositions of a head into a head of a later layer."""
+def compose(layers: list[Sides], report: Callable[[int, int], None], device: torch.device | str = "cpu") -> Composition:
+    """Norms of all compositions of a head into a head of a later layer, multiplied on a device, layer by layer."""
     heads = len(layers[0].writes)
     total = heads * len(layers)
     known = [side for side in SIDES if all(side in layer.reads for layer in layers)]
     squared = {side: np.full((total, total), np.nan) for side in known}
     spreads = [spread(layer.writes) for layer in layers]
-    norms = torch.cat([norm for norm, _ in spreads])
-    writes = torch.cat([own for _, own in spreads])
+    norms, writes = (torch.cat([own[part] for own in spreads]) for part in (0, 1))
     reads = {side: torch.zeros(total, dtype=torch.float64) for side in known}
     for later, layer in enumerate(layers):
         here = slice(later * heads, (later + 1) * heads)
-        before = torch.cat([own.writes for own in layers[:later]]) if later else None  # head, d, width
+        found = {side: torch.zeros(later * heads, heads, dtype=torch.float64) for side in known}
+        joined = {side: layer.reads[side].permute(1, 0, 2).flatten(1).to(device) for side in known}  # width, head · d
+        for place, earlier in enumerate(layers[:later]):
+            before = earlier.writes.to(device)  # head, d, width
+            for side in known:
+                product = (before.flatten(0, 1) @ joined[side]).view(*before.shape[:2], heads, -1)
+                found[side][place * heads : (place + 1) * heads] = product.square().sum((1, 3)).double().cpu()
         for side in known:
-            read = layer.reads[side]
-            norm, reads[side][here] = spread(read)
-            if before is None:
-                continue
-            joined = read.permute(1, 0, 2).flatten(1)  # width, head · d
-            product = (before.flatten(0, 1) @ joined).view(*before.shape[:2], heads, -1)
-            found = product.square().sum((1, 3)).double() / (norms[: later * heads, None] * norm).clamp(min=1e-60)
+            norm, reads[side][here] = spread(layer.reads[side])
+            sizes = norms[: later * heads, None] * norm
             nothing = (norms[: later * heads, None] < 1e-20) | (norm < 1e-20)
-            squared[side][: later * heads, here] = torch.where(nothing, torch.nan, found).numpy()
+            ratio = torch.where(nothing, torch.nan, found[side] / sizes.clamp(min=1e-60))
+            squared[side][: later * heads, here] = ratio.numpy()
         report(later + 1, len(layers))
     return Composition(squared, writes.numpy(), {side: values.numpy() for side, values in reads.items()})

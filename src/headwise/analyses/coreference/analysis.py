@@ -177,7 +177,7 @@ class Coreference(Observer):
         simple = find_words(simple_maps(batch, causal=False)[0], visible, mentions.questions)[0]
         count("baseline_possible", torch.cat([mentions.rules * possible[:, :1], simple], 1), (slice(None), here))
         if here == 0:
-            count("count", torch.ones(len(mentions.types)))
+            count("count", torch.ones_like(mentions.types[:, 0]))
             simple = find_words(*simple_maps(batch, causal=False), mentions.questions)[0]
             count("baseline", torch.cat([mentions.rules, simple], 1))
 

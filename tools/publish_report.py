@@ -1,0 +1,51 @@
+"""Put a report of `headwise reproduce` among the docs: its Markdown, with its figures as small pictures.
+
+    python tools/publish_report.py REPORT [REPORT ...] [--docs docs/reproductions]
+
+REPORT is what `headwise reproduce PAPER --out REPORT` wrote. The page keeps every word and number of `report.md`; a
+figure becomes a WebP of at most 800 pixels (the report itself has SVG, PDF and PNG).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+from PIL import Image
+
+WIDTH = 800
+
+
+def publish(report: Path, docs: Path) -> Path:
+    """Write the page and the pictures of one report; returns the page."""
+    paper = json.loads((report / "report.json").read_text(encoding="utf-8"))["paper"]["key"]
+    text = (report / "report.md").read_text(encoding="utf-8")
+    pictures = docs / "figures"
+    pictures.mkdir(parents=True, exist_ok=True)
+    for old in pictures.glob(f"{paper}-*.webp"):
+        old.unlink()
+
+    def small(match: re.Match[str]) -> str:
+        name = match[1]
+        with Image.open(report / "figures" / f"{name}.png") as picture:
+            height = round(picture.height * WIDTH / picture.width)
+            shown = picture.convert("RGB")
+            if picture.width > WIDTH:
+                shown = shown.resize((WIDTH, height), Image.Resampling.LANCZOS)
+            shown.save(pictures / f"{name}.webp", quality=55, method=6)
+        return f"](figures/{name}.webp)"
+
+    page = docs / f"{paper}.md"
+    page.write_text(re.sub(r"\]\(figures/([\w.-]+)\.svg\)", small, text), encoding="utf-8")
+    return page
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("report", type=Path, nargs="+")
+    parser.add_argument("--docs", type=Path, default=Path("docs/reproductions"))
+    asked = parser.parse_args()
+    for folder in asked.report:
+        print(publish(folder, asked.docs))

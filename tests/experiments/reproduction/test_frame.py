@@ -33,6 +33,7 @@ from headwise.experiments.reproduction.printed import printed
 from headwise.models import HeadModel
 from headwise.page.reproduction import render_reproduction
 from headwise.testing import planted_model
+from headwise.testing.toy import toy_task
 
 WORDS = ["the", "a", "cat", "dog", "saw", "sleeps", ".", ","]
 SEEDS = {"clark2019": "003", "kovaleva2019": "001", "pascual2021": "000", "pande2021": "002", "jo2020": "004"}
@@ -194,6 +195,12 @@ def test_the_shared_data_are_found(shared: Path) -> None:
 def test_a_fine_tuned_model_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"There is no folder .* with a model of MRPC; check --finetuned"):
         ReproductionOptions(finetuned={"MRPC": tmp_path / "nowhere"})
+
+
+def test_an_open_model_is_not_fine_tuned_nor_another_in_its_place(model: HeadModel, tmp_path: Path) -> None:
+    bench = Bench(model, model, ReproductionOptions(), None, tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(NotRunError, match="an open model cannot be fine-tuned; give its folder or name"):
+        bench.train(toy_task(8), "jo")
 
 
 def test_names_that_are_none_are_refused(model: HeadModel) -> None:

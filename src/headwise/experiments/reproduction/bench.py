@@ -82,8 +82,9 @@ class Bench:
     ----------
     model : HeadModel
         The model that is looked at.
-    source : str or Path, optional
-        What it was opened from, for those who open it again (None for the built-in model).
+    source : HeadModel, str, Path or None
+        What it was opened from, for those who open it again (None for the built-in model); itself where it was given
+        open.
     options : ReproductionOptions
         How the paper is reproduced.
     data : DataSets
@@ -95,7 +96,7 @@ class Bench:
     def __init__(
         self,
         model: HeadModel,
-        source: str | Path | None,
+        source: HeadModel | str | Path | None,
         options: ReproductionOptions,
         store: Store,
         trained: Path,
@@ -241,6 +242,8 @@ class Bench:
     ) -> tuple[list[Record], Path]:
         """Fine-tunings of the model on a task, one for each seed, and the folder they lie in: below `finetuned` beside
         the report, where they stay."""
+        if isinstance(self.source, HeadModel):
+            raise NotRunError("an open model cannot be fine-tuned; give its folder or name, or fine-tuned models")
         about = {"model": self.model.identity(), "task": task.fingerprint(), "quick": self.options.quick}
         folder = self._trained / f"{task.name}-{digest_of(about)[:8]}"
         options = FinetuneOptions(

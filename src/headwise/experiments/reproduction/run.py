@@ -108,8 +108,7 @@ def reproduce(
         try:
             identity = _identity(paper, opened, options)
             with kept_work(place / WORK, identity, overwrite=overwrite) as store:
-                source = None if isinstance(model, HeadModel) else model
-                bench = Bench(opened, source, options, store, place / TRAINED, report)
+                bench = Bench(opened, model, options, store, place / TRAINED, report)
                 return _Reproducing(asked, bench, store).all(entries, report)
         finally:
             if opened is not model:

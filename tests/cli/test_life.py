@@ -14,6 +14,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from headwise import Atlas
+from headwise import plots as plots_module
 from headwise.analyses.offsets.analysis import Offsets
 from headwise.core.folders import MANIFEST
 from headwise.page import report as report_module
@@ -37,7 +38,9 @@ def plain_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """One empty figure of each analysis: drawing would be most of the time here, and is not what is tested."""
     monkeypatch.setattr(sections_module, "FORMATS", ("svg",))
     specs = {name: FigureSpec(name, "plain", "Plain", "", "", plain_figure) for name in ("surface", "offsets")}
-    monkeypatch.setattr(sections_module, "figures_for", lambda group: [specs[group]])
+    plain = FigureSpec("", "plain", "Plain", "", "", plain_figure)
+    for place in (sections_module, plots_module):
+        monkeypatch.setattr(place, "figures_for", lambda group: [specs.get(group, plain)])
     for name in ("draw_heads", "draw_all_maps"):
         monkeypatch.setattr(sections_module, name, plain_figure)
 
@@ -89,6 +92,34 @@ def test_a_command_stopped_again_and_again_goes_on_to_the_same_bytes(
         assert not (tmp_path / "out" / "index.html").exists()
     assert atlas("out").code == 0
     assert everything(tmp_path / "out") == everything(tmp_path / "whole")
+
+
+def test_a_comparison_stopped_while_it_draws_goes_on_and_draws_nothing_twice(
+    headwise, model_folder: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compare(folder: str):
+        out = tmp_path / folder
+        models = (model_folder, model_folder, "--names", "old,new", "--corpus", corpus_file)
+        return headwise("compare", *models, "--analyses", "surface", "--out", out / "c.nc", "--figures", out / "drawn")
+
+    assert compare("whole").code == 0
+    sections = stop_at(monkeypatch, report_module, "draw_section", 99, signal.SIGTERM)
+    figures = stop_at(monkeypatch, plots_module, "save_figure", 99, signal.SIGTERM)
+    for module, name, number in (
+        (plots_module, "save_figure", 1),
+        (report_module, "draw_section", 1),
+        (report_module, "write_page", 0),
+    ):
+        with monkeypatch.context() as patch:
+            stop_at(patch, module, name, number, signal.SIGTERM)
+            stopped = compare("out")
+        assert stopped.code == 143, stopped.err
+        assert not (tmp_path / "out" / "c" / "index.html").exists()
+    assert compare("out").code == 0
+    groups = ["change", "change_surface", "change_words"]
+    assert (sorted(sections), sorted(figures)) == (groups, [f"{group}-plain" for group in groups])
+    assert everything(tmp_path / "out") == everything(tmp_path / "whole")
+    assert not list(tmp_path.rglob("*.run"))
 
 
 STOPPED_AT = """

@@ -133,6 +133,7 @@ def ablate_command(
     """
     from headwise.atlas import Atlas
     from headwise.core.place import Place
+    from headwise.core.store import reopened
     from headwise.experiments.ablation import AblationOptions, ablate, provenance
 
     text = common.corpus_of(corpus, reader, text_field)
@@ -153,7 +154,8 @@ def ablate_command(
             made = ablate(subject, chosen, atlas=known, folder=place.work, overwrite=overwrite, report=watch)
         place.write(Atlas({"ablation": made}, provenance(subject, chosen)).to_bytes())
         dataset = Atlas.load(out_file)["ablation"]
-        failures = common.draw_figures({"ablation": dataset}, figures)
+        with reopened(place.work) as store:
+            failures = common.draw_figures({"ablation": dataset}, figures, store)
         place.done()
     if dataset.attrs["note"]:
         common.err.print(dataset.attrs["note"], style="dim")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from headwise.atlas import Atlas
     from headwise.core.failures import Failure
     from headwise.core.place import Place
+    from headwise.core.store import Store
     from headwise.run import Plan, Run, RunOptions, Source
     from headwise.text import Spec
 
@@ -321,8 +323,9 @@ def load_atlas(paths: Sequence[Path] | None) -> dict[str, xr.Dataset] | None:
     return found or None
 
 
-def draw_figures(datasets: Mapping[str, xr.Dataset], folder: Path | None) -> list[Failure]:
-    """Write every figure of every group, where a folder for them was named; gives those that failed."""
+def draw_figures(datasets: Mapping[str, xr.Dataset], folder: Path | None, store: Store) -> list[Failure]:
+    """Write every figure of every group, where a folder for them was named; gives those that failed. The store knows
+    which are drawn: those that are there, and whole, are not drawn again."""
     from headwise.core.failures import Failure
     from headwise.core.files import sweep
     from headwise.plots import figures_for, save_figure
@@ -331,11 +334,26 @@ def draw_figures(datasets: Mapping[str, xr.Dataset], folder: Path | None) -> lis
     if folder is None:
         return failures
     sweep(folder)
+    kept = store.part("figures", {"folder": str(folder.resolve())})
     for group, dataset in datasets.items():
         for spec in figures_for(group):
+            name = f"{group}-{spec.name}"
+            piece = kept.load(name)
+            if piece is not None and piece.facts["files"] == _digests(folder / own for own in piece.facts["files"]):
+                continue
             try:
-                for drawn in spec.draw(dataset):
-                    save_figure(drawn.figure, folder, f"{group}-{drawn.name}")
+                paths = [
+                    path
+                    for drawn in spec.draw(dataset)
+                    for path in save_figure(drawn.figure, folder, f"{group}-{drawn.name}")
+                ]
             except Exception as error:
-                failures.append(Failure.of(f"figure {group}-{spec.name}", error))
+                failures.append(Failure.of(f"figure {name}", error))
+            else:
+                kept.save(name, {}, {"files": _digests(paths)})
     return failures
+
+
+def _digests(paths: Iterable[Path]) -> dict[str, str]:
+    """The digests of files by name; of one that is not there nothing."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths if path.is_file()}

@@ -85,9 +85,12 @@ def compare_command(
     from headwise.core.folders import refuse_sources
     from headwise.core.labels import head_name
     from headwise.core.place import Place
+    from headwise.core.store import reopened
     from headwise.experiments.comparison import ComparisonOptions, compare
     from headwise.models import HeadModel
+    from headwise.models.calling import threads
     from headwise.page.report import write_report
+    from headwise.page.sample import read_samples
     from headwise.text import annotate, open_corpus
 
     text = common.corpus_of(corpus, reader, text_field)
@@ -123,12 +126,13 @@ def compare_command(
             made = compare(opened, given, wanted, folder=place.work, overwrite=overwrite, report=watch)
         place.write(made.to_bytes())
         atlas = Atlas.load(out_file)
-        failures = common.draw_figures(atlas, figures)
-        if folder is not None:
-            with common.Watch() as watch:
-                samples = _samples(opened, given, atlas)
-                drawn = write_report(atlas, folder, samples, watch, overwrite=place.may_replace)
-            failures += drawn.failures
+        with reopened(place.work) as store, common.Watch() as watch:  # what is drawn is kept, as what is computed
+            failures = common.draw_figures(atlas, figures, store)
+            if folder is not None:
+                with threads(store.adopted["threads"]):
+                    samples = read_samples(folder, atlas) or _samples(opened, given, atlas)
+                drawn = write_report(atlas, folder, samples, watch, store=store, overwrite=place.may_replace)
+                failures += drawn.failures
         place.done()
     change = atlas["change"]
     title = f"Maps against {change.attrs['reference_model']} ({out_file})"

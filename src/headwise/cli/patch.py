@@ -60,6 +60,7 @@ def patch_command(
     from headwise.atlas import Atlas
     from headwise.core.errors import ModelError
     from headwise.core.place import Place
+    from headwise.core.store import reopened
     from headwise.experiments.patching import BUILTIN, PatchOptions, builtin_pairs, patch, read_pairs
     from headwise.experiments.patching.result import ablated_heads, best_heads
     from headwise.experiments.patching.run import provenance
@@ -81,7 +82,8 @@ def patch_command(
             )
         place.write(Atlas({"patching": made}, provenance(opened, given, options)).to_bytes())
         dataset = Atlas.load(out_file)["patching"]
-        failures = common.draw_figures({"patching": dataset}, figures)
+        with reopened(place.work) as store:
+            failures = common.draw_figures({"patching": dataset}, figures, store)
         place.done()
     facts = dataset.attrs
     if facts["note"]:

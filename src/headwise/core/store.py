@@ -256,6 +256,14 @@ def stored_identity(folder: Path) -> dict[str, Any] | None:
     return None if note is None else note["identity"]
 
 
+def reopened(folder: Path) -> Store:
+    """The store of the work that lies in a folder, as it is: for what comes after the work, which goes on with it."""
+    note = _read_note(folder / "run.json")
+    if note is None:
+        raise OutputError(f"{folder} holds no work that can be read; repeat the command that made it.")
+    return Store(folder, note["identity"], adopt=note.get("adopted"))
+
+
 def forget(folder: Path) -> None:
     """Delete the pieces of whatever run lies in a folder, and nothing else there. A folder in use is refused."""
     if folder.is_dir():

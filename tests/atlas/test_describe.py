@@ -169,6 +169,18 @@ def test_what_a_head_finds_comes_first_and_only_if_certain_and_large(surface: xr
     assert found.loc["L0H4", "finds"] == ""  # `all` is no relation
 
 
+def test_of_several_relations_the_largest_margin_names_a_head(surface: xr.Dataset) -> None:
+    trees = dependency({(0, 1, 1): 0.9, (0, 1, 2): 0.95, (1, 2, 2): 0.96, (0, 5, 1): 0.8, (0, 5, 2): 0.7}, {})
+    sure = trees.assign(p_adjusted=trees["p_adjusted"] * 0, best_p_adjusted=trees["best_p_adjusted"] * 0)
+    found = describe_heads({"surface": surface, "dependency": sure}, 1, 6).set_index("name")
+    # L0H1 is the best head of det, but follows obj by more, of which L0H2 is the best head.
+    assert found.loc[["L0H1", "L0H2", "L0H5"], "does"].tolist() == ["obj", "obj", "det"]
+    assert found.loc[["L0H1", "L0H2", "L0H5"], "best"].tolist() == [False, True, False]
+    assert found.loc["L0H1", "finds"] == "obj 95 % (offset 50 %), det 90 % (offset 50 %)"
+    labels = head_labels({"surface": surface, "dependency": sure}, 1, 6)[0]
+    assert labels[[1, 2, 5]].tolist() == ["obj", "obj", "det"]
+
+
 def test_antecedents_frames_roles_and_maps(surface: xr.Dataset) -> None:
     better = np.zeros((3, 1, 6)) + 1.0
     better[:, 0, 1] = better[:2, 0, 2] = better[:, 0, 3] = (

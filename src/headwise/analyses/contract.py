@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headwise.analyses.registry import REGISTRY, choose_analyses, has_reading, known_analyses, make_analysis, register
 from headwise.core.checks import at_least, check_types, one_of
-from headwise.core.labels import Shape, layer_head_coords, mean_variables
+from headwise.core.labels import Shape, layer_head_coords, mean_variables, variable_of
 from headwise.core.papers import Paper
 from headwise.core.store import Store
 from headwise.models import HeadModel
@@ -142,7 +142,7 @@ class Analysis:
 
         `headwise.testing` holds this to random weights, of which nothing may be said.
         """
-        p = dataset.get("p_adjusted")
+        p = variable_of(dataset, "p_adjusted")
         return None if p is None or not {"layer", "head"} <= set(p.dims) else p < 0.05
 
     def extend(self, datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from headwise.core.labels import head_name
+from headwise.core.labels import head_name, variable_of
 
 LEVEL = 0.05
 
@@ -36,7 +36,7 @@ def top_heads(
     for place in np.argsort(-ranked, axis=None, kind="stable")[:count]:
         layer, head = divmod(int(place), values.shape[1])
         if np.isfinite(ranked[layer, head]):
-            ends = [dataset.get(f"{name}_{end}") for end in ("low", "high")]
+            ends = [variable_of(dataset, f"{name}_{end}") for end in ("low", "high")]
             known = [float(end.transpose("layer", "head")[layer, head]) for end in ends if end is not None]
             interval = f" ({known[0]:{form}} to {known[1]:{form}})" if len(known) == 2 else ""
             out.append(f"{head_name(layer, head)} {values[layer, head]:{form}}{interval}")

@@ -33,6 +33,7 @@ from headwise.core.behaviours import (
     is_decoder,
     rest_labels,
     shares,
+    sure_margins,
 )
 from headwise.core.labels import head_name, labels_of
 
@@ -58,7 +59,8 @@ NEEDS = {
 # What the words for heads have in common, and what each kind means to a reader.
 KINDS = {
     "syntax": "on this dependency relation it beats every baseline (a fixed offset, uniform attention, the first word) "
-    "by 10 points or more, after correction; in bold, the best head for it",
+    "by 10 points or more, after correction (of several relations, on the one with the largest margin); in bold, the "
+    "best head for it",
     "coreference": "it finds antecedents 10 points or more above every rule it is measured against, string matching by "
     "sieves included, after correction",
     "repeats": "on random sequences written twice it gives 0.3 of its attention or more, after correction, to the "
@@ -119,9 +121,9 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
     DataFrame
         `layer`, `head`, `name` (`L7H9`);
         `does`: one word. What the head finds comes first, for a head with nothing to find rests on delimiters or on the
-        first token: what it does on repeated sequences, the relation it is the best head of, else the one it follows
-        best, else `antecedents`; where it finds nothing, where its attention goes (see
-        `headwise.core.behaviours.head_labels`); `kind` of that word, one of `KINDS`; `best`: whether it is the best
+        first token: what it does on repeated sequences, else the relation it follows best, else `antecedents`; where it
+        finds nothing, where its attention goes (see `headwise.core.behaviours.head_labels`); `kind` of that word, one
+        of `KINDS`; `best`: whether it is the best
         head of that relation; `looks`: where its attention goes, in one word (of a `sink`, where the rest of it goes);
         `attention`: the token types and neighbouring positions that get at least a tenth of its attention, each with
         its mean share (a token counts for its type and for its position, so shares of both sorts overlap), and of a
@@ -148,15 +150,15 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
         place: [role for role in own if role not in twice or kept not in own]
         for place, own in cells.get("roles", {}).items()
     }
+    best_heads = _best_heads(known["dependency"]) if "dependency" in known else {}
     rows = []
     for place in np.ndindex(layers, heads):
         found = {name: own.get(place, []) for name, own in cells.items()}
         followed, referred = found.get("dependency", []), found.get("coreference", [])
-        label = str(labels[place])
-        best = label not in _KIND_OF  # then it is a relation
-        # Of a relation that is followed, the name stands before the five words of its numbers.
-        does = followed[0].rsplit(" ", 5)[0] if followed else ANTECEDENTS if referred else label
-        does = label if best or label in FOUND else does
+        does = str(labels[place])
+        if referred and does in _KIND_OF and does not in FOUND:  # where it looks gives way to what it finds
+            does = ANTECEDENTS
+        best = best_heads.get(does) == place
         finds = [text for name in ("induction", "retrieval") for text in found.get(name, [])]
         finds += followed + referred + found.get("frames", []) + found.get("circuits", [])
         texts = (found.get("surface", []), finds, found.get("roles", []), found.get("patterns", []))
@@ -192,15 +194,13 @@ def _shown(planes: Mapping[str, np.ndarray], place: tuple[int, ...]) -> list[str
 
 def _relations(dependency: xr.Dataset) -> Cells:
     """Up to three relations that each head follows, the largest margin first."""
-    order = ("direction", "layer", "head", "relation")
-    accuracy, p = (dependency[name].transpose(*order).values for name in ("accuracy", "p_adjusted"))
+    margins = sure_margins(dependency)
+    accuracy, margin = dependency["accuracy"].transpose(*margins.dims).values, margins.values
     baseline = bar(dependency).transpose("direction", "relation").values
     called = np.full(baseline.shape, "offset", dtype=object)
     if "bar_name" in dependency:
         called = dependency["bar_name"].transpose("direction", "relation").values
     names = labels_of(dependency, "relation")
-    margin = np.nan_to_num(np.where(p < LEVEL, accuracy - baseline[:, None, None], 0.0))
-    margin[..., [name == "all" for name in names]] = 0
     cells: Cells = {}
     for layer, head in np.ndindex(*margin.shape[1:3]):
         own = margin[:, layer, head]
@@ -212,6 +212,14 @@ def _relations(dependency: xr.Dataset) -> Cells:
                 text = f"{names[relation]} {100 * score:.0f} % ({rule} {100 * offset:.0f} %)"
                 cells.setdefault((layer, head), []).append(text)
     return cells
+
+
+def _best_heads(dependency: xr.Dataset) -> dict[str, tuple[int, int]]:
+    """The head that follows each relation best, where one does so significantly."""
+    places = zip(dependency["best_layer"].values.tolist(), dependency["best_head"].values.tolist(), strict=True)
+    certain = (dependency["best_p_adjusted"] < LEVEL).values
+    names = labels_of(dependency, "relation")
+    return {name: place for name, place, sure in zip(names, places, certain, strict=True) if sure}
 
 
 def _antecedents(coreference: xr.Dataset) -> Cells:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import xarray as xr
 
-from headwise.core.labels import labels_of
+from headwise.core.labels import labels_of, variable_of
 
 POSITIONS = {-1: "previous token", 0: "same token", 1: "next token"}
 PREVIOUS = POSITIONS[-1]
@@ -71,8 +71,7 @@ def behaviour_scores(datasets: Mapping[str, xr.Dataset]) -> xr.DataArray:
         found[BROADLY] = 1 - surface["max_weight"]
     dependency = datasets.get("dependency")
     if dependency is not None:
-        better = dependency["accuracy"] - bar(dependency)
-        margin = better.where((dependency["p_adjusted"] < LEVEL) & (better > 0), 0.0).max("direction")
+        margin = sure_margins(dependency).max("direction")
         for relation in map(str, dependency["relation"].values):
             own = margin.sel(relation=relation, drop=True)
             if relation != "all" and bool((own > 0).any()):
@@ -98,12 +97,20 @@ def bar(dependency: xr.Dataset) -> xr.DataArray:
     return dependency["bar" if "bar" in dependency else "baseline_possible"]
 
 
+def sure_margins(dependency: xr.Dataset) -> xr.DataArray:
+    """By how much each head beats the best baseline on each relation, `[direction, layer, head, relation]`: 0 where it
+    does not, or not significantly, and for `all`, which is no relation."""
+    better = dependency["accuracy"] - bar(dependency)
+    certain = (dependency["p_adjusted"] < LEVEL) & (better > 0) & (dependency["relation"] != "all")
+    return better.where(certain, 0.0).transpose("direction", "layer", "head", "relation")
+
+
 def head_labels(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> np.ndarray:
     """One word for what each head does, `[layer, head]`.
 
     What it was found to do on repeated sequences (`induction`, `duplicate`: 0.3 of its attention or more, after
-    correction) or needles (`retrieval`), else the relation it is the best head of (by a margin of 0.1 over every
-    baseline, significantly), else where its attention goes: the position or kind of token that gets more than half of
+    correction) or needles (`retrieval`), else the relation it follows best (by a margin of 0.1 over every baseline or
+    more, significantly), else where its attention goes: the position or kind of token that gets more than half of
     it, else `delimiters` or `neighbours` where `[CLS]` (or the first token), `[SEP]` and punctuation, or the previous,
     same and next token, do so together (the larger of the two), else `broad`, else `copying` (from its weights), else
     `other`.
@@ -173,14 +180,10 @@ def _name_looks(labels: np.ndarray, surface: xr.Dataset) -> None:
 
 
 def _name_relations(labels: np.ndarray, dependency: xr.Dataset) -> None:
-    """Write the relations over the labels of their best heads; the largest margin is written last."""
-    order = np.argsort(np.nan_to_num(dependency["best_margin"].values, nan=-1.0), kind="stable")
-    for place in order:
-        at = dependency.isel(relation=int(place))
-        name = str(at["relation"].values)
-        certain = float(at["best_p_adjusted"]) < LEVEL and float(at["best_margin"]) >= LEAST_MARGIN
-        if name != "all" and certain:
-            labels[int(at["best_layer"]), int(at["best_head"])] = name
+    """Write over each label the relation that the head follows best, where it follows one."""
+    margin = sure_margins(dependency).max("direction").values
+    follows = margin.max(-1) >= LEAST_MARGIN
+    labels[follows] = np.array(labels_of(dependency, "relation"), dtype=object)[margin.argmax(-1)][follows]
 
 
 def _sure(datasets: Mapping[str, xr.Dataset], group: str, measure: str) -> np.ndarray | None:
@@ -188,6 +191,6 @@ def _sure(datasets: Mapping[str, xr.Dataset], group: str, measure: str) -> np.nd
     if group not in datasets or measure not in datasets[group]:
         return None
     values = datasets[group][measure].transpose("layer", "head").values
-    p = datasets[group].get(f"{measure}_p_adjusted")
+    p = variable_of(datasets[group], f"{measure}_p_adjusted")
     certain = np.isfinite(values) if p is None else p.transpose("layer", "head").values < LEVEL
     return np.where(certain, np.nan_to_num(values), 0.0)

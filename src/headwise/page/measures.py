@@ -14,7 +14,7 @@ import xarray as xr
 
 from headwise.analyses.contract import known_analyses
 from headwise.atlas.tables import measures
-from headwise.core.labels import labels_of
+from headwise.core.labels import labels_of, variable_of
 
 Beside = Mapping[str, xr.DataArray | None]
 HEADS = ("layer", "head")
@@ -165,10 +165,10 @@ def _planes(group: str, data: xr.Dataset, variable: str) -> Iterator[Measure]:
     array = data[variable]
     labels = [str(dim) for dim in array.dims if dim not in HEADS]
     about = _about(group, data, variable)
-    beside = {name: _beside(array, data.get(f"{variable}_{name}")) for name in ("n", "low", "high")}
+    beside = {name: _beside(array, variable_of(data, f"{variable}_{name}")) for name in ("n", "low", "high")}
     beside["p"] = _tested(group, data, variable)
     against, against_name = AGAINST.get((group, variable), ("", ""))
-    beside["against"] = _beside(array, data.get(against)) if against else None
+    beside["against"] = _beside(array, variable_of(data, against)) if against else None
     if beside["against"] is not None:
         about["against_name"] = against_name
     better = BETTER.get((group, variable))
@@ -230,13 +230,13 @@ def _tested(group: str, data: xr.Dataset, variable: str) -> xr.DataArray | None:
     name = f"{variable}_p_adjusted"
     if name not in data:
         name = "p_adjusted" if variable in LEADING.get(group, ())[:1] else ""
-    return _beside(data[variable], data.get(name)) if name in data else None
+    return _beside(data[variable], variable_of(data, name)) if name in data else None
 
 
 def _about(group: str, data: xr.Dataset, variable: str) -> dict[str, Any]:
     attrs, array = data.attrs, data[variable]
     kind = "flag" if array.dtype.kind == "b" else "p" if P_VALUE.search(variable) else "value"
-    low = data.get(f"{variable}_low")
+    low = variable_of(data, f"{variable}_low")
     return {
         "group": group,
         "variable": variable,

@@ -15,7 +15,7 @@ from headwise.analyses.contract import Paper, Shape, at_least, layer_head_coords
 from headwise.analyses.frames.links import NULLS, LinkRecords, Links, chosen_links, gather_links
 from headwise.analyses.nulls import RandomNull, above_random, random_attrs, random_bound, standing_out
 from headwise.core.errors import ParameterError
-from headwise.core.labels import head_name
+from headwise.core.labels import head_name, variable_of
 from headwise.models.ask import Answers, Ask
 from headwise.models.picks import group_max
 from headwise.models.view import Layer
@@ -234,7 +234,7 @@ class Frames(RandomNull):
         return dataset.assign(made).assign_attrs(attrs)
 
     def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
-        return dataset.get("stands_out")
+        return variable_of(dataset, "stands_out")
 
     def headline(self, dataset: xr.Dataset) -> list[str]:
         attrs, score = dataset.attrs, dataset["score"]

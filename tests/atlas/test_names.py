@@ -36,16 +36,17 @@ sys.meta_path.insert(0, Nothing())
 import xarray as xr
 
 tree = xr.open_datatree(sys.argv[1], engine="h5netcdf")
-for group in tree.children.values():
+for node in tree.children.values():
+    group = node.to_dataset().load()
     for name, array in group.data_vars.items():
-        assert name not in group.dims, f"{group.name}.{name} is named like a dim"
+        assert name not in group.dims, f"{node.name}.{name} is named like a dim"
         for dim in array.dims:
-            assert dim in array.indexes, f"{group.name}.{dim} has no labels"
+            assert dim in array.indexes, f"{node.name}.{dim} has no labels"
             labels = array[dim].values
-            assert len(set(labels.tolist())) == len(labels), f"two labels of {group.name}.{dim} are the same"
+            assert len(set(labels.tolist())) == len(labels), f"two labels of {node.name}.{dim} are the same"
             for place in {0, len(labels) - 1}:
                 chosen = array.sel({dim: labels[place]})
-                assert chosen.equals(array.isel({dim: place})), f"{group.name}.{name} by {dim}"
+                assert chosen.equals(array.isel({dim: place})), f"{node.name}.{name} by {dim}"
 print(*tree.children)
 print(tree["surface"]["mass"].sel(token_type="sep").dims)
 """

@@ -36,6 +36,7 @@ def everything() -> xr.Dataset:
             "small": ("bare", np.arange(3, dtype="u1")),
             "yes": ("head", [True, False]),
             "word": ("layer", ["sep", "größe"]),
+            "objects": ("layer", np.array(["über", ""], dtype=object)),
             "whole": 2.5,
             "called": "one text",
         },
@@ -83,7 +84,7 @@ def test_the_same_tree_gives_the_same_bytes() -> None:
     "odd",
     [
         xr.Dataset({"none": (("layer", "role"), np.zeros((2, 0)))}),
-        xr.Dataset({"objects": ("layer", np.array(["a", "b"], dtype=object))}),
+        xr.Dataset({"objects": ("layer", np.array(["a", None], dtype=object))}),
         xr.Dataset({"letters": ("layer", np.array([b"ab", b"c"]))}),
         xr.Dataset({"value": ("layer", [1.0, 2.0], {"nothing": []})}),
     ],

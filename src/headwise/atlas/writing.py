@@ -49,8 +49,13 @@ def _plain(dataset: xr.Dataset) -> bool:
         named
         and all(dataset.sizes.values())  # an empty dim is one that may grow, for NetCDF
         and _plain_attributes(dataset.attrs)
-        and all(array.dtype.kind in "fiubU" and _plain_attributes(array.attrs) for array in dataset.variables.values())
+        and all(_plain_array(array) and _plain_attributes(array.attrs) for array in dataset.variables.values())
     )
+
+
+def _plain_array(array: xr.Variable) -> bool:
+    kind = array.dtype.kind
+    return kind in "fiubU" or (kind == "O" and all(isinstance(text, str) for text in array.values.ravel()))
 
 
 def _plain_attributes(attrs: Mapping[Any, Any]) -> bool:
@@ -92,7 +97,7 @@ def _write_array(group: h5py.Group, name: str, array: xr.Variable) -> h5py.Datas
     fill = None
     if "_FillValue" in attrs:
         fill = attrs["_FillValue"] = np.asarray(attrs["_FillValue"], dtype=values.dtype)[()]
-    if values.dtype.kind == "U":
+    if values.dtype.kind in "UO":
         kind, values = h5py.string_dtype(), values.astype(object)
     else:
         kind = values.dtype

@@ -154,7 +154,7 @@ def commands(base: Path) -> dict[str, list[str]]:
         told = "".join(f"{e.label}\t{e.text}\n" for e in getattr(task, part))
         (base / f"{part}.tsv").write_text("label\tsentence\n" + told)
     a, b, trees = str(base / "a"), str(base / "b"), str(base / "trees.jsonl")
-    few = ["--set", "tree_probe.epochs=1"]
+    few = ["--set", "tree_probe.epochs=1", "--set", "tree_probe.learning_rate=0.05"]  # no search of a rate
     return {
         "atlas": ["atlas", a, "--corpus", trees, "--analyses", "surface,tree_probe", *few, "--out", "OUT/atlas"],
         "run": ["run", "tree_probe", "--model", a, "--corpus", trees, *few, "--out", "OUT/tree_probe.nc"],
@@ -188,6 +188,7 @@ def trials(
     import matplotlib.backends.backend_pdf
     import matplotlib.backends.backend_svg  # noqa: F401  (imported once, not in every fork)
 
+    import headwise.cli.main
     import headwise.page.report
     import headwise.plots.registry
 

@@ -11,12 +11,15 @@ from typing import Any
 # Before numpy and torch start their threads, and for every child: where processes share the cores, the threads of one
 # spin while another works.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Children find compiled what was compiled once: some machines are set up not to keep it.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import hypothesis
 import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # what several folders of tests share lies beside this file
+sys.dont_write_bytecode = False
 torch.set_num_threads(1)  # two test processes share two cores
 # A busy machine is no fault; the fuzz targets, whose point is that nothing takes long, set a limit of their own.
 hypothesis.settings.register_profile("headwise", deadline=None)

@@ -1,4 +1,5 @@
-"""Dependency accuracies and no-op readings the slow way: plain loops, one sentence and one head at a time."""
+"""Dependency accuracies and no-op readings the slow way: plain loops over sentences, words and pairs of words; what is
+done for one head is done for all."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from headwise.text.encode import Encoded
 @dataclass
 class Slow:
     """`found` and `tried` count pairs by (direction, layer, head, relation); `offsets` all pairs by relation and
-    offset; `noop` lists example means."""
+    offset; `noop` lists example means [layer, head]."""
 
     found: Counter = field(default_factory=Counter)
     tried: Counter = field(default_factory=Counter)
@@ -25,14 +26,15 @@ class Slow:
     noop: dict = field(default_factory=lambda: defaultdict(list))
 
 
-def word_map(map_: np.ndarray, row: Encoded) -> np.ndarray:
-    """Sum over the pieces of the word attended to, mean over the pieces of the word that attends."""
+def word_map(maps: np.ndarray, row: Encoded) -> np.ndarray:
+    """Sum over the pieces of the word attended to, mean over the pieces of the word that attends: of one map or, with
+    dims before the last two, of many."""
     words = sorted(set(row.word[row.word >= 0].tolist()))
     pieces = {w: [t for t in range(len(row.word)) if row.word[t] == w] for w in words}
-    out = np.zeros((len(words), len(words)))
+    out = np.zeros((*maps.shape[:-2], len(words), len(words)))
     for a in words:
         for b in words:
-            out[a, b] = sum(sum(map_[i, j] for j in pieces[b]) for i in pieces[a]) / len(pieces[a])
+            out[..., a, b] = sum(sum(maps[..., i, j] for j in pieces[b]) for i in pieces[a]) / len(pieces[a])
     return out
 
 
@@ -75,60 +77,46 @@ def slow_dependency(
             )
             for label in labels:
                 out.offsets[label][None if h is None else h - source] += 1
-        for layer in range(attention.shape[0]):
-            for head in range(attention.shape[1]):
-                level = word_map(attention[layer, head], row)
-                sep_mass = {
-                    w: float(
-                        np.mean(
-                            [
-                                attention[layer, head, t, getattr(row, target)].sum()
-                                for t in range(len(row.word))
-                                if row.word[t] == w
-                            ]
-                        )
-                    )
-                    for w in range(count)
-                }
-                if head < given.shape[1]:
-                    _no_op(out, layer, head, sep_mass, example, pairs, every_label)
-                for direction in ("dependent_to_head", "head_to_dependent"):
-                    predicted = {}
-                    for d in range(count):
-                        # A decoder's word sees those before it.
-                        if direction == "dependent_to_head":
-                            weight = {w: level[d, w] for w in range(count) if w != d and (not causal or w < d)}
-                        else:
-                            weight = {w: level[w, d] for w in range(count) if w != d and (not causal or w > d)}
-                        top = max(weight.values(), default=None)
-                        predicted[d] = min((w for w in weight if weight[w] == top), default=None)
-                    for d, h, labels, full in pairs:
-                        source = (
-                            d + 1
-                            if poss_rule and full in ("poss", "nmod:poss") and d + 1 < count and words[d + 1] == "'s"
-                            else d
-                        )
-                        if (
-                            causal
-                            and h is not None
-                            and (h > source if direction == "dependent_to_head" else h < source)
-                        ):
-                            continue
-                        right = h is not None and predicted[source] == h
-                        offset = None if h is None else h - source
-                        for label in labels:
-                            simple = head - given.shape[1]  # the last two are no heads
-                            key = (direction, layer, head if simple < 0 else ("uniform", "first")[simple], label)
-                            out.outcomes[key].append((sentence, offset, right))
-                            if simple < 0:
-                                out.tried[key] += 1
-                                out.found[key] += right
+        level = word_map(attention, row)  # [layer, head, word, word]
+        pieces = {w: [t for t in range(len(row.word)) if row.word[t] == w] for w in range(count)}
+        mass = {
+            w: sum(given[:, :, t, getattr(row, target)].sum(-1) for t in own) / len(own) for w, own in pieces.items()
+        }
+        _no_op(out, mass, example, pairs, every_label)
+        for direction in ("dependent_to_head", "head_to_dependent"):
+            predicted: dict[int, np.ndarray | None] = {}
+            for d in range(count):
+                # A decoder's word sees those before it.
+                if direction == "dependent_to_head":
+                    weight = {w: level[:, :, d, w] for w in range(count) if w != d and (not causal or w < d)}
+                else:
+                    weight = {w: level[:, :, w, d] for w in range(count) if w != d and (not causal or w > d)}
+                # The first of equals.
+                predicted[d] = np.array(list(weight))[np.argmax(list(weight.values()), 0)] if weight else None
+            for d, h, labels, full in pairs:
+                source = (
+                    d + 1
+                    if poss_rule and full in ("poss", "nmod:poss") and d + 1 < count and words[d + 1] == "'s"
+                    else d
+                )
+                if causal and h is not None and (h > source if direction == "dependent_to_head" else h < source):
+                    continue
+                offset = None if h is None else h - source
+                for layer, head in np.ndindex(attention.shape[:2]):
+                    named = predicted[source]
+                    right = h is not None and named is not None and bool(named[layer, head] == h)
+                    simple = head - given.shape[1]  # the last two are no heads
+                    for label in labels:
+                        key = (direction, layer, head if simple < 0 else ("uniform", "first")[simple], label)
+                        out.outcomes[key].append((sentence, offset, right))
+                        if simple < 0:
+                            out.tried[key] += 1
+                            out.found[key] += right
     return out
 
 
-def _no_op(
-    out: Slow, layer: int, head: int, mass: dict[int, float], example: object, pairs: list, every_label: set[str]
-) -> None:
+def _no_op(out: Slow, mass: dict[int, np.ndarray], example: object, pairs: list, every_label: set[str]) -> None:
+    """`mass` has what each word puts on the target, [layer, head]."""
     upos = getattr(example, "upos", None)
     for direction in ("dependent_to_head", "head_to_dependent"):
         for label in every_label:
@@ -139,13 +127,13 @@ def _no_op(
             }
             for group, members in (("with", own), ("without", set(mass) - own)):
                 if members:
-                    out.noop[group, direction, layer, head, label].append(np.mean([mass[w] for w in members]))
+                    out.noop[group, direction, label].append(np.mean([mass[w] for w in members], 0))
                 for tag in set(upos or ()):
                     tagged = [w for w in members if upos[w] == tag]
                     if tagged:
-                        out.noop[group, direction, layer, head, label, tag].append(np.mean([mass[w] for w in tagged]))
+                        out.noop[group, direction, label, tag].append(np.mean([mass[w] for w in tagged], 0))
     for tag in set(upos or ()):
-        out.noop["upos", layer, head, tag].append(np.mean([mass[w] for w in mass if upos[w] == tag]))
+        out.noop["upos", tag].append(np.mean([mass[w] for w in mass if upos[w] == tag], 0))
 
 
 def _simple(row: Encoded, causal: bool) -> np.ndarray:

@@ -82,7 +82,7 @@ def assert_same(found: xr.Dataset, slow: Slow, sentences: int, reach: int = 10) 
             assert value["bar"][d, r] == pytest.approx(bar), key
             assert value["bar_name"][d, r] == name, key
             for group in ("with", "without"):
-                means = slow.noop[group, *key]
+                means = [mean[layer, head] for mean in slow.noop[group, DIRECTIONS[d], relation]]
                 assert value[f"noop_{group}_n"][here] == len(means)
                 assert not means or abs(value[f"noop_{group}"][here] - np.mean(means)) < 1e-5
         tests = sign_flip_test(np.stack(list(better.values()), 1))
@@ -103,11 +103,11 @@ def assert_same(found: xr.Dataset, slow: Slow, sentences: int, reach: int = 10) 
             continue
         assert scores[place] == max(scores.values()) == pytest.approx(value["best_accuracy"][r])
         for (g, group), (u, tag) in product(enumerate(("with", "without")), enumerate(tags)):
-            means = slow.noop[(group, *place, relation, tag)]
+            means = [mean[place[1:]] for mean in slow.noop[group, place[0], relation, tag]]
             assert value["best_noop_upos_n"][r, g, u] == len(means)
             assert not means or abs(value["best_noop_upos"][r, g, u] - np.mean(means)) < 2e-6
     for layer, head, u in np.ndindex(value["noop_upos"].shape):
-        means = slow.noop["upos", layer, head, tags[u]]
+        means = [mean[layer, head] for mean in slow.noop["upos", tags[u]]]
         assert value["noop_upos_n"][layer, head, u] == len(means)
         assert not means or abs(value["noop_upos"][layer, head, u] - np.mean(means)) < 2e-6
 

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from headwise.core.errors import InputError
-from headwise.text import Mention, open_corpus
+from headwise.text import Corpus, Mention, open_corpus
 from headwise.text.attach import attach_trees, document_name
 from headwise.text.readers.entities import bracketed
 
@@ -198,6 +198,6 @@ def test_the_gum_documents(shared):
         for mention in document.mentions:
             assert mention.start <= mention.head < mention.end
             assert not mention.start <= document.heads[mention.head] < mention.end
-    joined = attach_trees(onto, gum)
+    joined = attach_trees(onto, Corpus.from_examples(gum_documents, gum.name))
     assert all(d.heads is not None for d in joined)
     assert joined.notes == {"empty tokens, read as _": 1}

@@ -207,17 +207,20 @@ class Corpus:
         """Walk through the whole corpus once and keep what it tells."""
         if self._survey is None:
             digest = hashlib.sha256()
-            seen: Counter[str] = Counter()
+            kinds: Counter[frozenset[str]] = Counter()
             relations: set[str] = set()
             schemes: set[str] = set()
             count = 0
             for example in self:
                 count += 1
                 digest.update(example.fingerprint())
-                seen.update(example.annotations)
+                kinds[example.annotations] += 1
                 if example.relations is not None:
                     relations.update(example.relations)
                     schemes.add(example.scheme)
+            seen: Counter[str] = Counter()
+            for kind, examples in kinds.items():
+                seen.update(dict.fromkeys(kind, examples))
             self._survey = Survey(
                 count=count,
                 fingerprint=digest.hexdigest(),

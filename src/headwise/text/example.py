@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import chain
 
 from headwise.core.errors import InputError, unknown
 
@@ -125,14 +124,14 @@ class Example:
 
     def _written(self) -> str:
         """Everything in it that is text, in one."""
-        single = (
-            part for part in (self.text, self.pair, self.label, self.scheme, self.document) if isinstance(part, str)
-        )
-        columns = (self.words, self.words_pair, self.relations, self.upos, self.lemmas)
-        marks = [m.entity for m in self.mentions or ()]
-        marks += [name for link in self.frames or () for name in (link.frame, link.element)]
-        features = [text for item in self.features or () if item for pair in item.items() for text in pair]
-        return "".join(chain(single, *(column or () for column in columns), marks, features))
+        written = [x for x in (self.text, self.pair, self.label, self.scheme, self.document) if isinstance(x, str)]
+        for column in (self.words, self.words_pair, self.relations, self.upos, self.lemmas):
+            written += column or ()
+        written += [m.entity for m in self.mentions or ()]
+        written += [name for link in self.frames or () for name in (link.frame, link.element)]
+        for item in self.features or ():
+            written += (*item, *item.values())
+        return "".join(written)
 
     @property
     def where(self) -> str:
@@ -168,8 +167,7 @@ class Example:
     def fingerprint(self) -> bytes:
         """A sha256 digest of everything but `origin`."""
         content = {name: value for name in _IN_FINGERPRINT if (value := getattr(self, name)) is not None}
-        written = json.dumps(content, sort_keys=True, ensure_ascii=False, default=_plain)
-        return hashlib.sha256(written.encode()).digest()
+        return hashlib.sha256(_ENCODER.encode(content).encode()).digest()
 
 
 _IN_FINGERPRINT = tuple(f.name for f in fields(Example) if f.name != "origin")
@@ -184,11 +182,14 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} in an example")
 
 
+_ENCODER = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=_plain)
+
+
 def check_tree(heads: tuple[int, ...], where: str) -> None:
     """Refuse heads that point outside the words or go round in a circle."""
-    for word, head in enumerate(heads):
-        if not ROOT <= head < len(heads):
-            raise InputError(f"{where}: word {word + 1} has head {head + 1}, but there are {len(heads)} words.")
+    if heads and not (min(heads) >= ROOT and max(heads) < len(heads)):
+        word, head = next((w, h) for w, h in enumerate(heads) if not ROOT <= h < len(heads))
+        raise InputError(f"{where}: word {word + 1} has head {head + 1}, but there are {len(heads)} words.")
     looped = word_in_cycle(heads)
     if looped is not None:
         raise InputError(f"{where}: {CYCLE.format(looped + 1)}")
@@ -200,13 +201,16 @@ def word_in_cycle(heads: Sequence[int]) -> int | None:
     >>> word_in_cycle([1, ROOT, 3, 2]), word_in_cycle([1, ROOT])
     (2, None)
     """
-    good = {ROOT}
+    known = bytearray(len(heads) + 1)  # 1 for words that lead to a root, 2 for those on the way; the last is the root's
+    known[ROOT] = 1
     for start in range(len(heads)):
-        path, word = set[int](), start
-        while word not in good:
-            if word in path:
-                return word
-            path.add(word)
+        path, word = list[int](), start
+        while not known[word]:
+            known[word] = 2
+            path.append(word)
             word = heads[word]
-        good |= path
+        if known[word] == 2:
+            return word
+        for passed in path:
+            known[passed] = 1
     return None

@@ -17,7 +17,7 @@ from headwise.models import HeadModel
 sys.path.insert(0, str(Path(__file__).parents[2] / "models"))
 from tiny_models import SERVED, build, ids_batch
 
-SENTENCES = ["the cat sat on the mat", "two birds sang", "he never saw her again"]
+SENTENCES = ["birds sang", "no"]  # exact shares of n tokens take n² passes
 
 
 def total_variation(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -102,21 +102,21 @@ def test_intervals_of_numbers_known_by_hand() -> None:
 @pytest.mark.real
 @pytest.mark.slow
 def test_wiki_bert_exact_equals_reverse_and_sketches_hold(wiki_bert: Path) -> None:
-    """Three sentences in one padded batch: exact against reverse on random rows; coverage over seeds; the error."""
+    """Two sentences in one padded batch: exact against reverse on random rows; coverage over seeds; the error."""
     model = HeadModel.open(wiki_bert)
     batch = model.batch(SENTENCES)
     squares = exact_squares(model, batch).heads
     graph = reverse_graph(model, batch)
     generator = torch.Generator().manual_seed(0)
     for _ in range(10):
-        layer, head, token = (int(torch.randint(0, size, (), generator=generator)) for size in (12, 12, 5))
+        layer, head, token = (int(torch.randint(0, size, (), generator=generator)) for size in (12, 12, 3))
         slow = block_squares(graph.outputs[layer][:, head, token], graph.leaves_in[0]).sqrt()
         fast = squares[:, layer, head, token].sqrt()
         assert ((slow - fast).abs() <= 1e-4 * slow.max(-1, keepdim=True).values).all()
     exact = squares.sqrt() / squares.sqrt().sum(-1, keepdim=True).clamp(min=1e-30)
     real = (batch.real[:, :, None] & batch.real[:, None, :])[:, None, None].expand_as(exact)
     covered, rows = [], []
-    for seed in range(4):
+    for seed in range(10):
         found = contributions(model, batch, method="sketch", options=Options(error=0.05, seed=seed))
         covered.append(((found.low <= exact) & (exact <= found.high))[real].double().mean())
         rows.append(total_variation(found.heads, exact)[batch.real[:, None, None].expand(*exact.shape[:-1])])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headwise.analyses.attribution.forward import Squares
 from headwise.analyses.attribution.passage import Finished, Passage, check_served, real_pairs
@@ -101,24 +101,24 @@ def reverse_squares(model: HeadModel, batch: Batch, *, source: str = "input", la
     layers = torch.zeros_like(heads[:, :, 0]) if layer_output else None
     for layer in range(model.layers):
         leaf = graph.leaves_in[layer if source == "previous_layer" else 0]
-        for head in range(model.heads):
-            for token in range(n):
-                heads[:, layer, head, token] = block_squares(graph.outputs[layer][:, head, token], leaf)
+        heads[:, layer] = block_squares(graph.outputs[layer], leaf)
         if layers is not None:
-            for token in range(n):
-                layers[:, layer, token] = block_squares(graph.hidden[layer][:, token], leaf)
+            layers[:, layer] = block_squares(graph.hidden[layer], leaf)
     pairs = real_pairs(batch).double()
     return Squares(heads * pairs[:, None, None], None if layers is None else layers * pairs[:, None])
 
 
 def block_squares(output: Tensor, leaf: Tensor) -> Tensor:
-    """`[example, source]` from one token's vectors `[example, size]`: its numbers' gradients at each source."""
-    total = output.new_zeros(leaf.shape[:2], dtype=torch.float64)
-    eye = torch.eye(output.shape[-1], dtype=output.dtype, device=output.device)
-    for start in range(0, len(eye), AT_ONCE):
-        chunk = eye[start : start + AT_ONCE]
-        total += gradients(output, chunk[:, None, :].expand(-1, *output.shape), leaf).double().square().sum((0, -1))
-    return total
+    """`[example, ..., source]` from vectors `[example, ..., size]`: the gradients of each one's numbers at each
+    source."""
+    numbers = output.flatten(1)
+    squares = numbers.new_zeros(*numbers.shape, leaf.shape[1], dtype=torch.float64)
+    for start in range(0, numbers.shape[1], AT_ONCE):
+        some = torch.arange(start, min(start + AT_ONCE, numbers.shape[1]), device=output.device)
+        chosen = nn.functional.one_hot(some, numbers.shape[1]).to(output.dtype)
+        found = gradients(numbers, chosen[:, None, :].expand(-1, *numbers.shape), leaf)
+        squares[:, some] = found.double().square().sum(-1).transpose(0, 1)
+    return squares.reshape(*output.shape, leaf.shape[1]).sum(-2)
 
 
 def gradients(output: Tensor, directions: Tensor, leaf: Tensor) -> Tensor:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate, chain
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from headwise.core.errors import InputError
 from headwise.text.corpus import Notes
@@ -44,15 +44,16 @@ class Sentence:
     def heads(self, file: TextFile) -> tuple[int, ...] | None:
         """0-based heads; None where no word of the sentence has one."""
         given = [row[HEAD] for row in self.rows]
-        if all(head == "_" for head in given):
+        if given.count("_") == len(given):
             return None
         heads = []
-        for head, line in zip(given, map(file.where, self.lines), strict=True):
+        for head, line in zip(given, self.lines, strict=True):
             above = whole_number(head)
             if above is None:
-                raise InputError(f"{line}: HEAD is '{shown(head)}' where a number from 0 to {len(given)} is needed.")
+                need = f"a number from 0 to {len(given)} is needed"
+                raise InputError(f"{file.where(line)}: HEAD is '{shown(head)}' where {need}.")
             if above > len(given):
-                raise InputError(f"{line}: HEAD is {above}, but the sentence has {len(given)} words.")
+                raise InputError(f"{file.where(line)}: HEAD is {above}, but the sentence has {len(given)} words.")
             heads.append(above - 1)
         looped = word_in_cycle(heads)
         if looped is not None:
@@ -61,11 +62,12 @@ class Sentence:
 
     def column(self, index: int) -> tuple[str, ...] | None:
         """A column, None where it is empty throughout."""
-        values = tuple(row[index] for row in self.rows)
-        return None if all(value == "_" for value in values) else values
+        values = tuple([row[index] for row in self.rows])
+        return None if values.count("_") == len(values) else values
 
     def features(self) -> tuple[dict[str, str], ...] | None:
-        return None if self.column(FEATS) is None else tuple(features_of(row[FEATS]) for row in self.rows)
+        column = self.column(FEATS)
+        return None if column is None else tuple(map(features_of, column))
 
     def surface(self) -> tuple[str, tuple[tuple[int, int], ...]]:
         """The text, put together by SpaceAfter, and each word's place in it. Words fused into one token whose form is
@@ -108,15 +110,16 @@ def sentences_of(file: TextFile) -> Iterator[Sentence]:
                 yield current
                 current = Sentence()
             continue
+        where = file.where(number)
         current.size += len(line)
-        limits.check_whole(current.size, file.where(number))
+        limits.check_whole(current.size, where)
         current.line = current.line or number
         if line.startswith("#"):
             current.comments.append(line[1:].strip())
-            limits.check_words(len(current.comments), file.where(number))
+            limits.check_words(len(current.comments), where)
         else:
-            _add_row(current, line.split("\t"), number, file.where(number))
-            limits.check_words(len(current.rows) + len(current.fused), file.where(number))
+            _add_row(current, line.split("\t"), number, where)
+            limits.check_words(len(current.rows) + len(current.fused), where)
     if current.rows:
         yield current
 
@@ -172,7 +175,7 @@ def read_conllu(
             name: str | None = None
             for sentence in sentences_of(file):
                 name = sentence.comment("newdoc id") or (name if sentence.comment("newdoc") is None else None)
-                yield replace(_example([sentence], file, text=text), document=name)
+                yield _example([sentence], _heads([sentence], file), file, text=text, document=name)
             continue
         held: list[Sentence] = []
         marks: EntityMarks | None = None
@@ -209,20 +212,29 @@ def _document(
     skip_links: Collection[str],
 ) -> Example:
     name = held[0].comment("newdoc id") or file.stem
-    example = _example(held, file, text=text, document=name)
-    if marks is None:
-        return example
-    rows = ((row[MISC], file.where(line)) for part in held for row, line in zip(part.rows, part.lines, strict=True))
-    return replace(example, mentions=marks.mentions(rows, example.heads, notes, skip_links, file.walk.limits))
+    heads = _heads(held, file)
+    mentions = None
+    if marks is not None:
+        rows = ((row[MISC], file.where(line)) for part in held for row, line in zip(part.rows, part.lines, strict=True))
+        mentions = marks.mentions(rows, heads, notes, skip_links, file.walk.limits)
+    origin = f"{file.where(held[0].line)}, document {name}"
+    numbers = tuple(number for number, part in enumerate(held) for _ in part.rows)
+    known = {"document": name or None, "origin": origin, "sentences": numbers, "mentions": mentions}
+    return _example(held, heads, file, text=text, **known)
 
 
-def _example(parts: list[Sentence], file: TextFile, *, text: bool, document: str = "") -> Example:
+def _heads(parts: list[Sentence], file: TextFile) -> tuple[int, ...] | None:
+    """The heads of the words of all sentences; None where some sentence has none."""
+    starts = accumulate((len(part.rows) for part in parts), initial=0)
+    pairs = zip([part.heads(file) for part in parts], starts, strict=False)  # the last start is the end
+    return _joined([tree and tuple([h if h == ROOT else h + start for h in tree]) for tree, start in pairs])
+
+
+def _example(
+    parts: list[Sentence], heads: tuple[int, ...] | None, file: TextFile, *, text: bool, **known: Any
+) -> Example:
     """Sentences as one example. A column that some sentence has not is left out, but features, which a word may
     lack."""
-    starts = accumulate((len(part.rows) for part in parts), initial=0)
-    trees = [part.heads(file) for part in parts]
-    pairs = zip(trees, starts, strict=False)  # the last start is the end
-    shifted = [tree and tuple(h if h == ROOT else h + start for h in tree) for tree, start in pairs]
     features = [part.features() for part in parts]
     written, spans = list[str](), list[tuple[int, int]]()
     start = 0
@@ -230,22 +242,19 @@ def _example(parts: list[Sentence], file: TextFile, *, text: bool, document: str
         written.append(surface)
         spans.extend((a + start, b + start) for a, b in places)
         start += len(surface) + 1
-    where = file.where(parts[0].line)
     return Example(
         text=" ".join(written) if text else None,
         spans=tuple(spans) if text else None,
-        words=tuple(row[FORM] for part in parts for row in part.rows),
-        heads=_joined(shifted),
+        words=tuple([row[FORM] for part in parts for row in part.rows]),
+        heads=heads,
         relations=_joined([part.column(DEPREL) for part in parts]),
         upos=_joined([part.column(UPOS) for part in parts]),
         lemmas=_joined([part.column(LEMMA) for part in parts]),
         features=_joined([own or ({},) * len(part.rows) for own, part in zip(features, parts, strict=True)])
         if any(own is not None for own in features)
         else None,
-        sentences=tuple(number for number, part in enumerate(parts) for _ in part.rows) if document else None,
-        origin=f"{where}, document {document}" if document else where,
         scheme="ud",
-        document=document or None,
+        **{"origin": file.where(parts[0].line), **known},
     )
 
 

@@ -103,10 +103,10 @@ class Limits:
 
     def check(self, example: Example) -> None:
         """Refuse an example beyond a limit, whatever reader it comes from."""
-        self.check_words(len(example.all_words), example.where)
-        self.check_marks(len(example.mentions or ()) + len(example.frames or ()), example.where)
-        written = (len(example.text or ""), len(example.pair or ""), sum(map(len, example.all_words)))
-        self.check_text(max(written), example.where)
+        words, where = example.all_words, example.where
+        self.check_words(len(words), where)
+        self.check_marks(len(example.mentions or ()) + len(example.frames or ()), where)
+        self.check_text(max(len(example.text or ""), len(example.pair or ""), sum(map(len, words))), where)
 
 
 @dataclass

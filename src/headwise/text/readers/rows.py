@@ -177,7 +177,7 @@ def features_of(column: str) -> dict[str, str]:
     """
     if column in ("_", ""):
         return {}
-    return {part.partition("=")[0]: part.partition("=")[2] for part in column.split("|")}
+    return {name: value for name, _, value in (part.partition("=") for part in column.split("|"))}
 
 
 def _span(item: Any, name: str, where: str) -> tuple[int, int]:

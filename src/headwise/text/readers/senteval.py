@@ -16,7 +16,10 @@ _GIVEN = {**{short: short for short in PARTS}, **{long: short for short, long in
 
 def is_senteval(line: str) -> bool:
     """Whether a line can only be one of SentEval's."""
-    columns = line.split("\t")
+    return _is_row(line.split("\t"))
+
+
+def _is_row(columns: list[str]) -> bool:
     return len(columns) == 3 and columns[0] in PARTS
 
 
@@ -34,7 +37,7 @@ def read_senteval(files: Iterable[TextFile], notes: Notes, *, part: str | None =
     for file in files:
         for where, line in file.filled():
             columns = line.split("\t")
-            if not is_senteval(line):
+            if not _is_row(columns):
                 raise InputError(
                     f"{where}: a SentEval row is part (tr, va, te), label and sentence separated by tabs; "
                     f"this one has {len(columns)} columns."

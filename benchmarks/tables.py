@@ -4,7 +4,8 @@
     python benchmarks/tables.py coreference --data FOLDER --write
 
 Most are read off the atlas of the built-in model on the built-in corpus that `make atlas` wrote. Coreference is of
-OntoGUM, `FOLDER/coreference/ontogum_conll.tar.xz`. `readings` goes into docs/attribution.md.
+OntoGUM, `FOLDER/coreference/ontogum_conll.tar.xz`, with the trees of `gum_conllu.tar.xz` there. `readings` goes into
+docs/attribution.md.
 """
 
 from __future__ import annotations
@@ -94,7 +95,9 @@ def syntax(given: Given) -> str:
 def coreference(given: Given) -> str:
     if given.data is None:
         raise SystemExit("Coreference is computed from OntoGUM: give its folder as --data.")
-    corpus = open_corpus(f"ontogum:{given.data / 'coreference' / 'ontogum_conll.tar.xz'}")
+    folder = given.data / "coreference"
+    trees = f"gum:{folder / 'gum_conllu.tar.xz'}"
+    corpus = open_corpus(f"ontogum:{folder / 'ontogum_conll.tar.xz'}", trees=trees)
     out = []
     for documents, words in (("cut", "Documents cut to 128 tokens"), ("windows", "Overlapping windows of 128 tokens")):
         asked = make_analysis("coreference", {"documents": documents})

@@ -98,6 +98,8 @@ def test_ontogum_and_trees(tmp_path):
     (joined,) = attach_trees(onto, trees)
     assert joined.mentions == (Mention(0, 4, "1", 1), Mention(3, 4, "2", 3), Mention(5, 6, "1", 5))
     assert joined.words[-1] == "left"
+    (named,) = open_corpus(tmp_path / "doc_a.conll", trees=f"gum:{tmp_path / 't.conllu'}")
+    assert named == joined
     assert joined.heads == (1, 4, 3, 1, -1, 6, -1)
     other = attach_trees(open_corpus(put(tmp_path / "doc_a.conll", ONTO.replace("Rome", "Oslo"))), trees)
     assert next(iter(other)).heads is None

@@ -46,7 +46,7 @@ Reader = Annotated[
         "--reader",
         metavar="NAME=VALUE",
         help="An option of the corpus's reader, for instance split=lines (.txt), documents=true (.conllu), "
-        "max_line=10000000; may be given again.",
+        "trees=gum:FILE (for documents with coreference), max_line=10000000; may be given again.",
     ),
 ]
 TextField = Annotated[

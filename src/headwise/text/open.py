@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.core.errors import InputError, ParameterError, unknown
+from headwise.text.attach import attach_trees
 from headwise.text.corpus import Corpus, Notes
 from headwise.text.demo import builtin_corpus
 from headwise.text.example import Example
@@ -70,7 +71,8 @@ def open_corpus(
     max_tokens : int, default 128
         For pairs of paragraphs: the longest pair in tokens.
     options
-        `name` and `licence` for provenance (by default the file's name and nothing).
+        `name` and `licence` for provenance (by default the file's name and nothing); `trees`: another corpus that has
+        the trees of the same documents (`trees="gum:FILE"` for OntoGUM's).
         Options of the format's reader, for instance `text_field="body"` (jsonl, csv, tsv, hf), `split="lines"` (txt),
         `documents=True` (conllu), `part="tr"` (senteval), `task="MRPC"` (tsv); and, for every format, the limits of
         `headwise.text.readers.limits.Limits` by their names, for instance `max_line=10_000_000`.
@@ -94,11 +96,14 @@ def open_corpus(
     common = {"tokenizer": tokenizer, "max_tokens": max_tokens}
     named = {key: str(options.pop(key)) for key in ("name", "licence") if options.get(key)}
     limits, options = Limits.among(options)
+    trees = options.pop("trees", None)
     if from_hub:
         corpus = open_hub(str(spec), limits, **checked_options("hf", options_of(open_hub), options))
     else:
         with reading(shown(spec), "the corpus cannot be opened"):  # paths that the system refuses
             corpus = _open_path(spec, common, options, limits)
+    if trees is not None:
+        corpus = attach_trees(corpus, open_corpus(trees))
     corpus.name, corpus.licence = named.get("name", corpus.name), named.get("licence", corpus.licence)
     corpus = corpus.sample(limit, seed)
     corpus.peek()

@@ -63,6 +63,12 @@ DATA_SETS: dict[str, DataSet] = {
         ("ontogum_conll.tar", "ontogum"),
         "conll",
     ),
+    "gum": DataSet(
+        "GUM (trees of OntoGUM's documents, CoNLL-U)",
+        "https://github.com/amir-zeldes/gum",
+        ("gum_conllu.tar", "gum"),
+        "gum",
+    ),
     "framenet": DataSet(
         "FrameNet 1.7",
         "https://framenet.icsi.berkeley.edu (also nltk's `framenet_v17`)",

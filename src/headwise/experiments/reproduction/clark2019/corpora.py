@@ -56,8 +56,13 @@ def documents(bench: Bench) -> tuple[Corpus, dict[str, str], list[str]]:
         corpus = demo_corpus()
         differs.append("CoNLL-2012 is not free: short passages of the built-in grammar stand in, far easier.")
     else:
-        corpus = bench.corpus(name, bench.count(10_000, 16) if bench.options.quick else None)
+        known = name == "ontogum" and bench.data.find("gum") is not None
+        options = {"trees": bench.data.spec("gum")} if known else {}
+        corpus = bench.corpus(name, bench.count(10_000, 16) if bench.options.quick else None, **options)
         if name == "ontogum":
-            differs.append("CoNLL-2012 is not free: OntoGUM, annotated by the same rules, stands in.")
+            heads = "from GUM's trees" if known else "by rule, since GUM's trees were not given"
+            differs.append(
+                f"CoNLL-2012 is not free: OntoGUM, annotated by the same rules, stands in; head words {heads}."
+            )
     found = corpus.survey().count
     return corpus, {"documents": f"{corpus.name}, {found:,} documents, cut to {MAX_TOKENS} tokens"}, differs

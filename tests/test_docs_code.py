@@ -87,6 +87,7 @@ def check_typed(line: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("only_svg")
 @pytest.mark.parametrize("path", with_code("python"), ids=name_of)
 def test_code_runs_and_prints_what_the_page_says(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if name_of(path) in ELSEWHERE:

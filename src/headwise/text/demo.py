@@ -6,7 +6,7 @@ from __future__ import annotations
 import bz2
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from importlib import resources
 from typing import IO
 
@@ -124,8 +124,14 @@ def demo_examples(size: int = SIZE) -> list[Example]:
 
 
 def _read(name: str, notes: Notes) -> Iterator[Example]:
+    return iter(_examples(name))
+
+
+@cache
+def _examples(name: str) -> tuple[Example, ...]:
+    """All of them, read once: they never change, and a run walks through its corpus several times."""
     file = TextFile(name, partial(_open, name))
-    return (example_of_row(row, where) for where, row in json_rows(file))
+    return tuple(example_of_row(row, where) for where, row in json_rows(file))
 
 
 def _open(name: str) -> IO[bytes]:

@@ -24,6 +24,7 @@ def plan() -> dict[str, set[str]]:
     return {room: set(re.findall(r"`(\w+)`", allowed)) for _, room, allowed in ROW.findall(text)}
 
 
+@cache
 def imports(source: str) -> list[tuple[int, str, str]]:
     """(line, module, name) of everything a module takes from headwise, wherever in the file it does so."""
     found = []
@@ -43,6 +44,7 @@ def room_of(module: str, name: str = "") -> str:
     return parts[1] if len(parts) > 1 and parts[1] in plan() else ""
 
 
+@cache
 def edges() -> dict[str, dict[str, str]]:
     """room -> room it imports -> one place that does."""
     found: dict[str, dict[str, str]] = defaultdict(dict)

@@ -50,9 +50,10 @@ def build(out: Path) -> tuple[Path, Path]:
 
 def install(wheel: Path, folder: Path, index: bool = False) -> Path:
     """The Python of a new environment that has the wheel."""
-    venv.create(folder, with_pip=True)
+    venv.create(folder)
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    # With the pip of this environment: to give the new one its own takes longer than all that it does.
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--disable-pip-version-check"]
     if index:
         pip += ["-c", str(ROOT / "constraints.txt"), str(ROOT / "demo-model")]
     else:

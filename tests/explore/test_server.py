@@ -13,7 +13,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -226,37 +226,71 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
     assert "explore" in str(CliRunner().invoke(command, ["explore"]).exception)
 
 
+# Two servers in forks of one process, which has imported all that is large; it says who they are and how each ended.
+SERVERS = """
+import json, os, runpy, sys
+
+import headwise.atlas, headwise.cli, headwise.explore.server, headwise.models
+
+folder, *arguments = sys.argv[1:]
+servers = {}
+for name in ("SIGINT", "SIGTERM"):
+    process = os.fork()
+    if process == 0:
+        for number, stream in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{folder}/{name}.{stream}", os.O_WRONLY | os.O_CREAT), number)
+        sys.argv = ["headwise", *arguments]
+        runpy.run_module("headwise", run_name="__main__", alter_sys=True)
+    servers[process] = name
+print(json.dumps({name: process for process, name in servers.items()}), flush=True)
+while servers:
+    process, status = os.wait()
+    print(json.dumps([servers.pop(process), os.waitstatus_to_exitcode(status)]), flush=True)
+"""
+
+
 @contextmanager
 def killed(process: subprocess.Popen[str]) -> Iterator[None]:
-    """However the test ends, the process does too."""
+    """However the test ends, the process and its children do too."""
     try:
         yield
     finally:
-        process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def first_line(path: Path, process: subprocess.Popen[str]) -> str:
+    """What a server says first, into a file."""
+    deadline = time.monotonic() + 120
+    while not (path.exists() and "\n" in path.read_text()) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return path.read_text() if path.exists() else ""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("sign", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_it_serves_on_loopback_and_stops_cleanly(sign: signal.Signals, code: int, little_bert: Path) -> None:
-    words = [sys.executable, "-m", "headwise", "explore", str(little_bert), "--no-browser"]
-    pipe: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+def test_it_serves_on_loopback_and_stops_cleanly(little_bert: Path, tmp_path: Path) -> None:
+    words = [sys.executable, "-c", SERVERS, str(tmp_path), "explore", str(little_bert), "--no-browser"]
+    pipe: Any = {"stdout": subprocess.PIPE, "text": True, "start_new_session": True}
     with subprocess.Popen(words, env=os.environ | {"OMP_NUM_THREADS": "1"}, **pipe) as process, killed(process):
         assert process.stdout is not None
-        line = process.stdout.readline()
-        address = re.search(r"http://127\.0\.0\.1:\d+/[\w-]+/", line)
-        assert address, (line, process.stderr.read() if process.stderr else "")
-        with urllib.request.urlopen(address[0], timeout=30) as page:
-            assert b"headwise explore" in page.read()
-            assert page.headers["Server"] is None
-        question = urllib.request.Request(
-            f"{address[0]}look", json.dumps({"text": TEXT}).encode(), {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(question, timeout=60) as answer:
-            assert json.loads(answer.read())["shape"][0] == 2
-        begun = time.monotonic()
-        process.send_signal(sign)
-        _, said = process.communicate(timeout=30)
-        assert process.returncode == code
-        assert time.monotonic() - begun < 15
-        assert said.count("\n") == 1
-        assert "Stopped by" in said
+        servers = json.loads(process.stdout.readline())
+        for sign, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            errors = tmp_path / f"{sign.name}.err"
+            line = first_line(tmp_path / f"{sign.name}.out", process)
+            address = re.search(r"http://127\.0\.0\.1:\d+/[\w-]+/", line)
+            assert address, (line, errors.read_text())
+            with urllib.request.urlopen(address[0], timeout=30) as page:
+                assert b"headwise explore" in page.read()
+                assert page.headers["Server"] is None
+            question = urllib.request.Request(
+                f"{address[0]}look", json.dumps({"text": TEXT}).encode(), {"Content-Type": "application/json"}
+            )
+            with urllib.request.urlopen(question, timeout=60) as answer:
+                assert json.loads(answer.read())["shape"][0] == 2
+            begun = time.monotonic()
+            os.kill(servers[sign.name], sign)
+            assert json.loads(process.stdout.readline()) == [sign.name, code]
+            assert time.monotonic() - begun < 15
+            said = errors.read_text()
+            assert said.count("\n") == 1
+            assert "Stopped by" in said

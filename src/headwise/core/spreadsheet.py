@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from typing import TYPE_CHECKING
 
@@ -32,7 +34,29 @@ def as_written(cell: str) -> str:
 
 
 def csv_text(table: pd.DataFrame) -> str:
-    """A table as CSV, its texts inert, numbers with seven digits."""
-    safe = table.map(lambda cell: inert(cell) if isinstance(cell, str) else cell)
-    safe.columns = [inert(str(name)) for name in table.columns]
-    return str(safe.to_csv(index=False, float_format="%.7g", lineterminator="\n"))
+    """A table as CSV, its texts inert, numbers with seven digits, nothing where a value is missing.
+
+    A column at a time: atlases have hundreds of thousands of rows, with few texts and many numbers.
+    """
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    writer.writerow([inert(str(name)) for name in table.columns])
+    writer.writerows(zip(*(_cells(table.iloc[:, place]) for place in range(table.shape[1])), strict=True))
+    return written.getvalue()
+
+
+def _cells(column: pd.Series) -> list[str]:
+    """The cells of a column as they are written."""
+    if getattr(column.dtype, "kind", "O") == "f":  # few are alike
+        return ["" if number != number else f"{number:.7g}" for number in column.astype(float).tolist()]
+    places, different = column.factorize(
+        use_na_sentinel=True
+    )  # a text is looked at once, however often it stands there
+    texts = [*map(_cell, different.tolist()), ""]  # the last is taken where there is none
+    return [texts[place] for place in places.tolist()]
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, str):
+        return inert(value)
+    return f"{value:.7g}" if isinstance(value, float) else str(value)

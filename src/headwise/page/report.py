@@ -19,6 +19,7 @@ from headwise.core.store import Store
 from headwise.page.compared import COLUMNS, changed_most, models_of
 from headwise.page.data import page_data
 from headwise.page.files import ReportFiles
+from headwise.page.hands import drawn_beside
 from headwise.page.measures import group_order
 from headwise.page.sample import SAMPLE, Sample, sample_bytes
 from headwise.page.sections import Drawing, draw_sample, draw_section, head_grid
@@ -38,6 +39,7 @@ ASKED = {
     ("surface", "entropy", ""): "broadest: highest entropy (nats)",
     ("offsets", "mean_distance", "attention"): "looks furthest (tokens)",
 }
+_SAMPLE = "sample"  # the section of one input drawn whole
 COUNTED = {
     "truncated": "were cut to the longest input allowed",
     "skipped": "were left out as too long",
@@ -100,13 +102,18 @@ class _Writing:
         self.files.check("index.html")
         if samples:
             self.files.write({SAMPLE: sample_bytes(samples, atlas)})
+        names = [*sorted(atlas, key=group_order), *([_SAMPLE] if samples else [])]
+        kept = {name: facts for name in names if (facts := self._kept(name)) is not None}
+
+        def draw(name: str) -> Drawing:
+            return draw_sample(atlas, samples[0]) if name == _SAMPLE else draw_section(atlas, name)
+
         sections = []
-        for name in sorted(atlas, key=group_order):
-            sections.append(self._section(name, lambda name=name: draw_section(atlas, name)))  # type: ignore[misc]
-            if report:
-                report("figures", len(sections), len(atlas))
-        if samples:
-            sections.append(self._section("sample", lambda: draw_sample(atlas, samples[0])))
+        with drawn_beside([name for name in names if name not in kept], draw) as drawings:
+            for name in names:
+                sections.append(self._section(kept[name] if name in kept else self._keep(name, next(drawings))))
+                if report:
+                    report("figures", len(sections), len(names))
         grid, notes = self._heads()
         self.files.note(["index.html"])
         page = self.folder / "index.html"
@@ -117,19 +124,24 @@ class _Writing:
         self.files.close()
         return Report(page, tuple(self.failures))
 
-    def _section(self, name: str, draw: Callable[[], Drawing]) -> Section:
-        """What one analysis has to show, its files written; what is drawn already, and whole, is not drawn again."""
+    def _kept(self, name: str) -> dict[str, Any] | None:
+        """What is known of a section that was drawn before, where all its files are whole; it is not drawn again."""
         piece = None if self.store is None else self.store.load(f"section-{name}")
-        if piece is not None and self.files.intact(piece.facts["files"]):
-            self.files.note(piece.facts["files"])
-            facts = piece.facts
-        else:
-            drawing = draw()
-            digests = self.files.write(drawing.files)
-            told = {"section": asdict(drawing.section), "failures": [f.facts() for f in drawing.failures]}
-            facts = json.loads(json.dumps(told | {"files": digests}, default=_plain))
-            if self.store is not None:
-                self.store.save(f"section-{name}", {}, facts)
+        if piece is None or not self.files.intact(piece.facts["files"]):
+            return None
+        self.files.note(piece.facts["files"])
+        return dict(piece.facts)
+
+    def _keep(self, name: str, drawing: Drawing) -> dict[str, Any]:
+        """Write the files of a section; what is known of it."""
+        digests = self.files.write(drawing.files)
+        told = {"section": asdict(drawing.section), "failures": [f.facts() for f in drawing.failures]}
+        facts: dict[str, Any] = json.loads(json.dumps(told | {"files": digests}, default=_plain))
+        if self.store is not None:
+            self.store.save(f"section-{name}", {}, facts)
+        return facts
+
+    def _section(self, facts: dict[str, Any]) -> Section:
         self.failures += [Failure(**failure) for failure in facts["failures"]]
         return _section_of(facts["section"])
 

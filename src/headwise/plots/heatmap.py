@@ -10,6 +10,7 @@ import matplotlib as mpl
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.colors import Colormap, Normalize, TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -141,9 +142,10 @@ class _Cells:
         for layer, head in zip(*np.nonzero(np.isnan(plane)), strict=True):
             box: dict[str, Any] = {"facecolor": "#f2f2f2", "edgecolor": "#a6a6a6", "hatch": "////", "linewidth": 0}
             ax.add_patch(Rectangle((head - 0.5, layer - 0.5), 1, 1, **box))
-        for count, line in ((plane.shape[1], ax.axvline), (plane.shape[0], ax.axhline)):
-            for edge in np.arange(1, count) - 0.5:
-                line(edge, color="white", linewidth=0.4)
+        high, wide = plane.shape[0] - 0.5, plane.shape[1] - 0.5
+        upright = [((edge, -0.5), (edge, high)) for edge in np.arange(0.5, wide)]
+        level = [((-0.5, edge), (wide, edge)) for edge in np.arange(0.5, high)]
+        ax.add_collection(LineCollection(upright + level, colors="white", linewidths=0.4), autolim=False)
         what = self.text(plane)
         if what != "none":
             self.write(ax, plane, np.array(heads)[names] if what == "head" else None)

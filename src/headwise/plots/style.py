@@ -184,8 +184,12 @@ def annotate_figure(
 
 def finish(figure: Figure) -> Figure:
     """Lay the figure out now, under the shared settings: it then looks the same wherever it is shown or saved later."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # each further layout would move things by a hair, and with it the bytes
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)  # the layout alone: drawing the figure to no place costs as much as saving it
+    # Each further layout would move things by a hair, and with it the bytes; and with an engine, were it one that does
+    # nothing, every saving draws the figure twice.
+    figure.set_layout_engine(None)
     return figure
 
 

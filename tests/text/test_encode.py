@@ -220,10 +220,10 @@ def test_padding_is_no_token():
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 150))
-def test_batches_hold_every_row_once_sorted_and_small(lengths, most):
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 150), st.sampled_from([0.0, 0.5, 1.0]))
+def test_batches_hold_every_row_once_sorted_and_small(lengths, most, alike):
     rows = rows_of(lengths)
-    made = batches(rows, most)
+    made = batches(rows, most, alike=alike)
     order = [i for batch in made for i in batch.index]
     assert sorted(order) == list(range(len(rows)))
     sizes = [len(rows[i]) for i in order]
@@ -231,6 +231,7 @@ def test_batches_hold_every_row_once_sorted_and_small(lengths, most):
     for batch in made:
         assert len(batch) == 1 or batch.ids.numel() <= most
         assert batch.ids.shape[1] == int(batch.lengths.max())
+        assert int(batch.lengths.min()) >= alike * int(batch.lengths.max())
 
 
 def test_no_encoder_outlives_its_use() -> None:

@@ -353,13 +353,16 @@ def collate(rows: Sequence[Encoded], pad_id: int = 0, device: torch.device | str
 
 
 def batches(
-    rows: Sequence[Encoded], max_tokens: int, pad_id: int = 0, device: torch.device | str = "cpu"
+    rows: Sequence[Encoded], max_tokens: int, pad_id: int = 0, device: torch.device | str = "cpu", *, alike: float = 0.0
 ) -> list[Batch]:
-    """Rows sorted by length and cut into batches of at most `max_tokens` padded tokens (at least one row each)."""
+    """Rows sorted by length and cut into batches of at most `max_tokens` padded tokens (at least one row each).
+
+    With `alike` no row is shorter than that share of the longest beside it, for work that padding makes much dearer.
+    """
     out: list[Batch] = []
     group: list[Encoded] = []
     for row in sorted(rows, key=lambda row: (len(row), row.index)):
-        if group and (len(group) + 1) * len(row) > max_tokens:
+        if group and ((len(group) + 1) * len(row) > max_tokens or len(group[0]) < alike * len(row)):
             out.append(collate(group, pad_id, device))
             group = []
         group.append(row)

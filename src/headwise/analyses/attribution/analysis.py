@@ -24,6 +24,7 @@ from headwise.core.labels import FEW
 from headwise.text.encode import Encoded, batches
 
 BATCH_TOKENS = 256
+ALIKE = 0.85  # rows in a batch have at least so much of its longest's length: work grows with its square, padding's too
 SAMPLE_TOKENS = 24  # the longest input whose maps are kept whole, for the figures
 
 
@@ -165,7 +166,7 @@ class Attribution(Experiment):
             except ModelError as error:
                 raise ModelError(f"attribution: {error}") from error
             gathered = Gathered(model, bench.shape, self, rows)
-            groups = batches(rows, BATCH_TOKENS, model.pad_id, model.device)
+            groups = batches(rows, BATCH_TOKENS, model.pad_id, model.device, alike=ALIKE)
             done = gathered.resume(bench.store)
             sample = self._sample(rows)
             for number, batch in enumerate(groups):

@@ -190,11 +190,12 @@ class _Grams:
         """Take in the tangents along some dimensions, `[dimension, example, head, token, size]`."""
         own = query[:, :, self.heads], key[:, :, self.kv], value[:, :, self.kv]
         q, k, v = (x.permute(1, 2, 3, 0, 4).contiguous() for x in own)  # example, head, token, dimension, size
-        if self.groups > 1:
-            k, v = (x.repeat_interleave(self.groups, dim=1) for x in (k, v))
-        pairs = {"kk": (k, k), "vk": (v, k), "qq": (q, q), "qk": (q, k), "vq": (v, q)}
-        found = {name: (a.transpose(-1, -2) @ b).double() for name, (a, b) in pairs.items()}
+        found = {name: _product(a, b) for name, (a, b) in {"kk": (k, k), "vk": (v, k), "qq": (q, q)}.items()}
         found["vv"] = v.square().sum((-1, -2)).double()
+        if self.groups > 1:  # what query heads share is multiplied once, and then said of each
+            k, v = (x.repeat_interleave(self.groups, dim=1) for x in (k, v))
+            found |= {x: found[x].repeat_interleave(self.groups, dim=1) for x in ("kk", "vk", "vv")}
+        found |= {"qk": _product(q, k), "vq": _product(v, q)}
         # Added only now, so that a chunk that runs out of memory on its way leaves nothing behind.
         for name, value in found.items():
             self.sums[name] = self.sums[name].add_(value) if name in self.sums else value
@@ -224,6 +225,11 @@ class _Grams:
         turned = (follows @ moved[..., None])[..., 0]
         both = (self.sums["vq"] * follows).sum((-1, -2)) + s * ((self.value - output) * turned).sum(-1)
         return (follows @ self.sums["qq"] * follows).sum((-1, -2)) + 2 * p * both
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """`[..., size of a, size of b]`, summed over dimensions."""
+    return (a.transpose(-1, -2) @ b).double()
 
 
 def _outer(a: Tensor, b: Tensor) -> Tensor:

@@ -1,18 +1,25 @@
 """Take the pictures of docs/page.md from pages that are there: `python tools/screenshots.py ENCODER DECODER
-COMPARISON`, each an index.html. Needs the package playwright and the system's Chromium."""
+COMPARISON`, each an index.html; and that of docs/explore.md from the address of a running explorer: `python
+tools/screenshots.py ADDRESS`. Needs the package playwright and the system's Chromium."""
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
+from PIL import Image
 from playwright.sync_api import sync_playwright
 
 OUT = Path(__file__).parents[1] / "docs" / "pictures"
-WIDE, NARROW = (1280, 900), (390, 844)
+WIDE, TALL, NARROW = (1280, 900), (1280, 1060), (390, 844)
 MOST_BYTES = 300_000
+SENTENCE = "The old man who lived near the river gave a book about the [MASK] to his daughter, since she wanted it."
 
 
 def main(encoder: str, decoder: str, comparison: str) -> None:
@@ -24,14 +31,31 @@ def main(encoder: str, decoder: str, comparison: str) -> None:
         ("dark", encoder, "#L4H0&colour=surface.entropy", WIDE, True, []),
         ("distances", encoder, "#L4H0&colour=surface.mass.sep", WIDE, False, ["#listed"]),
         ("decoder", decoder, "#L7H6&colour=surface.mass.first", WIDE, False, []),
-        ("comparison", comparison, "#L9H11", WIDE, False, []),
+        ("comparison", comparison, "#L2H1", TALL, False, ["#heads"]),
     ]
-    OUT.mkdir(exist_ok=True)
+    with chromium() as browser:
+        for name, page, state, size, dark, scroll in shots:
+            take(browser, name, Path(page).resolve().as_uri() + state, size, dark, scroll)
+
+
+def explorer(address: str) -> None:
+    """The explorer with three heads disabled and a token asked."""
+    asked = {"text": SENTENCE, "head": "L4H0", "off": "L3H7 L2H11 L4H11"}
+    with chromium() as browser:
+        tab = browser.new_page(viewport={"width": 1320, "height": 1234}, reduced_motion="reduce")
+        tab.goto(f"{address}#{urlencode(asked)}")
+        tab.click(f".large [data-token='{1 + SENTENCE.split().index('book')}']")
+        tab.wait_for_selector(".gathers p[data-seconds]")
+        keep(tab, OUT.parent / "explore.png")
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """The system's browser."""
     browser_path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     with sync_playwright() as running:
         browser = running.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
-        for name, page, state, size, dark, scroll in shots:
-            take(browser, name, Path(page).resolve().as_uri() + state, size, dark, scroll)
+        yield browser
         browser.close()
 
 
@@ -47,12 +71,19 @@ def take(browser: Any, name: str, address: str, size: tuple[int, int], dark: boo
     for place in scroll:
         tab.eval_on_selector(place, "element => element.scrollIntoView({ block: 'start' })")
     tab.wait_for_timeout(300)
-    path = OUT / f"{name}.png"
-    tab.screenshot(path=path)
+    keep(tab, OUT / f"{name}.png")
     context.close()
+
+
+def keep(tab: Any, path: Path) -> None:
+    """A picture of what is seen, in as many colours as it needs."""
+    Image.open(io.BytesIO(tab.screenshot())).convert("RGB").quantize(200).save(path, optimize=True)
     if path.stat().st_size > MOST_BYTES:
         raise SystemExit(f"{path} has {path.stat().st_size} bytes, more than {MOST_BYTES}.")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    if sys.argv[1].startswith("http"):
+        explorer(sys.argv[1])
+    else:
+        main(*sys.argv[1:4])

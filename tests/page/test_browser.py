@@ -17,6 +17,7 @@ from site_of import BEST, NEAREST, compared, samples, small_atlas, write_site
 from test_page import page as page_of
 
 from browsing import BROWSER, FLAGS, needs_browser
+from headwise import Atlas
 from headwise.atlas.representation import html_card
 from headwise.page import HeadGrid, PageFigure, PageHead, PageTable, Section, report
 from headwise.page.sections import Drawing
@@ -278,6 +279,31 @@ def test_in_the_dark_and_on_a_phone_everything_can_be_read(visit: Any) -> None:
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+def test_three_models_stand_on_one_page_each_in_its_own_row(
+    visit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("draw_section", "draw_sample"):
+        monkeypatch.setattr(report, name, lambda _, what: Drawing(Section(str(what)[:20], "A section")))
+    two = compared()
+    names = {"model": ["new", "newest"], "model_all": ["old", "new", "newest"]}
+    groups = {}
+    for group, dataset in two.items():  # the third is as the second, but for its name
+        for dim, labels in names.items():
+            if dim in dataset.dims:
+                dataset = dataset.isel({dim: [*range(dataset.sizes[dim]), -1]}).assign_coords({dim: labels})
+        if "mass_change" in dataset:  # a decoder's first token is its `cls` too
+            dataset = dataset.isel(token_type=[0, 0, 1]).assign_coords(token_type=["first", "cls", "other"])
+        groups[group] = dataset
+    given = [replace(sample, model=name) for sample in samples(3, 4)[:1] for name in names["model_all"]]
+    path = report.write_report(Atlas(groups, two.provenance), tmp_path, given).page
+    tab = visit("#L1H2", path)
+    tab.click("details[data-group=change_surface] summary")
+    rows = [text.split("\t")[:2] for text in tab.locator("table.changes tr.sure").all_inner_texts()]
+    assert rows == [["mass: first", "new"], ["mass: first", "newest"]]
+    assert tab.locator("#card .models button").all_inner_texts() == names["model_all"]
+    assert re.search(r"of old\s+broad.*of new\s+to cls.*of newest\s+to cls", tab.inner_text("#card dl"), re.S)
+
+
 def test_two_models_stand_on_one_page_with_what_changed(
     visit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,6 +326,11 @@ def test_two_models_stand_on_one_page_with_what_changed(
     assert row.split("\t")[1:3] == [f"{before:.3f}", "0.800"]
     assert tab.locator("table.changes tr.sure").count() == 1
     assert "new: " in tab.inner_text("#card select")
+    assert tab.locator("#card .models button").all_inner_texts() == ["old", "new"]  # the same sentence in both
+    tab.click("#card .models button >> nth=1")
+    assert tab.locator("#card .models [aria-pressed=true]").all_inner_texts() == ["new"]
+    assert "sentence=1" in tab.evaluate("location.hash")
+    tab.click("#card .models button >> nth=0")
     tab.click("#colour-button")
     tab.click("#colour-list li:first-child")
     assert tab.evaluate("location.hash").endswith("colour=words")

@@ -186,6 +186,18 @@ HOST = """async ([script, data]) => {
   document.body.append(el);
   (await import(url)).default.render({ model, el });
 }"""
+# What VS Code, JupyterLab and marimo set on the body, and whether that is dark; None where the system says.
+HOSTS = (
+    ("document.body.className = 'vscode-dark'", True),
+    ("document.body.className = 'vscode-light'", False),
+    ("document.body.className = 'vscode-high-contrast'", True),
+    ("document.body.className = 'vscode-high-contrast-light vscode-high-contrast'", False),
+    ("document.body.className = 'dark dark-theme'", True),
+    ("document.body.className = 'light light-theme'", False),
+    ("document.body.className = ''; document.body.dataset.jpThemeLight = 'false'", True),
+    ("document.body.dataset.jpThemeLight = 'true'", False),
+    ("delete document.body.dataset.jpThemeLight", None),
+)
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -236,6 +248,13 @@ def test_a_view_is_pointed_at_and_is_a_picture_without_scripts(model: HeadModel,
             tab.evaluate("() => { host.values.selected = 'L0H1'; host.heard.forEach((f) => f()); }")  # Python's word
             assert tab.get_attribute("article [data-head=L0H1]", "aria-pressed") == "true"
             assert tab.evaluate("host.sets") == 1
+        for theme, dark in HOSTS:  # the host's theme counts, whatever the system's is
+            for scheme in ("light", "dark"):
+                tab.emulate_media(color_scheme=scheme)
+                tab.evaluate(f"() => {{ {theme} }}")
+                colour = tab.eval_on_selector(f"{trace} .hw", "one => getComputedStyle(one).color")
+                light = sum(map(int, re.findall(r"\d+", colour)[:3])) > 380
+                assert light == (scheme == "dark" if dark is None else dark), (theme, scheme)
         plain = browser.new_context(java_script_enabled=False).new_page()
         plain.goto(page.as_uri())
         assert plain.locator("section img").count() == 3

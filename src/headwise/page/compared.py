@@ -70,10 +70,11 @@ def _rows(measure: Measure, by_name: Mapping[str, Measure], reference: str) -> l
     for layer, head in np.argwhere((measure.p < LEVEL) & np.isfinite(measure.values)).tolist():
         at = layer, head
         ends = "" if measure.low is None or measure.high is None else f"{measure.low[at]:.3f} to {measure.high[at]:.3f}"
+        p = f"{measure.p[at]:.2g}"
         label = f"{measure.group.removeprefix('change_')} {base.replace('_', ' ')} {' '.join(measure.item)}".strip()
         far = abs(float(measure.values[at])) / spread if spread else 0.0
         told = (f"{one.values[at]:.3f}" for one in (before, after, measure))
-        rows.append((head_name(*at), label, measure.model, *told, ends, f"{measure.p[at]:.2g}", far))
+        rows.append((head_name(*at), label, measure.model, *(text.replace("-", "−") for text in (*told, ends, p)), far))
     return rows
 
 

@@ -42,12 +42,16 @@ function changesOf(group, i) {
     const [before, after] = [mean(data.models[0]), mean(m.model)].map((own) => (own ? valuesOf(own)[i] : NaN));
     return { m, before, after, ...rowOf(m, i) };
   }).filter((row) => !Number.isNaN(row.x));
-  rows.sort((a, b) => (a.p < 0.05 ? 0 : 1) - (b.p < 0.05 ? 0 : 1));
-  const heads = ["measure", data.models[0], data.models.length > 2 ? "other model" : data.models[1], "change", "95 % interval", "corrected p"];
+  const seen = new Set();  // several measures may show one sure change: a decoder's first token is its `cls` too
+  const once = rows.filter((row) => { const key = [row.m.model, row.before, row.after, row.low, row.high, row.p].join(); return !(row.p < 0.05) || (!seen.has(key) && seen.add(key)); });
+  once.sort((a, b) => (a.p < 0.05 ? 0 : 1) - (b.p < 0.05 ? 0 : 1));
+  const many = data.models.length > 2;
+  const heads = ["measure", ...(many ? ["model"] : []), data.models[0], many ? "there" : data.models[1], "change", "95 % interval", "corrected p"];
   const cells = (row) => [number(row.before), number(row.after), number(row.x), Number.isNaN(row.low) ? "" : `${number(row.low)} to ${number(row.high)}`, Number.isNaN(row.p) ? "" : number(row.p, "p")];
-  const named = (m) => m.label.replace(/ change(?=:|$)/, "") + (data.models.length > 2 ? ` · ${m.model}` : "");
+  const named = (m) => m.label.replace(/ change(?=:|$)/, "");
   return element("table", { class: "changes" }, element("thead", {}, element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text)))),
-    element("tbody", {}, ...rows.map((row) => element("tr", { class: row.p < 0.05 ? "sure" : null }, element("th", { scope: "row" }, nameButton(row.m, named(row.m))), ...cells(row).map((text) => element("td", { class: "number" }, text))))));
+    element("tbody", {}, ...once.map((row) => element("tr", { class: row.p < 0.05 ? "sure" : null }, element("th", { scope: "row" }, nameButton(row.m, named(row.m))),
+      many ? element("td", {}, row.m.model) : "", ...cells(row).map((text) => element("td", { class: "number" }, text))))));
 }
 
 // Rows of a group, what is sure first; those that readers ask for first before the rest.

@@ -28,5 +28,15 @@ function mapView(i) {
   const say = (text) => { said.textContent = text || "Point at the picture for numbers."; };
   say("");
   drawHead(drawn, { ...map, mode: state.view, room: 330, say });
-  return element("div", {}, drawn, said);
+  return element("div", {}, drawn, said, inAllModels(i));
+}
+
+// In a comparison: the head on the same sentence in every model, side by side; one is chosen to be large.
+function inAllModels(i) {
+  if (!data.models || !data.sentences[state.sentence].model) return null;
+  const first = state.sentence - (state.sentence % data.models.length), places = d3.range(first, first + data.models.length);
+  return element("div", { class: "models", role: "group", "aria-label": "the same sentence in every model" }, ...places.map((place) => {
+    const map = mapOf(i, place);
+    return map && element("button", { type: "button", "aria-pressed": String(place === state.sentence), onclick: () => change({ sentence: place }) }, smallMap(map, 110), element("span", {}, data.sentences[place].model));
+  }));
 }

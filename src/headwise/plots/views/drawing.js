@@ -197,7 +197,7 @@ function lines(svg, view) {
   const drawn = svg.append("g").attr("class", "hw-strokes").selectAll("line").data(d3.sort(strong, ({ x }) => -Math.abs(x)).slice(0, MOST_LINES)).join("line")
     .attr("x1", left).attr("x2", right).attr("y1", ({ r }) => y(r)).attr("y2", ({ k }) => y(k))
     .attr("stroke", ({ x }) => view.ink(x < 0 ? 0 : 1)).attr("stroke-opacity", ({ x }) => Math.min(1, Math.abs(x)).toFixed(3))
-    .attr("stroke-width", ({ x }) => (0.6 + 2 * Math.abs(x)).toFixed(2));
+    .attr("stroke-width", ({ x }) => (1 + 2.5 * Math.abs(x)).toFixed(2));
   drawn.append("title").text(({ r, k }) => view.pair(r, k));
   const only = (chosen) => drawn.style("display", (line) => (chosen(line) ? null : "none"));
   const picked = rows.findIndex((row) => row.tokens.includes(view.row));

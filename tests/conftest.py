@@ -75,5 +75,13 @@ def wiki_bert(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def wiki_model(wiki_bert: Path) -> Any:
+    """wiki-bert, opened once for all tests that only look at it."""
+    from headwise.models import HeadModel
+
+    return HeadModel.open(wiki_bert)
+
+
+@pytest.fixture(scope="session")
 def stories(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _unpacked(shared, "stories15M", tmp_path_factory.mktemp("models") / "stories15M")

@@ -143,32 +143,39 @@ def test_damage_is_seen_and_mended(packed: Path, damage) -> None:
 
 
 WORKER = """
-import os
+import os, sys
 from headwise.models import demo
-children = []
-for _ in range(4):  # forks of one process: importing torch four times takes longer than all the rest
-    children.append(os.fork())
-    if not children[-1]:
-        for _ in range(3):
-            folder = demo.demo_model_path()
-            assert demo._is_sound(folder), "not sound"
-        os.write(1, f"{folder}\\n".encode())
-        os._exit(0)
-assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+while sys.stdin.readline():
+    children = []
+    for _ in range(4):  # forks of one process: importing torch four times takes longer than all the rest
+        children.append(os.fork())
+        if not children[-1]:
+            for _ in range(3):
+                folder = demo.demo_model_path()
+                assert demo._is_sound(folder), "not sound"
+            os.write(1, f"{folder}\\n".encode())
+            os._exit(0)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
 """
 
 
-@pytest.mark.parametrize("before", [None, cut_the_weights], ids=["empty cache", "damaged cache"])
-def test_four_processes_at_once(packed: Path, before) -> None:
-    if before:
-        before(demo.demo_model_path())
-    done = subprocess.run([sys.executable, "-c", WORKER], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    paths = done.stdout.split()
-    assert len(paths) == 4
-    assert len(set(paths)) == 1
-    assert_right(Path(paths[0]), packed)
-    assert len(folders(cache_dir())) == 1
+def test_four_processes_at_once(packed: Path) -> None:
+    """With an empty cache, and then with a damaged one."""
+    with subprocess.Popen(
+        [sys.executable, "-c", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as worker:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        for _ in range(2):
+            print(file=worker.stdin, flush=True)
+            paths = [worker.stdout.readline().strip() for _ in range(4)]
+            assert all(paths)
+            assert len(set(paths)) == 1
+            assert_right(Path(paths[0]), packed)
+            assert len(folders(cache_dir())) == 1
+            cut_the_weights(Path(paths[0]))
+        worker.stdin.close()
+        assert worker.wait(timeout=120) == 0
 
 
 def test_the_loser_of_a_race_keeps_the_winners_folder(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

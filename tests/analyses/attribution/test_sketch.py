@@ -101,9 +101,9 @@ def test_intervals_of_numbers_known_by_hand() -> None:
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_wiki_bert_exact_equals_reverse_and_sketches_hold(wiki_bert: Path) -> None:
+def test_wiki_bert_exact_equals_reverse_and_sketches_hold(wiki_model: HeadModel) -> None:
     """Two sentences in one padded batch: exact against reverse on random rows; coverage over seeds; the error."""
-    model = HeadModel.open(wiki_bert)
+    model = wiki_model
     batch = model.batch(SENTENCES)
     squares = exact_squares(model, batch).heads
     graph = reverse_graph(model, batch)

@@ -347,8 +347,8 @@ def test_parameters_are_checked(given: dict, message: str) -> None:
 
 
 @pytest.mark.real
-def test_fifty_sentences_of_wiki_bert(shared: Path, wiki_bert: Path) -> None:
-    model = HeadModel.open(wiki_bert)
+def test_fifty_sentences_of_wiki_bert(shared: Path, wiki_model: HeadModel) -> None:
+    model = wiki_model
     # Each of a document of its own: the slow way counts sentences, in their order.
     chosen = islice(open_corpus(shared / "data/trees/en_ewt-ud-dev.conllu.xz"), 50)
     examples = [replace(example, document=None) for example in chosen]

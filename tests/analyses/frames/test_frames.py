@@ -264,15 +264,16 @@ def _moved(link: FrameLink, length: int, rng: np.random.Generator) -> FrameLink:
 
 
 @pytest.mark.real
-def test_framenet_on_a_real_model(shared: Path, wiki_bert: Path) -> None:
-    model = HeadModel.open(wiki_bert)
-    corpus = open_corpus(f"framenet:{shared / 'data' / 'frames' / 'exemplars.jsonl.gz'}", limit=160)
+def test_framenet_on_a_real_model(shared: Path, wiki_model: HeadModel) -> None:
+    model = wiki_model
+    examples = list(open_corpus(f"framenet:{shared / 'data' / 'frames' / 'exemplars.jsonl.gz'}", limit=160))
+    corpus = Corpus.from_examples(examples, "exemplars")  # drawn from 20,000, once
     given = {"exclude": "links", "permutations": 50, "random_models": 1}
     dataset = make_atlas(model, corpus, ["frames"], parameters={"frames": given})["frames"]
-    examples = list(corpus)
     rows = [model.encode(example, i) for i, example in enumerate(examples) if len(example.all_words) <= 12][:60]
     kept = Corpus.from_examples([row.example for row in rows])
-    part = make_atlas(model, kept, ["frames"], parameters={"frames": {"permutations": 0}})["frames"]
+    given = {"permutations": 0, "random_models": 0}
+    part = make_atlas(model, kept, ["frames"], parameters={"frames": given})["frames"]
     compare(part, eager_maps(model, rows), rows, False, {})
     assert 10 < dataset.attrs["sentences"] < 160
     assert int(dataset["above"].sum()) == 2  # of 144 heads

@@ -85,8 +85,8 @@ def test_parameters_are_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-def test_wiki_bert_has_block_heads_on_pairs_and_none_on_single_sentences(shared: Path, wiki_bert: Path) -> None:
-    model = HeadModel.open(wiki_bert)
+def test_wiki_bert_has_block_heads_on_pairs_and_none_on_single_sentences(shared: Path, wiki_model: HeadModel) -> None:
+    model = wiki_model
     single = open_corpus(str(shared / "data" / "trees" / "en_pud-ud-test.conllu.xz"))
     texts = [example.text or " ".join(example.words or ()) for example, _ in zip(single, range(24), strict=False)]
     shares = {}

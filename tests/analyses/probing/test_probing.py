@@ -473,10 +473,10 @@ def test_features_of_pairs_take_first_and_second_sentences(planted: HeadModel) -
 
 
 @pytest.mark.real
-def test_real_vectors_and_scikit_learn_agree_on_twenty_heads(shared: Path, wiki_bert: Path) -> None:
+def test_real_vectors_and_scikit_learn_agree_on_twenty_heads(shared: Path, wiki_model: HeadModel) -> None:
     from sklearn.linear_model import LogisticRegression
 
-    model = HeadModel.open(wiki_bert)
+    model = wiki_model
     task = senteval_task(shared / "data" / "probing" / "subj_number.txt.gz").limit(300, 100, 400)
     vectors = collect_vectors(model, task.examples)
     heads = vectors.heads.reshape(144, len(task.examples), -1)[np.random.default_rng(0).choice(144, 20, replace=False)]

@@ -236,11 +236,11 @@ def beginning(treebank: Path, folder: Path, sentences: int) -> Path:
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_order_of_probes_on_wiki_bert(wiki_bert: Path, shared: Path, tmp_path: Path) -> None:
+def test_order_of_probes_on_wiki_bert(wiki_model: HeadModel, shared: Path, tmp_path: Path) -> None:
     """Attention + words beats attention beats right-branching, and random weights stay far below, on EWT: on short
     sentences of its beginning, or on all of it."""
     many = bool(os.environ.get("HEADWISE_FULL"))
-    model = HeadModel.open(wiki_bert)
+    model = wiki_model
     trees, vectors = shared / "data" / "trees", shared / "data" / "vectors" / "glove_6B_100d_bertvocab_f16.npz"
     train, test = trees / "en_ewt-ud-train.conllu.xz", trees / "en_ewt-ud-dev.conllu.xz"
     parameters: dict[str, object] = {"train": str(train), "vectors": str(vectors)}
@@ -261,11 +261,11 @@ def test_order_of_probes_on_wiki_bert(wiki_bert: Path, shared: Path, tmp_path: P
 
 @pytest.mark.real
 def test_attention_probe_equals_plain_loops_on_wiki_bert(
-    wiki_bert: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+    wiki_model: HeadModel, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The attention-only probe's UAS on real sentences, word by word from eager maps, with the weights it learned."""
     count = 50 if os.environ.get("HEADWISE_FULL") else 8
-    model = HeadModel.open(wiki_bert)
+    model = wiki_model
     examples = [
         e
         for e in open_corpus(shared / "data" / "trees" / "en_ewt-ud-dev.conllu.xz", limit=400)

@@ -228,7 +228,7 @@ def test_mass_beyond_the_reach_is_reported() -> None:
 
 @pytest.mark.real
 def test_equal_to_plain_numpy_on_wiki_bert(wiki_model: HeadModel, shared: Path) -> None:
-    count = 200 if os.environ.get("HEADWISE_FULL") else 5
+    count = 200 if os.environ.get("HEADWISE_FULL") else 3
     model = wiki_model
     articles = f"articles:{shared / 'data' / 'wikipedia' / 'articles.jsonl.gz'}"
     corpus = Corpus.from_examples(list(islice(open_corpus(articles, tokenizer=model.tokenizer), count)))

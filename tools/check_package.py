@@ -26,8 +26,10 @@ from pathlib import Path
 
 import headwise
 from headwise.cli.main import app
+from headwise.page import sections
 from typer.testing import CliRunner
 
+sections.FORMATS = ("svg",)  # drawing each figure three times would be most of the time
 assert Path(headwise.__file__).is_relative_to(sys.prefix), headwise.__file__
 said = CliRunner().invoke(app, ["--version"]).output.split()[-1]
 done = CliRunner().invoke(app, ["atlas", "--analyses", "patterns", "--limit", "3", "--out", "small"])

@@ -26,8 +26,8 @@ def test_atlas_writes_everything_and_never_overwrites(
     headwise, model_folder: Path, corpus_file: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     out = tmp_path / "out"
-    arguments = ("atlas", model_folder, "--corpus", corpus_file, "--analyses", "surface,offsets", "--out", out)
-    first = headwise(*arguments)
+    arguments = ("atlas", model_folder, "--corpus", corpus_file, "--out", out, "--analyses")
+    first = headwise(*arguments, "surface,offsets")
     assert first.code == 0, first.err
     atlas = Atlas.load(out / "atlas.nc")
     assert int(atlas["surface"]["entropy_n"].max()) == 3
@@ -37,11 +37,11 @@ def test_atlas_writes_everything_and_never_overwrites(
     assert {p.suffix for p in (out / "figures").iterdir()} == {".svg", ".pdf", ".png"}
     assert (out / "tables" / "surface.csv").read_text().startswith("analysis,variable,layer,head,item,value,n,low,high")
     assert not (out / ".run").exists()  # finished: nothing to resume is left behind
-    again = headwise(*arguments)
+    again = headwise(*arguments, "surface,offsets")
     assert again.code == 2
     assert "exists; give --overwrite" in again.err
     request.getfixturevalue("only_svg")
-    assert headwise(*arguments, "--overwrite").code == 0
+    assert headwise(*arguments, "offsets", "--overwrite").code == 0
     assert {p.suffix for p in (out / "figures").iterdir()} == {".svg"}  # what the first run wrote is gone
 
 
@@ -248,6 +248,7 @@ def test_list_and_cite(headwise) -> None:
     assert "Quantifying Context Mixing" in headwise("cite", "attribution").out
 
 
+@pytest.mark.usefixtures("only_svg")
 def test_draw_and_probe(headwise, model_folder: Path, tmp_path: Path) -> None:
     drawn = headwise(
         "draw", "L0H0", "L1H2", "--model", model_folder, "--text", "the cat saw a dog", "--out", tmp_path / "heads.svg"

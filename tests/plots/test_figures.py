@@ -142,6 +142,26 @@ def test_entropy_draws_the_uniform_reference_where_it_is_known() -> None:
     assert list(stairs.get_data().values) == [4.0, 3.0, 2.0]
 
 
+def test_a_logarithmic_axis_has_plain_numbers() -> None:
+    with style.context():
+        figure = style.new_figure(3, 2)
+        ax = figure.subplots()
+        ax.plot([0, 1, 2], [0.5, 30, 2000])
+        style.log_axis(ax.yaxis)
+        style.finish(figure)
+        assert ax.get_yscale() == "log"
+        assert {"1", "10", "100", "1000"} <= {tick.get_text() for tick in ax.get_yticklabels()}
+    assert "$" not in texts(figure)
+
+
+def test_a_finished_figure_is_drawn_once_when_it_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = surface_figures.max_weight(synthetic.surface(3, 4))
+    drawn: list[int] = []
+    monkeypatch.setattr(figure.axes[0], "draw", lambda renderer: drawn.append(1))
+    plots.figure_bytes(figure, "svg")
+    assert len(drawn) == 1
+
+
 def test_what_a_decoder_lacks_is_left_out() -> None:
     dataset = synthetic.surface(3, 4, causal=True)
     figure = surface_figures.entropy(dataset)

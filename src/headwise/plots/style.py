@@ -13,9 +13,11 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.textpath import text_to_path
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 COLUMN = 3.3  # inches: one column of a two-column paper
 PAGE = 7.0  # inches: the whole width of the text
@@ -198,6 +200,13 @@ def panel_labels(axes: Sequence[Axes], titles: Sequence[str] = ()) -> None:
     for index, ax in enumerate(axes):
         letter = f"({string.ascii_lowercase[index % 26]}) " if len(axes) > 1 else ""
         ax.set_title(letter + (titles[index] if index < len(titles) else ""))
+
+
+def log_axis(axis: Axis) -> None:
+    """A logarithmic axis with plain numbers: the default writes formulas, which our settings print as they are."""
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def layer_axis(ax: Axes, layers: Sequence[int] | np.ndarray, label: str = "layer (0 = first)") -> None:

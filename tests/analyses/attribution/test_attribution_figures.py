@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from headwise import plots
-from headwise.analyses.attribution.figures import contribution_centre, correlation
+from headwise.analyses.attribution.figures import contribution_centre, correlation, special_tokens
 from headwise.analyses.attribution.map_figures import five_patterns, head_maps, map_pairs, sample_word, word_mix
 from headwise.core.errors import ParameterError
 from headwise.plots import style
@@ -107,6 +107,15 @@ def test_medians_and_points_are_the_numbers() -> None:
     assert "5.0 % (total variation)" in texts(figure)
     with pytest.raises(ParameterError, match="has a correlation"):
         correlation(dataset, sources=["attention"])
+
+
+def test_kinds_of_token_that_no_text_has_are_not_named() -> None:
+    dataset = made()
+    assert {"cls", "sep"} <= set(texts(special_tokens(dataset)).split())
+    gone = dataset.assign(share=dataset["share"].where(~dataset["token_type"].isin(["cls", "sep"]), 0.0))
+    said = texts(special_tokens(gone)).split()
+    assert not {"cls", "sep"} & set(said)
+    assert {"punct", "other"} <= set(said)
 
 
 def test_no_point_lies_below_its_panel() -> None:

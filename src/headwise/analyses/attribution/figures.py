@@ -116,7 +116,7 @@ def special_tokens(dataset: xr.Dataset) -> Figure:
         series = [
             Series(kind, own[..., t], None, style.TYPE_COLOURS.get(kind, style.GREY), style.cycle(style.MARKERS, t))
             for t, kind in enumerate(data.labels(dataset, "token_type"))
-            if np.isfinite(own[..., t]).any()
+            if np.nansum(values[..., t]) > 0  # a decoder's texts have no opening and closing token
         ]
         scatter_by_layer(ax, series)
         ax.set_ylim(0, 1)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap_panels
@@ -51,10 +50,7 @@ def importance(dataset: xr.Dataset) -> Figure:
     scatter_by_layer(axes[0], series, mean_line=True)
     positive = np.concatenate([one.values[one.values > 0] for one in series] or [np.array([1.0])])
     if positive.size:
-        axes[0].set_yscale("log")
-        # The default writes formulas, which our settings print as they are.
-        axes[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes[0].yaxis.set_minor_formatter(NullFormatter())
+        style.log_axis(axes[0].yaxis)
         axes[0].set_ylim(float(np.quantile(positive, 0.002)) / 1.5, float(positive.max()) * 1.5)
     axes[0].set_ylabel("mean |d loss / d attention|")
     for one in series:

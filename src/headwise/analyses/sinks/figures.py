@@ -59,7 +59,7 @@ def values(dataset: xr.Dataset) -> Figure:
     norms = dataset["hidden_norm_ratio"].values
     right.plot(np.arange(len(norms)), norms, color=style.BLUE, marker="o", markersize=3)
     right.axhline(1, color=style.GREY, linewidth=0.6, linestyle=":")
-    right.set_yscale("log")
+    style.log_axis(right.yaxis)
     right.set_ylabel("hidden norm, times the median")
     style.layer_axis(right, data.numbers(dataset, "layer"))
     style.panel_labels([left, right], ["values (colour: layer)", "hidden states"])

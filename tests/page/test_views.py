@@ -186,6 +186,16 @@ HOST = """async ([script, data]) => {
   document.body.append(el);
   (await import(url)).default.render({ model, el });
 }"""
+SHADOW = """async ([script, css, data]) => {
+  const url = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
+  const root = document.body.appendChild(document.createElement("article")).attachShadow({ mode: "open" });
+  const style = document.createElement("style"), el = document.createElement("div");
+  style.textContent = css;
+  root.append(style, el);
+  window.host.root = root;
+  const model = { get: (name) => ({ data, selected: "" })[name], set: () => {}, save_changes: () => {}, on: () => {} };
+  (await import(url)).default.render({ model, el });
+}"""
 # What VS Code, JupyterLab and marimo set on the body, and whether that is dark; None where the system says.
 HOSTS = (
     ("document.body.className = 'vscode-dark'", True),
@@ -255,6 +265,12 @@ def test_a_view_is_pointed_at_and_is_a_picture_without_scripts(model: HeadModel,
                 colour = tab.eval_on_selector(f"{trace} .hw", "one => getComputedStyle(one).color")
                 light = sum(map(int, re.findall(r"\d+", colour)[:3])) > 380
                 assert light == (scheme == "dark" if dark is None else dark), (theme, scheme)
+        tab.emulate_media(color_scheme="light")
+        tab.evaluate(SHADOW, [viewing._module_script(), viewing.view_file("heads.css"), view_of(atlas).data])
+        for theme, light in (("dark dark-theme", True), ("light light-theme", False)):  # of the text
+            tab.evaluate("theme => { document.body.className = theme; }", theme)
+            colour = tab.evaluate("() => getComputedStyle(host.root.querySelector('.hw')).color")
+            assert (sum(map(int, re.findall(r"\d+", colour)[:3])) > 380) == light
         plain = browser.new_context(java_script_enabled=False).new_page()
         plain.goto(page.as_uri())
         assert plain.locator("section img").count() == 3

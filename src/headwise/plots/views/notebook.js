@@ -121,8 +121,14 @@ function showAtlas(el, data, bridge) {
 }
 
 export function show(el, data, bridge = { selected: () => data.selected, select: () => {}, listen: () => {} }) {
-  const host = element("div", { class: "hw" });
-  el.replaceChildren(host);
+  const host = element("div", { class: "hw" }), around = element("div", {}, host);
+  if (el.getRootNode() !== document) {
+    // In a shadow (marimo's widgets) the style does not see what theme the page has: it is told.
+    const follow = () => (around.className = ["dark-theme", "light-theme"].find((theme) => document.body.classList.contains(theme)) || "");
+    new MutationObserver(follow).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+    follow();
+  }
+  el.replaceChildren(around);
   (data.kind === "atlas" ? showAtlas : showMaps)(host, data, bridge);
 }
 

@@ -6,7 +6,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,30 +37,40 @@ class Nothing:
 sys.meta_path.insert(0, Nothing())
 import xarray as xr
 
-tree = xr.open_datatree(sys.argv[1], engine="h5netcdf")
-for node in tree.children.values():
-    group = node.to_dataset().load()
-    for name, array in group.data_vars.items():
-        assert name not in group.dims, f"{node.name}.{name} is named like a dim"
-        for dim in array.dims:
-            assert dim in array.indexes, f"{node.name}.{dim} has no labels"
-            labels = array[dim].values
+for line in sys.stdin:
+    tree = xr.open_datatree(line.rstrip(), engine="h5netcdf")
+    for node in tree.children.values():
+        group = node.to_dataset().load()
+        for name, array in group.data_vars.items():
+            assert name not in group.dims, f"{node.name}.{name} is named like a dim"
+            assert set(array.dims) <= set(array.indexes), f"{node.name}.{name}: a dim has no labels"
+        for dim in group.dims:
+            labels = group[dim].values
             assert len(set(labels.tolist())) == len(labels), f"two labels of {node.name}.{dim} are the same"
             for place in {0, len(labels) - 1}:
-                chosen = array.sel({dim: labels[place]})
-                assert chosen.equals(array.isel({dim: place})), f"{node.name}.{name} by {dim}"
-print(*tree.children)
-print(tree["surface"]["mass"].sel(token_type="sep").dims)
+                chosen, expected = group.sel({dim: labels[place]}), group.isel({dim: place})
+                for name in group.data_vars:
+                    assert chosen.variables[name].equals(expected.variables[name]), f"{node.name}.{name} by {dim}"
+    print(*tree.children, flush=True)
+    print(tree["surface"]["mass"].sel(token_type="sep").dims, flush=True)
 """
 
 
-def read_plainly(path: Path) -> list[str]:
+@pytest.fixture(scope="module")
+def read_plainly() -> Iterator[Callable[[Path], list[str]]]:
+    """What a process without headwise says of files: it is asked for one after the other."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, "-c", READER, str(path)], capture_output=True, text=True, env=environment, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.splitlines()
+    pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([sys.executable, "-c", READER], text=True, env=environment, **pipes) as process:
+
+        def said(path: Path) -> list[str]:
+            process.stdin.write(f"{path}\n")
+            process.stdin.flush()
+            lines = [process.stdout.readline() for _ in range(2)]
+            assert all(lines), process.stderr.read()[-2000:]
+            return [line.rstrip("\n") for line in lines]
+
+        yield said
 
 
 def tiny_model() -> HeadModel:
@@ -68,7 +80,9 @@ def tiny_model() -> HeadModel:
     return HeadModel.open(model, tokenizer=tokenizer)
 
 
-def test_plain_xarray_selects_by_label_in_the_groups_of_experiments(tmp_path: Path) -> None:
+def test_plain_xarray_selects_by_label_in_the_groups_of_experiments(
+    read_plainly: Callable[[Path], list[str]], tmp_path: Path
+) -> None:
     first, second = tiny_model(), tiny_model()
     compared = compare([first, second], options=ComparisonOptions(["surface"], ["a", "b"], limit=4))
     ablated = ablate(LanguageSubject(first, open_corpus(None), limit=4), AblationOptions(sets={"pair": "L0H1,L1H2"}))
@@ -81,7 +95,7 @@ def test_plain_xarray_selects_by_label_in_the_groups_of_experiments(tmp_path: Pa
     assert groups.split() == list(both)
 
 
-def test_plain_xarray_selects_by_label_on_every_dim(tmp_path: Path) -> None:
+def test_plain_xarray_selects_by_label_on_every_dim(read_plainly: Callable[[Path], list[str]], tmp_path: Path) -> None:
     given = {
         "attribution": {"length": "all"},
         "distance": {"permutations": 50},
@@ -99,7 +113,7 @@ def test_plain_xarray_selects_by_label_on_every_dim(tmp_path: Path) -> None:
     assert dims == "('layer', 'head')"
 
 
-def test_format_1_loads_with_the_names_of_today(tmp_path: Path) -> None:
+def test_format_1_loads_with_the_names_of_today(read_plainly: Callable[[Path], list[str]], tmp_path: Path) -> None:
     atlas = Atlas.load(FORMAT_1)
     surface = atlas["surface"]
     with xr.open_dataset(FORMAT_1, group="surface", engine="h5netcdf") as before:

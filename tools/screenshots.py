@@ -1,4 +1,4 @@
-"""Take the pictures of docs/page.md from pages that are there: `python tools/screenshots.py ENCODER DECODER
+"""Take the pictures of docs/ and README from pages that are there: `python tools/screenshots.py ENCODER DECODER
 COMPARISON`, each an index.html; and that of docs/explore.md from the address of a running explorer: `python
 tools/screenshots.py ADDRESS`. Needs the package playwright and the system's Chromium."""
 
@@ -25,6 +25,7 @@ SENTENCE = "The old man who lived near the river gave a book about the [MASK] to
 def main(encoder: str, decoder: str, comparison: str) -> None:
     """Write every picture; fails where one is too large to lie in the repository."""
     shots: list[tuple[str, str, str, tuple[int, int], bool, list[str]]] = [
+        ("../picture", encoder, "#L4H0&colour=words", TALL, False, ["#heads"]),
         ("grid-and-card", encoder, "#L4H0&colour=dependency.accuracy.obj", WIDE, False, []),
         ("compare", encoder, "#L4H0&compare=L4H0,L6H8,L3H0,L0H2", WIDE, False, ["#compare"]),
         ("narrow", encoder, "#L4H0&colour=surface.entropy&view=lines&special=hide", NARROW, False, ["#card"]),

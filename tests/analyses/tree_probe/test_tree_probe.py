@@ -247,7 +247,7 @@ def test_order_of_probes_on_wiki_bert(wiki_model: HeadModel, shared: Path, tmp_p
     if not many:
         train, test = (beginning(path, tmp_path, 220) for path in (train, test))
         parameters |= {"train": str(train), "train_sentences": 110, "test_sentences": 80, "longest": 22}
-        parameters |= {"learning_rate": 0.005, "patience": 2}  # the search has tests of its own
+        parameters |= {"learning_rate": 0.005, "patience": 1}  # the search has tests of its own
     corpus = open_corpus(test)
     uas = make_atlas(model, corpus, ["tree_probe"], parameters={"tree_probe": parameters}, full=True)["tree_probe"][
         "uas"

@@ -15,7 +15,8 @@ from headwise.models.masks import is_open
 from headwise.models.tap import Call
 from headwise.text.encode import Batch
 
-AT_ONCE = 64
+AT_ONCE = 64  # directions that go back together, or more where all that they leave at the input stays small
+SMALL = 2**21  # numbers
 
 
 class _Graph(Passage):
@@ -113,8 +114,9 @@ def block_squares(output: Tensor, leaf: Tensor) -> Tensor:
     source."""
     numbers = output.flatten(1)
     squares = numbers.new_zeros(*numbers.shape, leaf.shape[1], dtype=torch.float64)
-    for start in range(0, numbers.shape[1], AT_ONCE):
-        some = torch.arange(start, min(start + AT_ONCE, numbers.shape[1]), device=output.device)
+    step = max(AT_ONCE, SMALL // max(leaf.numel(), 1))
+    for start in range(0, numbers.shape[1], step):
+        some = torch.arange(start, min(start + step, numbers.shape[1]), device=output.device)
         chosen = nn.functional.one_hot(some, numbers.shape[1]).to(output.dtype)
         found = gradients(numbers, chosen[:, None, :].expand(-1, *numbers.shape), leaf)
         squares[:, some] = found.double().square().sum(-1).transpose(0, 1)

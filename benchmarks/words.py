@@ -45,7 +45,7 @@ def words(model: HeadModel, corpus: Corpus) -> pd.DataFrame:
 
 def share(one: pd.DataFrame, other: pd.DataFrame, column: str, heads: Iterable[bool] | None = None) -> str:
     same = one[column] == other[column]
-    return f"{100 * (same if heads is None else same[list(heads)]).mean():.0f} %"
+    return f"{100 * (same if heads is None else same[list(heads)]).mean():.1f} %"
 
 
 def main() -> None:

@@ -56,3 +56,6 @@ def test_an_image_model_in_a_folder_is_refused_for_what_it_reads(tmp_path: Path)
     build("ViTConfig", "ViTModel", {"hidden_size": 32, "num_hidden_layers": 2} | size).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="reads images"):
         HeadModel.open(tmp_path)  # not: it has no tokenizer
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match="reads images"):
+        HeadModel.open(tmp_path)  # not: its weights cannot be read

@@ -83,7 +83,7 @@ class HeadModel:
         self.config = module.config
         self.device: torch.device = home_of(module)
         self.dtype: torch.dtype = next(p.dtype for p in module.parameters() if p.is_floating_point())
-        opening.check_text(module, name)
+        opening.check_text(type(module), name)
         opening.check_weights(module, name)
         if tokenizer is not None:
             opening.check_tokenizer(module, tokenizer, name)
@@ -170,7 +170,7 @@ class HeadModel:
             reopens["device_map"] = device_map
             module = opening.load_model(model, task, where, dtype, notes, spread)
             name = Path(model).expanduser().resolve().name if Path(model).expanduser().is_dir() else str(model)
-            opening.check_text(module, name)  # before its tokenizer is missed
+            opening.check_text(type(module), name)  # before its tokenizer is missed
             name = DEMO_NAME if demo else name  # its folder in the cache is named by a hash
             tokenizer = model if tokenizer is None else tokenizer
         if isinstance(tokenizer, str | Path):

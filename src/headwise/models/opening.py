@@ -58,6 +58,9 @@ def load_model(
     where = located(name)
     config = load_config(name)
     chosen = _class_for(config, task, name)
+    if chosen is transformers.AutoModel and type(config) in auto.MODEL_MAPPING:  # before its weights are looked for
+        made: Any = auto.MODEL_MAPPING[type(config)]
+        check_text(made, str(name))
     check_attention(chosen, config)
     said = getattr(config, "dtype", None)
     # A config may say float16 of weights that are stored in float32: asking for float32 at once loses nothing on the
@@ -333,13 +336,13 @@ def check_weights(model: nn.Module, name: str) -> None:
             raise ModelError(f"The weights of '{name}' hold NaN or infinity, first in '{key}'; get an intact copy.")
 
 
-def check_text(model: PreTrainedModel, name: str) -> None:
-    """Refuse a model that reads no text."""
+def check_text(model: type, name: str) -> None:
+    """Refuse a kind of model that reads no text."""
     wanted = getattr(model, "main_input_name", "input_ids")
     if wanted != "input_ids":
         read = {"pixel_values": "images"}.get(wanted, wanted.replace("input_", "").replace("_", " "))
         raise ModelError(
-            f"'{name}' ({type(model).__name__}) reads {read}, no text, so it is not served; give a model of text."
+            f"'{name}' ({model.__name__}) reads {read}, no text, so it is not served; give a model of text."
         )
 
 

@@ -13,7 +13,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
+from matplotlib.axis import XAxis, YAxis
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.textpath import text_to_path
@@ -202,7 +202,7 @@ def panel_labels(axes: Sequence[Axes], titles: Sequence[str] = ()) -> None:
         ax.set_title(letter + (titles[index] if index < len(titles) else ""))
 
 
-def log_axis(axis: Axis) -> None:
+def log_axis(axis: XAxis | YAxis) -> None:
     """A logarithmic axis with plain numbers: the default writes formulas, which our settings print as they are."""
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

@@ -287,7 +287,7 @@ class Gathered:
         for source in self.sources:
             own = State({name: self.state[f"{source}.{name}"] for name in PER_SOURCE})
             parts.append(self.offsets.result(own, self.shape).assign_coords(source=[source]))
-        return xr.Dataset(variables, coords=coords).merge(_joined(parts))
+        return xr.Dataset(variables, coords=coords).merge(_joined(parts), compat="no_conflicts")
 
 
 def widen_offsets(offsets: xr.Dataset, added: xr.Dataset) -> xr.Dataset:

@@ -134,6 +134,7 @@ def test_every_number_of_the_venn_lies_in_its_region_and_every_name_outside() ->
 
 def test_the_legend_of_the_grid_lies_as_the_small_squares_do() -> None:
     figure = role_grid(made())
+    figure.draw_without_rendering()  # only then a legend has a place
     placed = {text.get_text().split(" ")[0]: text.get_window_extent() for text in figure.legends[0].get_texts()}
     rows = [list(FINE)[start : start + 3] for start in (0, 3, 6)]
     for row in rows:

@@ -136,7 +136,7 @@ def roles(found: xr.Dataset, induction_of: xr.Dataset) -> Row:
 
 
 def patching(model: HeadModel) -> Iterator[Row]:
-    pairs = builtin_pairs("agreement")[:64]
+    pairs = builtin_pairs("agreement", 64)
     first = patch(model, pairs, PatchOptions(exact=False, ablate=0))
     right = [f"{100 * first.attrs[f'{which}_right']:.0f} % of {which}" for which in ("clean", "corrupted")]
     told = f"right on {' and '.join(right)} inputs; most is carried by {named(plane(first, 'estimate'), 2)}"

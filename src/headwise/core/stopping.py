@@ -32,9 +32,17 @@ def watching_signals() -> Iterator[None]:
         yield
         return
     before = {name: signal.signal(getattr(signal, name), _stop) for name in SIGNALS}
+    hook = sys.unraisablehook
+
+    def quiet(found: sys.UnraisableHookArgs) -> None:
+        if not isinstance(found.exc_value, Stopped):  # which came while something was cleared away: `heed` raises it
+            hook(found)
+
+    sys.unraisablehook = quiet
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         for name, handler in before.items():
             signal.signal(getattr(signal, name), handler)
         _asked.clear()

@@ -20,17 +20,7 @@ import xarray as xr
 from headwise.analyses.contract import Observer, known_analyses, make_analysis
 from headwise.core.errors import HeadwiseError
 from headwise.models import HeadModel
-from headwise.testing.battery import Bed, assert_same
-
-SMALL = {  # parameters where the defaults are for real corpora
-    "attribution": {"length": 11, "patterns": 1},
-    "distance": {"permutations": 99},
-    "frames": {"min_distance": 1, "max_words": 40, "core": False, "permutations": 49},
-    "induction": {"length": 8, "sequences": 4, "disable": 1, "draws": 2, "confirm": 2},
-    "retrieval": {"lengths": (44,), "depths": 2, "needles": 1},
-    "roles": {"bootstrap": 50},
-    "tree_probe": {"epochs": 1},
-}
+from headwise.testing.battery import SMALL, Bed, assert_same
 
 
 def largest(found: xr.Dataset, expected: xr.Dataset) -> tuple[float, str]:

@@ -6,25 +6,13 @@ A new module in `analyses/` is checked without a word here.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
 
 from headwise.analyses.contract import known_analyses, make_analysis
-from headwise.testing.battery import CHECKS, STREAM_CHECKS, Bed
+from headwise.testing.battery import CHECKS, SMALL, STREAM_CHECKS, Bed
 
-# Smaller parameters where the defaults are for real corpora.
-PARAMETERS: dict[str, dict[str, Any]] = {
-    "attribution": {"length": 11, "patterns": 1},
-    "distance": {"permutations": 99},
-    # The battery's links lie side by side.
-    "frames": {"min_distance": 1, "max_words": 40, "core": False, "permutations": 49},
-    "induction": {"length": 8, "sequences": 4, "disable": 1, "draws": 2, "confirm": 2},
-    "retrieval": {"lengths": (44,), "depths": 2, "needles": 1},
-    "roles": {"bootstrap": 50},
-    "tree_probe": {"epochs": 1},
-}
 # Variables that depend on the order of heads by convention, with the reason.
 ORDER_DEPENDENT: dict[str, frozenset[str]] = {
     # clusters and leaves are numbered by their first head; the tree names heads; other permutations are drawn
@@ -45,9 +33,7 @@ def one_thread():
 
 @cache
 def bed(name: str, causal: bool) -> Bed:
-    return Bed(
-        make_analysis(name, PARAMETERS.get(name)), causal, order_dependent=ORDER_DEPENDENT.get(name, frozenset())
-    )
+    return Bed(make_analysis(name, SMALL.get(name)), causal, order_dependent=ORDER_DEPENDENT.get(name, frozenset()))
 
 
 @pytest.mark.parametrize("check", CHECKS)

@@ -108,6 +108,8 @@ def test_ontogum_and_trees(tmp_path):
     assert next(iter(nameless)).heads is None
     with pytest.raises(InputError, match="holds sentences, not documents"):
         list(attach_trees(onto, open_corpus(tmp_path / "t.conllu")))
+    with pytest.raises(InputError, match="doc_a has no trees to attach; give a treebank"):
+        list(attach_trees(onto, onto))
 
 
 @pytest.mark.parametrize("name", ["x.v4_gold_conll", "x.conll"])

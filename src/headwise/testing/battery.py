@@ -42,6 +42,18 @@ PICKED = re.compile(
     r"^(best|top)_|_(head|layer)$"
 )  # names a picked head or says something of it: where heads tie, their order decides
 
+# Parameters of our analyses for the battery's corpus, where the defaults are for real ones.
+SMALL: dict[str, dict[str, Any]] = {
+    "attribution": {"length": 11, "patterns": 1},
+    "distance": {"permutations": 99},
+    # The battery's links lie side by side.
+    "frames": {"min_distance": 1, "max_words": 40, "core": False, "permutations": 49},
+    "induction": {"length": 8, "sequences": 4, "disable": 1, "draws": 2, "confirm": 2},
+    "retrieval": {"lengths": (44,), "depths": 2, "needles": 1},
+    "roles": {"bootstrap": 50},
+    "tree_probe": {"epochs": 1},
+}
+
 
 @dataclass(eq=False)
 class Bed:

@@ -42,6 +42,8 @@ def attach_trees(corpus: Corpus, trees: Corpus) -> Corpus:
             known.update((document_name(example), example) for example in trees)
         if "" in known:
             raise InputError(f"{trees.name} holds sentences, not documents; open it as gum:path or documents=True.")
+        if all(example.heads is None for example in known.values()):
+            raise InputError(f"{trees.name} has no trees to attach; give a treebank, for instance gum:path.")
         for example in corpus.walk(notes):
             partner = known.get(document_name(example))
             if partner is None:

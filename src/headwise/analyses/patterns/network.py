@@ -68,7 +68,9 @@ class PatternClassifier:
     def probabilities(self, images: Tensor) -> Tensor:
         """`[map, channel, SIZE, SIZE]` to `[map, pattern]`."""
         out = images.new_empty(len(images), len(PATTERNS))
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # the same numbers as on a CPU, to rounding
+        own = torch.backends.cudnn
+        as_they_are = {"enabled": own.enabled, "benchmark": own.benchmark, "deterministic": own.deterministic}
+        with own.flags(**as_they_are, allow_tf32=False):  # the same numbers as on a CPU, to rounding
             for begin in range(0, len(images), CHUNK):
                 part = images[begin : begin + CHUNK].contiguous(memory_format=torch.channels_last)
                 said = torch.stack([network(part).softmax(-1) for network in self.networks])

@@ -112,15 +112,15 @@ def reverse_squares(model: HeadModel, batch: Batch, *, source: str = "input", la
 def block_squares(output: Tensor, leaf: Tensor) -> Tensor:
     """`[example, ..., source]` from vectors `[example, ..., size]`: the gradients of each one's numbers at each
     source."""
-    numbers = output.flatten(1)
-    squares = numbers.new_zeros(*numbers.shape, leaf.shape[1], dtype=torch.float64)
+    numbers, size = output.flatten(1), output.shape[-1]
+    total = numbers.new_zeros(len(output), numbers.shape[1] // size, leaf.shape[1], dtype=torch.float64)
     step = max(AT_ONCE, SMALL // max(leaf.numel(), 1))
     for start in range(0, numbers.shape[1], step):
         some = torch.arange(start, min(start + step, numbers.shape[1]), device=output.device)
         chosen = nn.functional.one_hot(some, numbers.shape[1]).to(output.dtype)
         found = gradients(numbers, chosen[:, None, :].expand(-1, *numbers.shape), leaf)
-        squares[:, some] = found.double().square().sum(-1).transpose(0, 1)
-    return squares.reshape(*output.shape, leaf.shape[1]).sum(-2)
+        total.index_add_(1, some // size, found.double().square().sum(-1).transpose(0, 1))
+    return total.reshape(*output.shape[:-1], leaf.shape[1])
 
 
 def gradients(output: Tensor, directions: Tensor, leaf: Tensor) -> Tensor:

@@ -156,21 +156,23 @@ def test_a_full_queue_is_polite_and_empties_again(client: Client, monkeypatch: p
 
 
 def test_the_desk_tells_errors_and_forgets_who_went_away() -> None:
-    desk, free, done = Desk(1), threading.Event(), []
+    desk, begun, free, done = Desk(1), threading.Event(), threading.Event(), []
 
     async def session() -> None:
-        first = asyncio.create_task(desk.do(lambda: free.wait(20)))
-        await asyncio.sleep(0.05)
+        first = asyncio.create_task(desk.do(lambda: begun.set() or free.wait(20)))
+        assert await asyncio.to_thread(begun.wait, 20)
         second = asyncio.create_task(desk.do(lambda: done.append(2)))
         await asyncio.sleep(0)
         with pytest.raises(Busy):
             await desk.do(lambda: done.append(3))
         second.cancel()
         await asyncio.sleep(0.05)
+        failing = asyncio.create_task(desk.do(lambda: {}["x"]))  # in the place of who went away, at once
+        await asyncio.sleep(0)
         free.set()
         await first
         with pytest.raises(KeyError):
-            await desk.do(lambda: {}["x"])
+            await failing
 
     asyncio.run(session())
     desk.close()

@@ -33,6 +33,7 @@ class Desk:
     async def do(self, work: Callable[[], Any]) -> Any:
         """What `work` gives, in its turn; `Busy` where too many wait. Who goes away before his turn is not served."""
         future: Future[Any] = Future()
+        self._forget()
         try:
             self._queue.put_nowait((future, work))
         except queue.Full:
@@ -50,6 +51,14 @@ class Desk:
                 item[0].cancel()
         self._queue.put(None)
         self._thread.join(patience)
+
+    def _forget(self) -> None:
+        """Take those who went away out of the queue: they hold no place."""
+        with self._queue.mutex:
+            waiting = self._queue.queue
+            kept = [item for item in waiting if item is None or not item[0].cancelled()]
+            waiting.clear()
+            waiting.extend(kept)
 
     def _work(self) -> None:
         while (item := self._queue.get()) is not None:

@@ -214,7 +214,7 @@ class _Batch:
         while more or self.order:
             while self.order and self.order[0] in self.found:
                 yield self._result(self.order.popleft())
-            while more and not self.todo and len(self.order) < AHEAD * max(1, self.workers.count):
+            while more and len(self.todo) < self._room() and len(self.order) < AHEAD * max(1, self.workers.count):
                 name, unit = next(units, ("", None))
                 more = bool(name)
                 if more:
@@ -235,6 +235,10 @@ class _Batch:
             if found is None:
                 raise HeadwiseError(f"{name} was changed while it was written; see what else writes to the folder.")
         return found
+
+    def _room(self) -> int:
+        """How many units the workers that are ready can be given now; 1 at least, for the first starts them."""
+        return max(1, sum(DEPTH - len(hand.given) for hand in self.workers._hands if hand.pid is not None))
 
     def _give(self) -> None:
         """Give units to the workers that have room for them."""

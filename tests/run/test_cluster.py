@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -187,6 +189,19 @@ def test_units_and_their_errors(workers: RayWorkers, tmp_path: Path) -> None:
         assert list(workers.pieces(store, _fail, iter(()))) == []
     with pytest.raises(ModelError, match="Unit 1 cannot"):
         list(workers.pieces(None, _fail, [("one", 1)]))
+
+
+def _rest(unit: int) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+    time.sleep(0.1)
+    return {}, {"pid": os.getpid()}
+
+
+def test_all_that_are_ready_work(workers: RayWorkers) -> None:
+    units = [(f"unit-{i}", i) for i in range(12)]
+    list(workers.pieces(None, _rest, units))  # all are started, and take the next job at the same moment
+    made = Counter(piece.facts["pid"] for piece in whole(workers.pieces(None, _rest, units)))
+    assert set(made) == set(workers.pids)
+    assert min(made.values()) >= 3
 
 
 def test_what_needs_every_piece_raises_what_failed_after_all_others() -> None:

@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import lcm
+from fractions import Fraction
 
 import numpy as np
 
 from headwise.text.encode import Encoded
+
+SIMPLE = ("uniform", "first")
 
 
 @dataclass
@@ -31,7 +33,7 @@ def word_map(maps: np.ndarray, row: Encoded) -> np.ndarray:
     dims before the last two, of many."""
     words = sorted(set(row.word[row.word >= 0].tolist()))
     pieces = {w: [t for t in range(len(row.word)) if row.word[t] == w] for w in words}
-    out = np.zeros((*maps.shape[:-2], len(words), len(words)))
+    out = np.zeros((*maps.shape[:-2], len(words), len(words)), dtype=np.result_type(maps, float))
     for a in words:
         for b in words:
             out[..., a, b] = sum(sum(maps[..., i, j] for j in pieces[b]) for i in pieces[a]) / len(pieces[a])
@@ -55,7 +57,6 @@ def slow_dependency(
     for row in rows:
         every_label |= {r if keep_subtypes else r.split(":")[0] for r in row.example.relations or () if r != "root"}
     for sentence, (given, row) in enumerate(zip(maps, rows, strict=True)):
-        attention = np.concatenate([given, np.stack([_simple(row, causal)] * len(given))], 1)
         example = row.example
         assert example.heads is not None
         assert example.relations is not None
@@ -77,7 +78,8 @@ def slow_dependency(
             )
             for label in labels:
                 out.offsets[label][None if h is None else h - source] += 1
-        level = word_map(attention, row)  # [layer, head, word, word]
+        simple_level = word_map(_simple(row, causal), row)[None]  # the same in every layer
+        levels = (word_map(given, row), simple_level)  # [layer, head, word, word] each
         pieces = {w: [t for t in range(len(row.word)) if row.word[t] == w] for w in range(count)}
         mass = {
             w: sum(given[:, :, t, getattr(row, target)].sum(-1) for t in own) / len(own) for w, own in pieces.items()
@@ -87,12 +89,14 @@ def slow_dependency(
             predicted: dict[int, np.ndarray | None] = {}
             for d in range(count):
                 # A decoder's word sees those before it.
-                if direction == "dependent_to_head":
-                    weight = {w: level[:, :, d, w] for w in range(count) if w != d and (not causal or w < d)}
-                else:
-                    weight = {w: level[:, :, w, d] for w in range(count) if w != d and (not causal or w > d)}
-                # The first of equals.
-                predicted[d] = np.array(list(weight))[np.argmax(list(weight.values()), 0)] if weight else None
+                away = direction == "dependent_to_head"
+                others = [w for w in range(count) if w != d and (not causal or (w < d if away else w > d))]
+                said = []
+                for level in levels if others else ():
+                    weight = [level[:, :, d, w] if away else level[:, :, w, d] for w in others]
+                    # The first of equals.
+                    said.append(np.broadcast_to(np.array(others)[np.argmax(weight, 0)], (len(given), level.shape[1])))
+                predicted[d] = np.concatenate(said, 1) if said else None
             for d, h, labels, full in pairs:
                 source = (
                     d + 1
@@ -102,12 +106,12 @@ def slow_dependency(
                 if causal and h is not None and (h > source if direction == "dependent_to_head" else h < source):
                     continue
                 offset = None if h is None else h - source
-                for layer, head in np.ndindex(attention.shape[:2]):
+                for layer, head in np.ndindex(len(given), given.shape[1] + len(SIMPLE)):
                     named = predicted[source]
                     right = h is not None and named is not None and bool(named[layer, head] == h)
-                    simple = head - given.shape[1]  # the last two are no heads
+                    simple = head - given.shape[1]  # the last are no heads
                     for label in labels:
-                        key = (direction, layer, head if simple < 0 else ("uniform", "first")[simple], label)
+                        key = (direction, layer, head if simple < 0 else SIMPLE[simple], label)
                         out.outcomes[key].append((sentence, offset, right))
                         if simple < 0:
                             out.tried[key] += 1
@@ -137,25 +141,28 @@ def _no_op(out: Slow, mass: dict[int, np.ndarray], example: object, pairs: list,
 
 
 def _simple(row: Encoded, causal: bool) -> np.ndarray:
-    """Two heads that know nothing, `[2, query, key]`: even attention, and all of it on the first token. In units that
-    make even attention whole numbers: what ties must tie."""
+    """Two heads that know nothing, `[2, query, key]`: even attention, and all of it on the first token. In fractions:
+    what ties must tie."""
     n = len(row.word)
-    seen = np.tril(np.ones((n, n))) if causal else np.ones((n, n))
-    unit = float(lcm(*range(1, n + 1))) if causal else float(n)
-    first = np.zeros((n, n))
-    first[:, 0] = 1
-    return np.stack([seen * np.round(unit / seen.sum(1, keepdims=True)), first])
+    even = [
+        [Fraction(1, i + 1 if causal else n) if j <= i or not causal else Fraction() for j in range(n)]
+        for i in range(n)
+    ]
+    first = [[Fraction(j == 0) for j in range(n)] for _ in range(n)]
+    return np.array([even, first], dtype=object)
 
 
 def differences(slow: Slow, key: tuple, sentences: int, reach: int) -> tuple[np.ndarray, float, str]:
-    """What the head finds more than the best baseline does in each sentence, that baseline's accuracy, and its name."""
+    """What the head finds more than the best baseline does in each sentence, that baseline's accuracy, and its name.
+
+    Of equal ones the bar is the first in the order offset, uniform, first; of equal offsets the lowest."""
     own = slow.outcomes[key]
     counts = Counter(offset for _, offset, _ in own)
     best = max(range(-reach, reach + 1), key=lambda o: (counts[o], -o))
     ways = {"offset": [offset == best for _, offset, _ in own]}
-    for name in ("uniform", "first"):
+    for name in SIMPLE:
         ways[name] = [right for _, _, right in slow.outcomes[*key[:2], name, key[3]]]
-    bar = max(ways, key=lambda name: sum(ways[name]))  # the first of equals
+    bar = max(ways, key=lambda name: sum(ways[name]))
     out = np.zeros(sentences)
     for (sentence, _, right), simple in zip(own, ways[bar], strict=True):
         out[sentence] += right - simple

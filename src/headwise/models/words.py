@@ -26,9 +26,12 @@ class WordIndex:
     spans: tuple[tuple[int, int, int, int], ...]
     leading: bool = False
 
-    def part(self, examples: slice, rows: slice, words: int) -> Tensor:
-        """`[example, row, word]`: the share that each of these rows has in the row of its word."""
-        member = self.member[examples, rows, :words]
+    def part(self, examples: slice, rows: slice, words: int, dtype: torch.dtype) -> Tensor:
+        """`[example, row, word]`: the share that each of these rows has in the row of its word.
+
+        Divided in the type that is asked for: thirds of float32 add up to more than one, and break ties in float64.
+        """
+        member = self.member[examples, rows, :words].to(dtype)
         if not self.leading:
             return member / self.pieces[examples, None, :words].clamp(min=1)
         first = self.member[examples, :, :words].argmax(1, keepdim=True)  # 0 where there is no such word
@@ -112,10 +115,10 @@ def fold(weights: Tensor, index: WordIndex, start: int = 0, extra: Tensor | None
             to = torch.cat([to, extra[own, :tokens].to(to)], -1)
         block = weights[own, :, :height, :tokens].reshape(last - first, heads * height, tokens)
         columns = torch.bmm(block, to.to(weights.dtype)).view(last - first, heads, height, words + more)
-        part = index.part(own, slice(start, start + height), words)
+        part = index.part(own, slice(start, start + height), words, weights.dtype)
         # One product for all heads of an example: [word, row] x [row, head · column].
         side = columns.transpose(1, 2).reshape(last - first, height, heads * (words + more))
-        made = torch.bmm(part.to(weights.dtype).transpose(1, 2), side)
+        made = torch.bmm(part.transpose(1, 2), side)
         made = made.view(last - first, words, heads, words + more).transpose(1, 2)
         out[own, :, :words, :words] = made[..., :words]
         if more:

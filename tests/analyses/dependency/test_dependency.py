@@ -133,6 +133,24 @@ def test_equals_the_slow_loops(causal: bool, given: dict, slow: dict) -> None:
     assert_same(measured(model, examples, Dependency(**given)), expected, len(examples), slow.get("reach", 10))
 
 
+def test_of_baselines_that_tie_the_bar_is_the_first_in_their_order() -> None:
+    """To a word that all attend to evenly, the first of them: also where one has three pieces, and thirds add up."""
+    words, heads = ("saw", "teacherer", "it", "a", "cat", "."), (ROOT, 0, 0, 4, 0, 0)
+    relations = ("root", "obj", "obl", "det", "obl", "punct")
+    example = Example(words=words, heads=heads, relations=relations, upos=("NOUN",) * len(words))
+    module, tokenizer = random_model()
+    model = HeadModel.open(module, tokenizer=tokenizer)
+    row = model.encode(example)
+    assert row.word.tolist().count(1) == 3
+    found = measured(model, [example], Dependency())
+    assert_same(found, slow_dependency(eager_maps(model, [row]), [row]), 1)
+    kinds = found.sel(direction="head_to_dependent")
+    assert kinds["baseline_accuracy"].sel(relation="obl").values.tolist() == [0.5, 1, 1]
+    assert kinds["baseline_accuracy"].sel(relation="obj").values.tolist() == [1, 1, 1]
+    assert str(kinds["bar_name"].sel(relation="obl").values) == "uniform"
+    assert str(kinds["bar_name"].sel(relation="obj").values) == "offset"
+
+
 def test_planted_heads_find_what_they_should() -> None:
     singles = [example for example in battery_examples() if not example.has_pair]
     planted, examples = planted_annotations(

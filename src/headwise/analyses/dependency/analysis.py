@@ -61,14 +61,15 @@ class Dependency(Observer):
     those whose dependent does; `possible[direction, relation]` says how many that leaves of `count[relation]`, and
     where it leaves none the accuracy is NaN.
 
-    `baseline[relation]` is the best fixed offset over all pairs, `baseline_offset` that offset (head − dependent; 0
-    where there is no pair); `baseline_possible[direction, relation]` and `baseline_possible_offset` the same over the
-    pairs possible in that direction: the same number for an encoder.
+    `baseline[relation]` is the best fixed offset over all pairs, `baseline_offset` that offset (head − dependent; the
+    lowest of equals; 0 where there is no pair); `baseline_possible[direction, relation]` and
+    `baseline_possible_offset` the same over the pairs possible in that direction: the same number for an encoder.
 
     Two more ways know no syntax: `uniform`, attention spread evenly over the visible tokens, which finds the word of
-    most pieces, and `first`, attention on the first token alone (a sink). `baseline_accuracy[baseline, direction,
-    relation]` has all three on the pairs possible in a direction; `bar[direction, relation]` is the best of them,
-    `bar_name` which that is. A head is held against the bar.
+    most pieces (and of words that attend to d: the first), and `first`, attention on the first token alone (a sink).
+    `baseline_accuracy[baseline, direction, relation]` has all three on the pairs possible in a direction;
+    `bar[direction, relation]` is the best of them, `bar_name` which that is: of equals the first in the order `offset`,
+    `uniform`, `first`. A head is held against the bar.
 
     `p_value[direction, layer, head, relation]`: the sign-flip test, one-tailed, that the head finds more than the bar
     does, with documents (or sentences) as units. `p_family` is corrected over the heads and directions of a relation

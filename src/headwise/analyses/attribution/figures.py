@@ -20,6 +20,7 @@ from headwise.plots.registry import figure
 from headwise.plots.scatter import Series, legend_handles, scatter_by_layer
 
 LIFTING = "; set `length` to lift it"
+BY_TYPE = "What is looked at, and what is gathered, by type of token"
 
 
 @figure(
@@ -99,10 +100,10 @@ def contribution_centre(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figu
 @figure(
     "attribution",
     name="special",
-    title="What heads that look at separators gather",
+    title=BY_TYPE,
     caption="For each layer: the share of attention on, and of contributions from, tokens of each type, means over the "
-    "heads. Where attention goes to separators but the input's contribution does not come from them, the separators "
-    "only carry what they gathered from elsewhere.",
+    "heads. Where attention goes to a type of token (an encoder's separators, above all) but the input's contribution "
+    "does not come from it, such tokens only carry what they gathered from elsewhere.",
     paper="after Pascual et al. 2021, §9.1",
     needs=("share",),
 )
@@ -123,8 +124,7 @@ def special_tokens(dataset: xr.Dataset) -> Figure:
         style.layer_axis(ax, data.numbers(dataset, "layer"))
     how = "One point per head; lines: mean over the heads of a layer. No interval drawn; intervals are in the tables"
     notes = [*_origin(dataset, "share"), _error_text(dataset), how]
-    title = "What is looked at, and what is gathered, by type of token"
-    style.annotate_figure(fig, title, notes, legend_handles(series), 4)
+    style.annotate_figure(fig, BY_TYPE, notes, legend_handles(series), 4)
     return style.finish(fig)
 
 

@@ -48,7 +48,7 @@ def special_table(dataset: xr.Dataset, token_type: str = "sep", top: int = 12) -
 @table_of(
     "attribution",
     name="special-heads",
-    title="What the heads that look most at special tokens gather",
+    title="What the heads that look most at each type of token gather",
     note="For each type of token the heads with the largest share of attention on it: that share, and the share of "
     "what such tokens contribute to the head's output, from the layer below and from the input; beside it what each "
     "token contributes to itself and what tokens that are neither special nor punctuation contribute.",

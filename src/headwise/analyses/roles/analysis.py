@@ -225,7 +225,7 @@ class Roles(RandomNull, ItemObserver):
         self.take(state, {name: value[:, None] for name, value in sums.items()}, layers, batch)
 
     def take(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
-        asked = (state.sums("asked").total > 0).to(sums["count"].device)
+        asked = (state.sums("asked").total > 0).to(sums["count"].device, non_blocking=True)
         total, count = sums["total"], sums["count"] * asked  # [example, layer, head, role], 1 for layers or heads alike
         score = torch.where(count > 0, total / count, torch.nan)
         here = (layers,)

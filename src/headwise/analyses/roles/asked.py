@@ -59,9 +59,9 @@ def settled(sieves: Sequence[Sieve], answers: Answers, batch: Batch) -> Mapping[
     later = batch.real[:, None] & (torch.arange(seen.shape[-1], device=seen.device) > 0)
     used = later & (answers.rest.mass * of_tokens > LEAST_REST)
     left = torch.where(used, 1 / answers.rest.mass.clamp(min=tiny), 0.0)
-    causal = not bool((answers.seen[:, 0] > 1).any())
+    # Rows without the first token are of use in decoders alone; to ask a GPU what this is would be to wait for it.
     names = ("total", "count", "most", "total_rest", "count_rest")
-    sums: dict[str, list[Tensor]] = {name: [] for name in names[: 5 if causal else 3]}
+    sums: dict[str, list[Tensor]] = {name: [] for name in names}
     for sieve in sieves:
         assert sieve.form is not None
         other, others = (_mass(sieve, sieve.form, of, batch) for of in (even, answers))
@@ -74,16 +74,13 @@ def settled(sieves: Sequence[Sieve], answers: Answers, batch: Batch) -> Mapping[
         sums["total"].append((mass * of_tokens * factor).double().sum(-1))
         sums["count"].append(some.double().sum(-1))
         sums["most"].append(factor.double().sum(-1))
-        if causal:
-            some = (other * seen > 0.5) & later
-            factor = torch.where(some, even.rest.mass / other.clamp(min=1e-12), 0.0)
-            sums["total_rest"].append((others * left * factor).double().sum(-1))
-            sums["count_rest"].append((some & used).double().sum(-1))
+        some = (other * seen > 0.5) & later
+        factor = torch.where(some, even.rest.mass / other.clamp(min=1e-12), 0.0)
+        sums["total_rest"].append((others * left * factor).double().sum(-1))
+        sums["count_rest"].append((some & used).double().sum(-1))
     found = {name: torch.stack(parts, dim=-1) for name, parts in sums.items()}
-    if causal:
-        resting = answers.columns[FIRST] * of_tokens * later
-        found |= {"first": resting.double().sum(-1), "later": later.double().sum(-1)}
-    return found
+    resting = answers.columns[FIRST] * of_tokens * later
+    return found | {"first": resting.double().sum(-1), "later": later.double().sum(-1)}
 
 
 def _holds_first(sieve: Sieve, batch: Batch) -> Tensor:
@@ -156,7 +153,7 @@ def _pairs(sieve: Sieve, form: Linked, batch: Batch) -> Tensor:
         for place, row in enumerate(batch.rows):
             own = form.pairs(row)
             found.append(np.insert(own[:, own[1] > 0], 0, place, axis=0))
-        return torch.from_numpy(np.concatenate(found, axis=1)).to(batch.device)
+        return torch.from_numpy(np.concatenate(found, axis=1)).to(batch.device, non_blocking=True)
 
     return batch.remember(("pairs", sieve.name), make)
 
@@ -177,4 +174,4 @@ def _filled(batch: Batch, values: Sequence[np.ndarray], padding: int | bool) -> 
     out = np.full(tuple(batch.ids.shape), padding)
     for place, own in enumerate(values):
         out[place, : len(own)] = own
-    return torch.from_numpy(out).to(batch.device)
+    return torch.from_numpy(out).to(batch.device, non_blocking=True)

@@ -3,22 +3,26 @@ works."""
 
 from __future__ import annotations
 
-import json
+import importlib
 import os
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import typer.main
+from typer.testing import CliRunner
 
 from headwise import Corpus, Example, HeadModel, make_atlas
+from headwise.analyses import registry
 from headwise.analyses.contract import REGISTRY, known_analyses
 from headwise.cli import app
+from headwise.page import sections
 from headwise.testing import planted_model
 
 ROOT = Path(__file__).parents[1]
@@ -105,50 +109,49 @@ def test_the_worked_analysis_works_as_printed() -> None:
     assert found["mass_n"].values.tolist() == [[1, 1]]
 
 
-STEPS = """
-import json, sys
-
-from typer.testing import CliRunner
-
-from headwise.cli.main import app
-from headwise.page import sections
-
-sections.FORMATS = ("svg",)  # drawing each figure three times would be most of the time
-
-for name, *arguments in json.loads(sys.argv[1]):
-    assert name == "headwise"
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0, (arguments, done.output, done.exception)
-    print(done.output)
-exec(sys.argv[2])
-"""
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of packages that can be imported; afterwards none of them is known."""
+    before = known_analyses()
+    (tmp_path / "site").mkdir()
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    yield tmp_path / "site"
+    monkeypatch.undo()
+    REGISTRY.clear()
+    REGISTRY.update(before)
+    sys.modules.pop("longest_word", None)
+    registry._load_all.cache_clear()
 
 
 @pytest.mark.slow
-def test_a_package_of_ones_own_made_word_by_word_is_on_the_page(tmp_path: Path) -> None:
+def test_a_package_of_ones_own_made_word_by_word_is_on_the_page(
+    tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = (ROOT / "docs" / "adding-an-analysis.md").read_text(encoding="utf-8")
     (_, project), (_, code), (_, steps), (_, check) = re.findall(r"```(\w*)\n(.*?)```", text, re.S)[:4]
     assert project.count("\n") + code.count("\n") < 40
-    folder, site = tmp_path / "plugin", tmp_path / "site"
+    folder = tmp_path / "plugin"
     folder.mkdir()
     (folder / "pyproject.toml").write_text(project)
     (folder / "longest_word.py").write_text(code)
     steps_of = [shlex.split(step) for step in steps.strip().splitlines()]
     assert steps_of[0][:2] == ["pip", "install"]
-    # Into a folder of its own instead of this environment; the rest in one process, whose imports take longest.
+    # Into a folder of its own instead of this environment; the rest in this process, which has imported headwise.
     own = ["--no-deps", "--no-index", "--quiet", "--disable-pip-version-check", "--target", str(site)]
-    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run([sys.executable, "-m", *steps_of[0], *own], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    importlib.invalidate_caches()
+    registry._load_all.cache_clear()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sections, "FORMATS", ("svg",))  # drawing each figure three times would be most of the time
     said = ""
-    for command in (["-m", *steps_of[0], *own], ["-c", STEPS, json.dumps(steps_of[1:]), check]):
-        done = subprocess.run(
-            [sys.executable, *command],
-            cwd=folder,
-            env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, (command, done.stdout, done.stderr)
-        said += done.stdout
+    for name, *arguments in steps_of[1:]:
+        assert name == "headwise"
+        ran = CliRunner().invoke(app, arguments)
+        assert ran.exit_code == 0, (arguments, ran.output, ran.exception)
+        said += ran.output
+    assert sys.modules["longest_word"].__file__ == str(site / "longest_word.py")
+    exec(check, {})
     assert "longest_word" in said
     assert "Attention to the longest word" in (folder / "mine" / "index.html").read_text(encoding="utf-8")
     assert (folder / "mine" / "figures" / "longest_word-heads.svg").exists()

@@ -23,8 +23,6 @@ def render_reproduction(facts: Mapping[str, Any], files: Mapping[str, bytes]) ->
     def embedded(name: str) -> str:
         return "data:image/svg+xml;base64," + base64.b64encode(files[name]).decode("ascii")
 
-    environment = page_environment()
-    environment.filters["embedded"] = embedded
     counts, of = facts["counts"], len(facts["claims"])
     told = [
         ("Computed", f"{counts['entries']['done']} of {len(facts['entries'])}"),
@@ -32,12 +30,17 @@ def render_reproduction(facts: Mapping[str, Any], files: Mapping[str, bytes]) ->
         ("That do not", str(counts["claims"]["does not hold"])),
         ("Not tried", str(counts["claims"]["not tried"])),
     ]
-    return environment.get_template("reproduction.html").render(
-        brand="papers reproduced",
-        title=f"{facts['paper']['short']}, on {facts['model']['name']}",
-        subtitle=facts["paper"]["citation"],
-        facts=told,
-        files=[(name, name) for name in ("report.md", "report.json")],
-        paper=facts,
-        version=facts["headwise"],
+    return (
+        page_environment()
+        .get_template("reproduction.html")
+        .render(
+            embedded=embedded,
+            brand="papers reproduced",
+            title=f"{facts['paper']['short']}, on {facts['model']['name']}",
+            subtitle=facts["paper"]["citation"],
+            facts=told,
+            files=[(name, name) for name in ("report.md", "report.json")],
+            paper=facts,
+            version=facts["headwise"],
+        )
     )

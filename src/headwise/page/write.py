@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any, Required, TypedDict, Unpack
 from urllib.parse import quote, urlsplit
@@ -142,9 +143,8 @@ def render_page(folder: Path | None = None, **content: Unpack[Content]) -> str:
     names = [section.name for section in given["sections"]]
     if len(set(names)) != len(names):
         raise ParameterError(f"`sections` must have different names; they are {', '.join(names)}.")
-    environment = page_environment()
     scripted = given["data"] is not None
-    environment.globals.update(embed=lambda figure: _embed(figure, folder, scripted), many_rows=_MANY_ROWS)
+    given |= {"embed": lambda figure: _embed(figure, folder, scripted), "many_rows": _MANY_ROWS}
     if scripted:
         script = page_script()
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
@@ -153,11 +153,12 @@ def render_page(folder: Path | None = None, **content: Unpack[Content]) -> str:
     given["head_names"] = {head.name for head in given["grid"].heads} if given["grid"] else set()
     given["papers"] = _by_paper(given["sections"])
     given["provenance"] = _tree(given.get("provenance", {}))
-    return environment.get_template("template.html").render({**given, "brand": "atlas of attention heads"})
+    return page_environment().get_template("template.html").render({**given, "brand": "atlas of attention heads"})
 
 
+@cache
 def page_environment() -> jinja2.Environment:
-    """What all pages are written with: templates, filters, the style."""
+    """What all pages are written with: templates, filters, the style; made once, since templates are compiled."""
     loader = jinja2.PackageLoader("headwise.page", ".")
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
     environment.trim_blocks = environment.lstrip_blocks = True

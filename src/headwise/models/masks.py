@@ -86,9 +86,10 @@ def row_mask(**arguments: Any) -> Tensor | None:
 
 def _sight(mask: RowMask, real: Tensor | None) -> Sight | None:
     """What a mask comes to, believed only if some rows of it, built as the model would have them, are just that."""
-    n = mask.shape[-1]
+    n = mask.shape[-1]  # `built` is [example, row, key]
     rows = sorted({*range(min(3, n)), *(n * part // 7 for part in range(1, 7)), max(0, n - 2), n - 1})
-    built = torch.stack([is_open(mask.rows(row, row + 1)[:, 0, 0]) for row in rows], dim=1)  # example, row, key
+    blocks = [(0, min(3, n)), *((row, row + 1) for row in rows if 2 < row < n - 2), (max(3, n - 2), n)]
+    built = torch.cat([is_open(mask.rows(*block)[:, 0]) for block in blocks if block[0] < block[1]], dim=1)
     place = torch.arange(n, device=built.device)
     row = torch.tensor(rows, device=built.device)
     lengths = torch.full((len(built),), n, device=built.device) if real is None else real.sum(-1).to(built.device)

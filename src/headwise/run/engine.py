@@ -53,6 +53,39 @@ def _by_layer(value: Tensor, layers: int) -> Tensor:
     return value.reshape(len(value), layers, value.shape[1] // layers, *value.shape[2:])
 
 
+Settled = tuple[slice, Mapping[str, Tensor]]
+
+
+def _joined(settled: Sequence[Settled]) -> list[Settled]:
+    """What was settled of layers that follow each other, as if at once: taking in many layers costs little more than
+    taking in one."""
+    groups: list[list[Settled]] = []
+    for layers, sums in settled:
+        own = layers, {name: _by_layer(value, layers.stop - layers.start) for name, value in sums.items()}
+        if groups and _follows(groups[-1][-1], own):
+            groups[-1].append(own)
+        else:
+            groups.append([own])
+    return [group[0] if len(group) == 1 else _joint(group) for group in groups]
+
+
+def _follows(one: Settled, other: Settled) -> bool:
+    shapes = [{name: value.shape[2:] for name, value in sums.items()} for _, sums in (one, other)]
+    return one[0].stop == other[0].start and shapes[0] == shapes[1]
+
+
+def _joint(group: Sequence[Settled]) -> Settled:
+    many = [layers.stop - layers.start for layers, _ in group]
+
+    def all_layers(name: str) -> Tensor:
+        parts = [
+            sums[name].expand(-1, count, *sums[name].shape[2:]) for (_, sums), count in zip(group, many, strict=True)
+        ]
+        return torch.cat(parts, dim=1)
+
+    return slice(group[0][0].start, group[-1][0].stop), {name: all_layers(name) for name in group[0][1]}
+
+
 class Maps:
     """Keeps the maps of a batch, `maps[example, layer, head, row, key]`, and what their rows see; or those of some
     rows, which are asked for, so that a GPU forms no others.
@@ -111,7 +144,7 @@ class Observation:
         self.needs = self.needs.union(*(a.taps - {"attention"} for a in self.asking)) - {"attention_gradient"}
         self._sums: dict[str, dict[str, Tensor]] = {}
         self._waiting: list[Answers] = []
-        self._settled: dict[str, list[tuple[slice, Mapping[str, Tensor]]]] = {}
+        self._settled: dict[str, list[Settled]] = {}
         self._maps = Maps(batch, layers)
 
     def _each(self, analyses: list[Observer], call: Callable[[Observer], None]) -> None:
@@ -161,9 +194,8 @@ class Observation:
         self._settle()
 
         def observe(analysis: Observer) -> None:
-            for layers, sums in self._settled.pop(analysis.name, []):
-                parts = {name: _by_layer(value, layers.stop - layers.start) for name, value in sums.items()}
-                analysis.take(self.states[analysis.name], parts, layers, self.batch)
+            for layers, sums in _joined(self._settled.pop(analysis.name, [])):
+                analysis.take(self.states[analysis.name], sums, layers, self.batch)
 
         self._each(self.asking, observe)
         if self.whole:

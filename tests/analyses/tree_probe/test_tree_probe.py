@@ -184,6 +184,32 @@ def test_a_kill_in_any_phase_resumes_to_the_same_bytes(
         assert np.asarray(found[name].values).tobytes() == np.asarray(variable.values).tobytes(), name
 
 
+def test_no_more_sentences_are_encoded_than_are_drawn(small: tuple[HeadModel, Corpus]) -> None:
+    model, corpus = small
+    examples = list(corpus)
+    rows = [model.encode(example) for example in examples]
+    whole = collect.Sentences()
+    whole.take(examples, rows.__getitem__, 80)
+    usable = len(whole.rows)
+    asked: list[int] = []
+    drawn = np.zeros(len(examples))
+    for seed in range(200):
+        data = collect.Sentences()
+        data.take(examples[:3], rows.__getitem__, 80)
+        first = len(data.rows)
+        before = len(asked)
+        data.take(examples, lambda place: asked.append(place) or rows[place], 80, 4, np.random.default_rng(seed))
+        assert [row.index for row in data.rows] == list(range(first + 4))
+        chosen = [next(i for i, row in enumerate(rows) if row.example is own.example) for own in data.rows[first:]]
+        assert chosen == sorted(chosen)  # in the order of the corpus
+        assert asked[-1] in chosen  # it ends with the last that was wanted
+        assert set(chosen) <= set(asked[before:])
+        drawn[chosen] += 1
+    often = drawn[drawn > 0]
+    assert len(often) == usable  # every sentence comes to be drawn, and as often as another
+    assert abs(often - 200 * 4 / usable).max() < 4.5 * np.sqrt(200 * 4 / usable)
+
+
 def test_random_weights_keep_the_embeddings() -> None:
     module, tokenizer = random_model()
     model = HeadModel.open(module, tokenizer=tokenizer)

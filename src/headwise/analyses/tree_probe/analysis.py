@@ -14,7 +14,7 @@ import torch
 import xarray as xr
 
 from headwise.analyses.contract import Bench, Experiment, Paper, at_least, layer_head_coords
-from headwise.analyses.tree_probe.collect import Sentences, collect_maps, make_trees
+from headwise.analyses.tree_probe.collect import Sentences, collect_maps, drop_gathered, make_trees
 from headwise.analyses.tree_probe.structural import structural_dataset
 from headwise.core.errors import InputError, MissingAnnotationError, ParameterError
 from headwise.core.labels import FEW
@@ -77,7 +77,8 @@ class TreeProbeAnalysis(Experiment):
         A corpus (file or SPEC) to train on, part of it for validation; the corpus of the run is then the test part.
         Without it, that corpus is cut by seed: 70 % training, 10 % validation, 20 % test.
     train_sentences, test_sentences : int, default 4000 and 0
-        At most so many, drawn by seed; 0 for all.
+        At most so many, drawn by seed; 0 for all. Of `train` no more than are drawn are encoded; sentences left out
+        are counted among the drawn.
     validation : float, default 0.1
         The share of `train` that is kept for validation.
     vectors : str, default "model"
@@ -163,9 +164,7 @@ class TreeProbeAnalysis(Experiment):
                 parts = {name: Prepared(trees, maps, part, pairs, device) for name, part in data.parts.items()}
             for name in wanted:
                 fitted[name] = _Fitted.of(store.piece(name, partial(self._fit, name, parts, bench)))
-            for name in store.names():
-                if name.startswith(f"{kind}-maps-"):
-                    store.drop(name)
+            drop_gathered(store, f"{kind}-maps")
         correct, total = right_branching(trees, data.parts["test"])
         share = np.array([correct.sum() / max(total.sum(), 1)])
         fitted["right_branching"] = _Fitted(correct, total, share)
@@ -195,10 +194,9 @@ class TreeProbeAnalysis(Experiment):
         generator = np.random.default_rng([self.seed or 0, 1])
         data = Sentences()
         seen = takewhile(lambda row: bench.limit is None or row.index < bench.limit, bench.rows)
-        encoded = {row.index: row for row in seen}
-        own = ((example, encoded.get(i)) for i, example in enumerate(islice(bench.corpus, bench.limit)))
+        own, encoded = list(islice(bench.corpus, bench.limit)), {row.index: row for row in seen}
         if not self.train:
-            data.take(own, self.longest)
+            data.take(own, encoded.get, self.longest)
             ends = np.round(np.cumsum(SHARES) * len(data.rows)).astype(int)
             train, validation, test = np.split(generator.permutation(len(data.rows)), ends)
             data.parts = {
@@ -210,11 +208,11 @@ class TreeProbeAnalysis(Experiment):
         corpus = open_corpus(self.train, tokenizer=bench.model.tokenizer)
         if "dependencies" not in corpus.annotations:
             raise MissingAnnotationError(f"`train`: {corpus.name} has no trees; give a treebank (.conllu).")
-        data.take(((example, bench.model.encoder.encode(example)) for example in corpus), self.longest)
-        data.thin(self.train_sentences, generator)
+        given = list(corpus)
+        encode = bench.model.encoder.encode
+        data.take(given, lambda place: encode(given[place]), self.longest, self.train_sentences, generator)
         count = len(data.rows)
-        data.take(own, self.longest)
-        data.thin(self.test_sentences, generator, count)
+        data.take(own, encoded.get, self.longest, self.test_sentences, generator)
         order = generator.permutation(count)
         held_out = max(1, round(self.validation * count))
         tested = np.arange(count, len(data.rows))

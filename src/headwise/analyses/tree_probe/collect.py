@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -36,53 +36,89 @@ class Sentences:
     unaligned: int = 0
     too_long: int = 0
 
-    def take(self, examples: Iterable[tuple[Example, Encoded | None]], longest: int) -> None:
-        """Take in the sentences that have trees, are not too long, and whose words have tokens of their own."""
-        for given, row in examples:
-            example = given if row is None else row.example
-            if example.heads is None or example.relations is None or example.words is None:
+    def take(
+        self,
+        examples: Sequence[Example],
+        encode: Callable[[int], Encoded | None],
+        longest: int,
+        wanted: int = 0,
+        generator: np.random.Generator | None = None,
+    ) -> None:
+        """Take in sentences that have trees, are not too long, and whose words have tokens of their own.
+
+        Where only so many are `wanted`, examples are drawn one after the other until there are as many; the others are
+        neither encoded nor counted. What is taken keeps its order.
+        """
+        order = range(len(examples)) if generator is None else generator.permutation(len(examples)).tolist()
+        found: dict[int, Encoded] = {}
+        for place in order:
+            if wanted and len(found) == wanted:
+                break
+            row = encode(place)
+            if not _is_parsed(examples[place] if row is None else row.example):
                 continue
-            if row is None or row.truncated or len(example.all_words) > longest:
+            if row is None or row.truncated or len(row.example.all_words) > longest:
                 self.too_long += 1
             elif not row.every_word:
                 self.unaligned += 1
             else:
-                self.rows.append(replace(row, index=len(self.rows)))
-
-    def thin(self, wanted: int, generator: np.random.Generator, first: int = 0) -> None:
-        """Keep so many (0: all) of the sentences from the first on, drawn at random."""
-        count = len(self.rows) - first
-        if wanted and count > wanted:
-            chosen = np.sort(generator.permutation(count)[:wanted])
-            kept = [*self.rows[:first], *(self.rows[first + i] for i in chosen)]
-            self.rows = [replace(row, index=i) for i, row in enumerate(kept)]
+                found[place] = row
+        first = len(self.rows)
+        self.rows += [replace(found[place], index=first + i) for i, place in enumerate(sorted(found))]
 
     def digest(self) -> str:
         """What sentences these are."""
         return hashlib.sha256(b"".join(row.example.fingerprint() for row in self.rows)).hexdigest()
 
 
+def _is_parsed(example: Example) -> bool:
+    return example.heads is not None and example.relations is not None and example.words is not None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gathering:
+    """What is gathered of every sentence, in one pass of a model, and kept a few batches at a time.
+
+    `job` gives the array `values` of some batches, sentence after sentence; `place` where a sentence's part of them is
+    to lie.
+    """
+
+    kind: str  # names the pieces in the store
+    job: Callable[[Sequence[Batch]], tuple[dict[str, np.ndarray], dict[str, str]]]
+    place: Callable[[int], np.ndarray]
+
+    def run(self, model: HeadModel, rows: Sequence[Encoded], store: Store, report: Callable[[int, int], None]) -> None:
+        """Have all pieces made, or read them, and lay every sentence's values in their place."""
+        together = batches(list(rows), COLLECT_TOKENS, model.pad_id, model.device)
+        groups = {start: together[start : start + PIECE] for start in range(0, len(together), PIECE)}
+        units = ((f"{self.kind}-{start:06d}", some) for start, some in groups.items())
+        seen = 0
+        for some, piece in zip(groups.values(), whole(current().pieces(store, self.job, units)), strict=True):
+            values = piece.arrays["values"]
+            for sentence in (row.index for batch in some for row in batch.rows):
+                own = self.place(sentence)
+                own[:], values = values[: len(own)], values[len(own) :]
+            seen += sum(map(len, some))
+            report(seen, len(rows))
+
+
+def drop_gathered(store: Store, kind: str) -> None:
+    """Forget the pieces of a kind, once what was made of them is kept."""
+    for name in store.names():
+        if name.startswith(f"{kind}-"):
+            store.drop(name)
+
+
 def collect_maps(
     model: HeadModel, rows: Sequence[Encoded], store: Store, kind: str, report: Callable[[int, int], None]
 ) -> WordMaps:
-    """Run a model over all sentences once; its word-level maps are kept a few batches at a time."""
+    """The word-level maps of all sentences."""
     sizes, heads = [row.word_count for row in rows], model.layers * model.heads
     length = WordMaps.length(sizes, heads)
     large = 2 * length > IN_MEMORY
     values = scratch_array(store, f"{kind}-maps", (length,), "float16") if large else None
     kept = WordMaps(sizes, heads, values)
-    together = batches(list(rows), COLLECT_TOKENS, model.pad_id, model.device)
-    seen = 0
-    groups = {start: together[start : start + PIECE] for start in range(0, len(together), PIECE)}
-    units = ((f"{kind}-maps-{start:06d}", some) for start, some in groups.items())
-    made = whole(current().pieces(store, partial(_map_piece, model), units))
-    for some, kept_piece in zip(groups.values(), made, strict=True):
-        piece = kept_piece.arrays["maps"]
-        for sentence in (row.index for batch in some for row in batch.rows):
-            flat = kept.flat(sentence)
-            flat[:], piece = piece[: len(flat)], piece[len(flat) :]
-        seen += sum(map(len, some))
-        report(seen, len(rows))
+    Gathering(f"{kind}-maps", partial(_map_piece, model), kept.flat).run(model, rows, store, report)
     return kept
 
 
@@ -96,7 +132,7 @@ def _map_piece(model: HeadModel, some: Sequence[Batch]) -> tuple[dict[str, np.nd
         found += [
             flat_maps(own[:, : row.word_count, : row.word_count]) for own, row in zip(maps, batch.rows, strict=True)
         ]
-    return {"maps": np.concatenate(found)}, {}
+    return {"values": np.concatenate(found)}, {}
 
 
 class _Maps:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import xarray as xr
 
-from headwise.analyses.tree_probe.collect import COLLECT_TOKENS, PIECE, Sentences
+from headwise.analyses.tree_probe.collect import Gathering, Sentences, drop_gathered
 from headwise.core.store import Store
 from headwise.models import HeadModel
 from headwise.models.vectors import IN_MEMORY, scratch_array
@@ -18,9 +18,10 @@ from headwise.models.words import word_index
 from headwise.probes.structural import StructuralFit, StructuralSettings
 from headwise.probes.tree import Trees
 from headwise.stats.accumulators import Ratios
-from headwise.text.encode import Batch, Encoded, batches
+from headwise.text.encode import Batch, Encoded
 
 Report = Callable[[int, int], None]
+STATES = "states"
 
 
 class WordStates:
@@ -33,31 +34,21 @@ class WordStates:
         self.values = np.zeros((length, layers, width), dtype=np.float16) if values is None else values
 
     def __call__(self, sentence: int) -> np.ndarray:
-        own = self.values[self.starts[sentence] : self.starts[sentence + 1]]
-        return np.ascontiguousarray(np.moveaxis(own, 0, 1))
+        return np.ascontiguousarray(np.moveaxis(self.place(sentence), 0, 1))
 
-    def put(self, sentence: int, states: np.ndarray) -> None:
-        """`states[word, layer, width]` of a sentence."""
-        self.values[self.starts[sentence] : self.starts[sentence + 1]] = states
+    def place(self, sentence: int) -> np.ndarray:
+        """Where the states of a sentence lie, `[word, layer, width]`."""
+        return self.values[self.starts[sentence] : self.starts[sentence + 1]]
 
 
 def collect_states(model: HeadModel, rows: Sequence[Encoded], store: Store, report: Report) -> WordStates:
-    """Run the model over all sentences once; states are kept a few batches at a time."""
+    """The hidden states of the words of all sentences."""
     sizes = [row.word_count for row in rows]
     layers, width = model.layers + 1, model.hidden
     large = 2 * sum(sizes) * layers * width > IN_MEMORY
-    values = scratch_array(store, "states", (sum(sizes), layers, width), "float16") if large else None
+    values = scratch_array(store, STATES, (sum(sizes), layers, width), "float16") if large else None
     kept = WordStates(sizes, layers, width, values)
-    together = batches(list(rows), COLLECT_TOKENS, model.pad_id, model.device)
-    seen = 0
-    for start in range(0, len(together), PIECE):
-        some = together[start : start + PIECE]
-        piece = store.piece(f"states-{start:06d}", partial(_state_piece, model, some)).arrays["states"]
-        for row in (row for batch in some for row in batch.rows):
-            kept.put(row.index, piece[: row.word_count])
-            piece = piece[row.word_count :]
-        seen += sum(map(len, some))
-        report(seen, len(rows))
+    Gathering(STATES, partial(_state_piece, model), kept.place).run(model, rows, store, report)
     return kept
 
 
@@ -71,7 +62,7 @@ def _state_piece(model: HeadModel, some: Sequence[Batch]) -> tuple[dict[str, np.
         member = index.member / index.pieces.clamp(min=1)[:, None]
         words = torch.einsum("eltw,etk->eklw", hidden.float(), member).half().cpu().numpy()
         found += [own[: row.word_count] for own, row in zip(words, batch.rows, strict=True)]
-    return {"states": np.concatenate(found)}, {}
+    return {"values": np.concatenate(found)}, {}
 
 
 def structural_dataset(
@@ -96,9 +87,7 @@ def structural_dataset(
         return arrays, {}
 
     arrays = store.piece("structural", make).arrays
-    for name in store.names():
-        if name.startswith("states-"):
-            store.drop(name)
+    drop_gathered(store, STATES)
     summaries = {}
     for name in ("validation", "test"):
         found, total = torch.from_numpy(arrays[f"{name}_found"]), torch.from_numpy(arrays[f"{name}_total"])

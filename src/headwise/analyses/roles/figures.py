@@ -104,7 +104,7 @@ def score_distributions(dataset: xr.Dataset) -> Figure:
         total = counts[:, :, roles.index(role)].sum((0, 1))
         colour = COLOURS.get(role, style.cycle(style.OKABE_ITO, index))
         left.stairs(np.cumsum(total)[:-1] / total.sum(), edges, baseline=None, color=colour, linewidth=1.3, label=role)
-    _score_axis(left, dataset)
+    score_axis(left, dataset)
     left.set_ylim(0, 1.02)
     left.set_ylabel("share of scores at or below")
     left.legend(loc="upper left")
@@ -121,7 +121,7 @@ def score_distributions(dataset: xr.Dataset) -> Figure:
     right.axvline(mean, color=style.INK, linewidth=0.9)
     beside: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "xytext": (3, -2), "textcoords": "offset points"}
     right.annotate(f"mean {mean:.1f}", (mean, 1), va="top", fontsize=style.SMALL, **beside)
-    _score_axis(right, dataset)
+    score_axis(right, dataset)
     right.set_ylabel("inputs")
     name = head_name(data.numbers(dataset, "layer")[layer], data.numbers(dataset, "head")[head])
     least = f"{name}, {roles[place]}: p = {p[layer, head, place]:.2f}"
@@ -134,13 +134,23 @@ def score_distributions(dataset: xr.Dataset) -> Figure:
     return style.finish(fig)
 
 
-def _score_axis(ax: Axes, dataset: xr.Dataset) -> None:
+def score_axis(ax: Axes, dataset: xr.Dataset, what: str = "sieve bias", least: float = 2**-4) -> None:
+    """The axis of scores, in powers of two from `least` on, with τ as a dashed line."""
     ax.set_xscale("log", base=2)
-    ax.set_xlim(2**-4, 2**7)
+    ax.set_xlim(least, 2**7)
     ax.set_xticks([2.0**k for k in range(-4, 8, 2)], [f"{2.0**k:g}" for k in range(-4, 8, 2)])
     ax.minorticks_off()
-    ax.set_xlabel("sieve bias (1 = uniform)")
+    ax.set_xlabel(f"{what} (1 = uniform)")
     _mark_tau(ax, dataset)
+
+
+def role_rows(names: Sequence[str], own: float, each: float) -> tuple[Figure, Axes]:
+    """A figure with a row of height `each` for every role, the first at the top, and `own` inches for the rest."""
+    fig = style.new_figure(style.PAGE, own + each * len(names))
+    ax = fig.subplots()
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(len(names) - 0.4, -0.6)
+    return fig, ax
 
 
 def _mark_tau(ax: Axes, dataset: xr.Dataset) -> None:

@@ -7,7 +7,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from headwise.analyses.roles.figures import CENTRED, COLOURS, FINE_COLOURS, notes_on, shown_roles
+from headwise.analyses.roles.figures import CENTRED, COLOURS, FINE_COLOURS, notes_on, role_rows, shown_roles
 from headwise.analyses.roles.significance import COARSE, undecided
 from headwise.core.labels import head_name
 from headwise.plots import data, style
@@ -67,8 +67,7 @@ def labels(dataset: xr.Dataset) -> Figure:
     shown = shown_roles(dataset, [*COARSE, *(role for role in roles if role not in COARSE)])
     mean, test = (data.values(dataset, f"role_by_{how}", _LHR) > 0 for how in ("mean", "test"))
     layers, heads = data.numbers(dataset, "layer"), data.numbers(dataset, "head")
-    fig = style.new_figure(style.PAGE, 1.2 + 0.2 * len(shown))
-    ax = fig.subplots()
+    fig, ax = role_rows(shown, 1.2, 0.2)
     most = max(1, int(mean.sum((0, 1)).max()))
     for row, role in enumerate(shown):
         place = roles.index(role)
@@ -79,8 +78,7 @@ def labels(dataset: xr.Dataset) -> Figure:
         more = f" and {len(told) - NAMED} more" if len(told) > NAMED else ""
         text = f"{sure}" + (f" + {len(told)}: {', '.join(told[:NAMED])}{more}" if told else "")
         ax.text(sure + only.sum() + 0.01 * most, row, text, **CENTRED | {"ha": "left"})
-    ax.set_yticks(range(len(shown)), shown)
-    ax.set(xlim=(0, 1.75 * most), ylim=(len(shown) - 0.4, -0.6), xlabel="heads")
+    ax.set(xlim=(0, 1.75 * most), xlabel="heads")
     handles = [
         Patch(color=style.GREY, label="by the test"),
         Patch(color=style.GREY, alpha=0.35, label="by the mean alone"),

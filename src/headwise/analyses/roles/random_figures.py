@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from headwise.analyses.roles.figures import notes_on, shown_roles
+from headwise.analyses.roles.figures import notes_on, role_rows, score_axis, shown_roles
 from headwise.plots import data, style
 from headwise.plots.registry import figure
 
@@ -28,8 +28,7 @@ def beside_random(dataset: xr.Dataset) -> Figure:
     bias = data.values(dataset, "bias", ("role", "layer", "head")).reshape(len(labels), -1)
     has = data.values(dataset, "has_role_adjusted", ("role", "layer", "head")).reshape(len(labels), -1) > 0
     low, high = (data.values(dataset, name, ("role",)) for name in ("random_bias", "random_bound"))
-    fig = style.new_figure(style.PAGE, 0.9 + 0.26 * len(shown))
-    ax = fig.subplots()
+    fig, ax = role_rows([f"{role} ({int(has[labels.index(role)].sum())})" for role in shown], 0.9, 0.26)
     generator = np.random.default_rng(0)  # points lie beside each other, no more
     least = 2.0**-5
     for row, role in enumerate(shown):
@@ -38,15 +37,7 @@ def beside_random(dataset: xr.Dataset) -> Figure:
         ax.barh(row, high[place] - low[place], left=low[place], height=0.74, color=style.PALE, linewidth=0)
         for kind, colour in ((~has[place], style.GREY), (has[place], style.VERMILION)):
             ax.scatter(values[kind], beside[kind], s=5, color=colour, linewidths=0)
-    ax.set_xscale("log", base=2)
-    ax.axvline(dataset.attrs["tau"], color=style.INK, linewidth=0.9, linestyle=(0, (4, 2)))
-    ticks = 2.0 ** np.arange(-4, 8, 2)
-    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    ax.minorticks_off()
-    ax.set_xlim(least * 0.9, 2**7)
-    ax.set_yticks(range(len(shown)), [f"{role} ({int(has[labels.index(role)].sum())})" for role in shown])
-    ax.set_ylim(len(shown) - 0.4, -0.6)
-    ax.set_xlabel("mean sieve bias (1 = uniform)")
+    score_axis(ax, dataset, "mean sieve bias", least * 0.9)
     count = int(dataset.attrs["random_models"])
     how = (
         "Coloured, and in brackets: heads with the role after correction. "

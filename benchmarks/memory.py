@@ -1,10 +1,11 @@
 """Peak memory: flat in the number of examples, linear in the length of one.
 
-    python benchmarks/memory.py [--examples 20000] [--length 3900]
+    python benchmarks/memory.py [--examples 20000] [--length 3900] [--what examples,length,soak]
 
 First a run over N short examples and over ten times as many: the peak may differ by 5 %. Then `distance` and `gradient`
 on one long input and on one of half its length: all maps of all layers together would take the bytes in the last
-column, four times as many for twice the length. The models are tiny and random, each run has a process of its own.
+column, four times as many for twice the length. The models are tiny and random, each run has a process of its own. A
+soak of 100,000 examples prints memory and processor time for every tenth of them: both must stay.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import argparse
 import json
 import subprocess
 import sys
+from itertools import pairwise
 
 MANY = """
-import resource, sys, tempfile
+import json, os, resource, sys, tempfile, time
 from headwise import Corpus, HeadModel, make_analysis
-from headwise.run import RunOptions, run_analyses
+from headwise.run import Listener, RunOptions, run_analyses
 from headwise.testing import random_model
 from headwise.testing.corpora import battery_examples
 count = int(sys.argv[1])
@@ -28,8 +30,15 @@ def stream(notes):  # examples are made as they are read: the corpus itself hold
 module, tokenizer = random_model(layers=4, heads=4, d_head=8)
 model = HeadModel.open(module, tokenizer=tokenizer)
 analyses = [make_analysis(name) for name in sys.argv[2].split(",")]
+moments = []
+def note(what, done, total):
+    if what == "examples" and done >= len(moments) * count // 10:
+        pages = int(open("/proc/self/statm").read().split()[1])
+        moments.append((done, pages * os.sysconf("SC_PAGE_SIZE") / 2**20, time.process_time(), time.perf_counter()))
 with tempfile.TemporaryDirectory() as folder:
-    run_analyses(model, Corpus("stream", stream), analyses, folder, RunOptions(shard_size=512, batch_tokens=16384))
+    options = RunOptions(shard_size=512, batch_tokens=16384)
+    run_analyses(model, Corpus("stream", stream), analyses, folder, options, Listener(progress=note))
+print(json.dumps(moments))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 LONG = """
@@ -47,11 +56,29 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
-def peak(code: str, *arguments: object) -> float:
-    """Peak resident memory in MiB of some code in a process of its own."""
+def said(code: str, *arguments: object) -> list[str]:
+    """What some code in a process of its own prints."""
     done = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return int(done.stdout.split()[-1]) / 1024
+    return done.stdout.splitlines()
+
+
+def peak(code: str, *arguments: object) -> float:
+    """Its peak resident memory in MiB."""
+    return int(said(code, *arguments)[-1]) / 1024
+
+
+def soak(analyses: str, examples: int = 100_000) -> None:
+    """Memory and speed of every tenth of a long run; the first tenth, which fills what is kept, is left out."""
+    moments = json.loads(said(MANY, examples, analyses)[-2])
+    print("| examples | MiB | ms of processor time an example | examples a second |\n|---|---|---|---|")
+    costs, sizes = [], []
+    for (before, _, cpu, clock), (done, size, cpu_then, clock_then) in pairwise(moments[1:]):
+        costs.append(1e3 * (cpu_then - cpu) / (done - before))
+        sizes.append(size)
+        print(f"| {done:,} | {size:.0f} | {costs[-1]:.2f} | {(done - before) / (clock_then - clock):.0f} |")
+    memory, cost = (max(all_of) / min(all_of) - 1 for all_of in (sizes, costs))
+    print(f"most to least: memory {memory:+.1%} (at most +5 % wanted), processor time {cost:+.1%}")
 
 
 if __name__ == "__main__":
@@ -61,6 +88,8 @@ if __name__ == "__main__":
     parser.add_argument("--analyses", default="surface,offsets,roles")
     parser.add_argument("--what", default="examples,length")
     options = parser.parse_args()
+    if "soak" in options.what:
+        soak(options.analyses)
     if "examples" in options.what:
         many = 10 * options.examples
         small, large = peak(MANY, options.examples, options.analyses), peak(MANY, many, options.analyses)

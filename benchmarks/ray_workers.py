@@ -1,7 +1,7 @@
-"""Workers on Ray against one process: throughput of two against one, random kills of workers, Ctrl-C, a restart of the
-head.
+"""Workers on Ray against one process: throughput of two against one, random kills of workers and of the command itself,
+Ctrl-C, a restart of the head.
 
-    python benchmarks/ray_workers.py [--examples 512] [--kills 20] [--parts throughput,kills,interrupt,head]
+    python benchmarks/ray_workers.py [--examples 512] [--kills 20] [--parts throughput,kills,driver,interrupt,head]
 
 Prints a table. Every part compares bytes with a run in one process of one thread. Throughput is of the pass
 of `surface`, `offsets` and `roles` over the built-in corpus, from the first shard to the last, by workers that are
@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -122,12 +123,12 @@ def pieces(out: Path) -> int:
     return len(list((out.parent / f".{out.name}.run").glob("shard-*.piece")))
 
 
-def begun(asked: list[str], out: Path) -> subprocess.Popen[str]:
-    """A command in the middle of its work."""
+def begun(asked: list[str], out: Path, finished: int = 2) -> subprocess.Popen[str]:
+    """A command in the middle of its work, with so many shards finished."""
     made = subprocess.Popen(
         asked, env=ENVIRONMENT, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
-    while made.poll() is None and pieces(out) < 2:
+    while made.poll() is None and pieces(out) < finished:
         time.sleep(0.05)
     return made
 
@@ -144,6 +145,28 @@ def interrupt(folder: Path, alone: bytes) -> None:
     print(
         f"Ctrl-C with {kept} shards finished: exit code {first.returncode}, {said}; resumed in one process: "
         f"{'the same bytes' if same else 'OTHER BYTES'}",
+        flush=True,
+    )
+
+
+def driver(folder: Path, alone: bytes, count: int) -> None:
+    """The command itself is killed, its workers with it as Ray sees fit; repeated with workers or without, in turn."""
+    chance, same, kept = random.Random(0), 0, []
+    for trial in range(count):
+        out = folder / f"driver-{trial}.nc"
+        workers = ["--backend", "ray", "--workers", "2"]
+        first = begun([*COMMAND, str(out), *workers], out, chance.randrange(1, 6))
+        first.kill()
+        first.wait()
+        kept.append(pieces(out))
+        with suppress(ProcessLookupError):  # what Ray left of it
+            os.killpg(first.pid, signal.SIGKILL)
+        again = subprocess.run(
+            [*COMMAND, str(out), *(workers if trial % 2 else [])], env=ENVIRONMENT, capture_output=True
+        )
+        same += again.returncode == 0 and out.read_bytes() == alone
+    print(
+        f"{count} kills of the command, with {sorted(kept)} shards finished: {same} resumed to the same bytes",
         flush=True,
     )
 
@@ -201,7 +224,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--examples", type=int, default=512)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--parts", default="throughput,kills,interrupt,head")
+    parser.add_argument("--parts", default="throughput,kills,driver,interrupt,head")
     given = parser.parse_args()
     parts = given.parts.split(",")
     torch.set_num_threads(1)
@@ -216,9 +239,11 @@ def main() -> None:
                 throughput(bench, expected)
             if "kills" in parts:
                 kills(bench, expected, given.kills)
-        if {"interrupt", "head"} & set(parts):
+        if {"driver", "interrupt", "head"} & set(parts):
             target = Path(folder) / "alone.nc"
             subprocess.run([*COMMAND, str(target)], env=ENVIRONMENT, check=True, capture_output=True)
+            if "driver" in parts:
+                driver(Path(folder), target.read_bytes(), given.kills // 2)
             if "interrupt" in parts:
                 interrupt(Path(folder), target.read_bytes())
             if "head" in parts:

@@ -16,7 +16,7 @@ from headwise import HeadModel, make_atlas, open_corpus
 from headwise.experiments.patching import PatchOptions, builtin_pairs, patch
 from headwise.text.encode import batches
 
-QUESTIONS = ("sinks", "induction", "logits", "circuits", "examples", "retrieval")
+QUESTIONS = ("sinks", "opening_token", "induction", "logits", "circuits", "examples", "retrieval")
 
 
 def main() -> None:

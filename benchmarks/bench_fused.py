@@ -72,7 +72,7 @@ def best(work: Callable[[], object], times: int) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=36)
-    parser.add_argument("--analyses", default="surface,offsets,roles")
+    parser.add_argument("--analyses", default="surface,offsets,roles,sinks")
     parser.add_argument("--sieves", default="local,local:prev,first,rare,same_word,previous,duplicate,induction,sink")
     parser.add_argument("--sizes", nargs="+", default=SIZES)
     parser.add_argument("--times", type=int, default=3)

@@ -79,10 +79,17 @@ def sinks(found: xr.Dataset) -> Row:
         f"{sure} surely over {found.attrs['threshold']:g}; the first token's hidden state is up to {longest:.0f} times "
         "as long as the median"
     )
-    if "first_other" in found:
-        other = float(np.nanmean(plane(found, "first_other")))
-        told += f". Mean over heads: {first.mean():.2f}, {found.attrs['other']} {other:.2f}"
     return "`sinks`", told
+
+
+def opening(found: xr.Dataset) -> Row:
+    there, gone = (float(np.nanmean(plane(found, f"first_{way}"))) for way in ("with", "without"))
+    change = plane(found, "change")
+    at = best(np.abs(change), 1)[0]
+    return "`opening_token`", (
+        f"mean weight on the first token over heads: {there:.2f} with an opening token, {gone:.2f} without; the head "
+        f"that changes most is {head_name(*at)} ({change[at]:+.2f})"
+    )
 
 
 def circuits(found: xr.Dataset, induction_of: xr.Dataset) -> Row:
@@ -158,6 +165,7 @@ def patching(model: HeadModel) -> Iterator[Row]:
 def rows(atlas: Atlas, model: HeadModel) -> Iterator[Row]:
     yield induction(atlas["induction"])
     yield sinks(atlas["sinks"])
+    yield opening(atlas["opening_token"])
     yield circuits(atlas["circuits"], atlas["induction"])
     yield logits(atlas["logits"])
     yield from patching(model)

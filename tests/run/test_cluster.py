@@ -270,7 +270,7 @@ def test_pairs_patched_and_decoders_asked_by_workers(workers: RayWorkers, tmp_pa
     with HeadModel.open(module, tokenizer=tokenizer) as opened:
         same_both_ways(workers, lambda: patch(opened, pairs, PatchOptions(batch=4, ablate=2)), 2)
         same_both_ways(workers, lambda: vectors_of(opened))
-        asked = [make_analysis(name) for name in ("logits", "sinks")]
+        asked = [make_analysis(name) for name in ("logits", "opening_token")]
 
         def asked_of(folder: str) -> bytes:
             return run_analyses(opened, Corpus.from_texts(TEXTS), asked, tmp_path / folder).to_bytes()

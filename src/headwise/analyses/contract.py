@@ -188,9 +188,15 @@ class Observer(Analysis):
         On a GPU these may be the heads of several layers side by side: dim 1 of every tensor is that of heads, or 1."""
         return {}
 
+    def look(self, layer: Layer, batch: Batch) -> Mapping[str, Tensor]:
+        """For one that asks: what it takes of a layer itself, `[example, head (or 1), ...]`, each layer alone. `take`
+        gets it beside what was settled. Values are always there, hidden states and outputs where `taps` names them."""
+        return {}
+
     def take(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
-        """Take some layers of one batch into the state. `sums` are what `settle` gave, `[example, layer, head, ...]`
-        (both 1 for what is said of all heads alike). Unless written otherwise, `observe` gets them layer by layer."""
+        """Take some layers of one batch into the state. `sums` are what `settle` and `look` gave,
+        `[example, layer, head, ...]` (both 1 for what is said of all heads alike). Unless written otherwise, `observe`
+        gets them layer by layer."""
         for place, layer in enumerate(range(layers.start, layers.stop)):
             own = {name: value[:, min(place, value.shape[1] - 1)] for name, value in sums.items()}
             self.observe(state, own, Layer(layer), batch)

@@ -74,7 +74,8 @@ class Session:
         self.kept: list[Rows] = []
         self.final: Tensor | None = None  # what leaves the last layer, where hidden states were asked for
         self.layer_count = LayerCount(sites)
-        self._entering: dict[nn.Module, Tensor] = {}
+        self._entering: dict[nn.Module, Tensor] = {}  # as they are, until the layer is left
+        self._left: Tensor | None = None
         self._visible: dict[int, tuple[Tensor | None, Tensor]] = {}
         self.asking: Asking | None = watcher if isinstance(watcher, Asking) and watcher.ask is not None else None
         self._uniform: dict[int, tuple[object, Answers]] = {}  # by the mask
@@ -94,15 +95,18 @@ class Session:
             token = SESSION.set(self)
             stack.callback(SESSION.reset, token)
             yield self
+            self.final = self.final if self._left is None else self._hidden(self._left)
 
     # Hooks fire in every thread that runs the module: they act only for the session of their own context.
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if SESSION.get() is self:
-            self._entering[module] = self._hidden(hidden_input(args, kwargs))
+            self._entering[module] = hidden_input(args, kwargs)
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if SESSION.get() is self and self.sites.of(module) is None:
-            self.final = self._hidden(hidden_output(output))
+        if SESSION.get() is self:
+            self._entering.pop(module, None)  # copies of all layers would not fit beside a large model
+            if self.sites.of(module) is None:
+                self._left = hidden_output(output)
 
     def _hidden(self, values: Tensor) -> Tensor:
         values = values.to(self.real.device)
@@ -230,7 +234,8 @@ class Session:
     def _show(self, layer: int, output: Tensor, call: Call) -> None:
         assert self.watcher is not None
         site = self.sites.of(call.module)
-        hidden = self._entering.get(site.entry) if site is not None and site.entry is not None else None
+        entered = self._entering.get(site.entry) if site is not None and site.entry is not None else None
+        hidden = None if entered is None else self._hidden(entered)
         outputs = at_least_single(output) if "outputs" in self.needs else None
         query, key = (None, None) if isinstance(call, FormedCall) else (call.query, call.key)
         self.watcher.layer(Layer(layer, outputs, hidden, query, key, call.value))

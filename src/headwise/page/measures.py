@@ -27,7 +27,7 @@ P_VALUE = re.compile(r"(?:^|_)p(?:_value|_adjusted|_family|_holm|_fdr)?$")
 # From what a head looks at, to what it finds, to what heads do together; a group not named here comes after these.
 READING_ORDER = (
     *("surface", "offsets", "patterns", "roles", "features", "token_pairs", "dependency", "coreference", "frames"),
-    *("sinks", "induction", "examples", "retrieval", "logits", "circuits"),
+    *("sinks", "opening_token", "induction", "examples", "retrieval", "logits", "circuits"),
     *("distance", "gradient", "attribution", "probing", "tree_probe", "ablation"),
 )
 # The measures a reader asks for first, by group; their labels (`obj`, `cls`) can be asked for by themselves.
@@ -42,6 +42,7 @@ LEADING = {
     "coreference": ("accuracy",),
     "frames": ("score",),
     "sinks": ("first", "rate", "value_norm_ratio"),
+    "opening_token": ("change", "first_with", "first_without"),
     "induction": ("prefix_matching", "duplicate", "copying"),
     "retrieval": ("score",),
     "logits": ("direct", "specific"),

@@ -145,6 +145,7 @@ class Observation:
         self._sums: dict[str, dict[str, Tensor]] = {}
         self._waiting: list[Answers] = []
         self._settled: dict[str, list[Settled]] = {}
+        self._looked: dict[str, dict[int, Mapping[str, Tensor]]] = {}
         self._maps = Maps(batch, layers)
 
     def _each(self, analyses: list[Observer], call: Callable[[Observer], None]) -> None:
@@ -187,6 +188,18 @@ class Observation:
             self.reducing, lambda a: a.observe(self.states[a.name], self._sums.pop(a.name, {}), layer, self.batch)
         )
 
+        def look(analysis: Observer) -> None:
+            if seen := analysis.look(layer, self.batch):
+                self._looked.setdefault(analysis.name, {})[layer.layer] = seen
+
+        self._each(self.asking, look)
+
+    def _seen_by(self, analysis: Observer, layers: slice) -> dict[str, Tensor]:
+        """What it took of these layers themselves, `[example, layer, head, ...]`."""
+        own = self._looked.get(analysis.name, {})
+        seen = [own.get(layer, {}) for layer in range(layers.start, layers.stop)]
+        return {name: torch.stack([one[name] for one in seen], dim=1) for name in seen[0]}
+
     def close(self) -> None:
         """Hand on what is ready only after the pass: sums of answers (so that a GPU is not waited for layer by layer),
         and all maps of the batch, to the analyses that want them together."""
@@ -195,7 +208,9 @@ class Observation:
 
         def observe(analysis: Observer) -> None:
             for layers, sums in _joined(self._settled.pop(analysis.name, [])):
-                analysis.take(self.states[analysis.name], sums, layers, self.batch)
+                analysis.take(
+                    self.states[analysis.name], {**sums, **self._seen_by(analysis, layers)}, layers, self.batch
+                )
 
         self._each(self.asking, observe)
         if self.whole:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headwise.stats.intervals import mean_interval
 from headwise.stats.records import Records
+from headwise.stats.tests import z_test
 from headwise.stats.units import Accumulator, Ratio, UnitSums, most_units, unit_ratio
 
 
@@ -128,13 +129,22 @@ class Moments(Accumulator):
 
         NaN where nothing was seen, the interval below two units too.
         """
+        mean, variance, units = self._of_units()
+        low, high = mean_interval(mean, variance, units)
+        return _summary(mean, self.count.numpy(), units, low, high)
+
+    def p_above(self, threshold: float = 0.0) -> np.ndarray:
+        """p-values of `H0: mean ≤ threshold`, by Student's t over units; 0 or 1 where the values do not vary."""
+        return z_test(*self._of_units(), threshold, student=True).p_value
+
+    def _of_units(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The mean, the variance of one unit (document, or example), and how many units there are."""
         count = self.count.numpy()
         mean = np.where(count > 0, self.mean.numpy(), np.nan)
         clustered = self.over_units()
         units = count if clustered is None else clustered.units
         with np.errstate(divide="ignore", invalid="ignore"):
-            low, high = mean_interval(mean, self.variance() / count * units, units)
-        return _summary(mean, count, units, low, high)
+            return mean, self.variance() / count * units, units
 
 
 class Ratios(Accumulator):

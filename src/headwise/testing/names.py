@@ -92,6 +92,7 @@ VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "profile": (*_HEADS, "offset"),
         "loss": ("half",),
     },
+    "opening_token": {"first_with": _HEADS, "first_without": _HEADS, "change": _HEADS},
     "sinks": {"first": _HEADS, "rate": _HEADS, "first_p_adjusted": _HEADS, "value_norm_ratio": _HEADS},
     "circuits": {"ov_copying": _HEADS, "qk_matching": _HEADS, "composition": ("side", "head_a", "head_b")},
     "logits": {"direct": _HEADS, "specific": _HEADS, "direct_other": ("layer",)},
@@ -113,6 +114,7 @@ MEANS: dict[str, tuple[str, ...]] = {
     "change": ("cosine",),
     "induction": ("prefix_matching", "duplicate", "previous", "loss"),
     "sinks": ("first", "rate", "value_norm_ratio"),
+    "opening_token": ("first_with", "first_without", "rate_with", "rate_without", "change"),
     "logits": ("direct", "specific", "direct_other"),
 }
 

@@ -4,31 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 import xarray as xr
+from torch import Tensor
 
-from headwise.analyses.contract import Bench, Experiment, Paper, Shape, layer_head_coords, mean_variables
-from headwise.analyses.sinks.watch import TOKEN_TYPES, observe_piece, with_opening
-from headwise.core.errors import InputError, ParameterError
+from headwise.analyses.contract import Observer, Paper, Shape, layer_head_coords, mean_variables
+from headwise.analyses.sinks.first import SHORTEST, on_first
+from headwise.analyses.surface.analysis import LATER, TOKEN_TYPES, kind_columns
+from headwise.core.errors import ParameterError
 from headwise.core.labels import head_name
-from headwise.core.workers import current, whole
-from headwise.stats.accumulators import Moments
+from headwise.models.ask import Answers, Ask
+from headwise.models.view import Layer
+from headwise.stats.accumulators import Moments, State
 from headwise.stats.corrections import holm
-from headwise.stats.tests import mean_above
+from headwise.text.encode import Batch
 
 HEADS = ("layer", "head")
 LEVEL = 0.05
-SHORTEST = 3  # tokens of an input that has anything to say
-PIECE = 32  # examples kept together
+LEAST = 1e-6  # a row that leaves less than this to other tokens has no rest to speak of
+SHARE = "share of attention"
+# Of every head, with units.
+OF_HEADS = {
+    "first": SHARE,
+    "rate": "share of rows",
+    "value_norm_ratio": "times the mean",
+    "rest_entropy": "nats",
+    "rest_largest": SHARE,
+    "learned": SHARE,
+    "learned_rate": "share of rows",
+}
 
 
 @dataclass(frozen=True)
-class Sinks(Experiment):
+class Sinks(Observer):
     """How much of each head rests on the first token of an input, and what is left of it without.
 
     Over the rows i > 0 that see token 0, averaged in an example, then over examples, with count and 95 % interval:
@@ -36,15 +47,17 @@ class Sinks(Experiment):
     - `first[layer, head]`: `A[i, 0]`; `uniform[layer]`: `1/|V(i)|`, what a uniform head would have; `rate`: share of
       rows with `A[i, 0]` above `threshold`; `learned`, `learned_rate`: the same of a learned sink, where
       the model has one;
-    - `first_p`: over examples, the mean is no more than `threshold`, or than twice a uniform head's where that is more
-      (Student's t); `first_p_adjusted`: corrected over heads (Holm). Against a uniform head alone random weights would
-      pass: the first token is always the same, and a random head likes or dislikes it;
+    - `first_p`: over examples (or documents, where examples are of any), the mean is no more than `threshold`, or than
+      twice a uniform head's where that is more (Student's t); `first_p_adjusted`: corrected over heads (Holm). Against
+      a uniform head alone random weights would pass: the first token is always the same, and a random head likes or
+      dislikes it;
     - `value_norm_ratio[layer, head]`: `‖v_0‖` over the mean of the other `‖v_j‖`: a sink that moves nothing has a small
       one; `hidden_norm_ratio[layer]`: norm of what enters the layer at token 0, over the median of the tokens;
     - `rest_entropy`, `rest_largest[layer, head]`, `rest_mass[layer, head, token_type]`: entropy in nats, largest weight
-      and mass by kind of token of rows without token 0, made to sum to one: what a head does when it does not rest;
-    - `first_other`, `rate_other[layer, head]`: the same inputs with the opening token taken away or, where the
-      tokenizer has one but does not add it, put there (attribute `other` says which).
+      and mass by kind of token of rows without token 0, made to sum to one: what a head does when it does not rest.
+
+    Inputs of fewer than three tokens are left out. What changes where the opening token is taken away or put there is
+    another question, `opening_token`.
 
     Parameters
     ----------
@@ -58,9 +71,10 @@ class Sinks(Experiment):
     Assumes: The first token is seen by all others, so it is asked of decoders.
 
     Traps: A rest without the first token is made to sum to one even where it is a thousandth of the row: read `rest_*`
-    beside `first`. Whether the tokenizer adds an opening token changes what the first token is (`first_other`).
+    beside `first`. Whether the tokenizer adds an opening token changes what the first token is (`opening_token`).
 
-    Cost: A pass over the examples, and one over the same with or without the opening token.
+    Cost: The pass that `surface`, `offsets` and `roles` watch too; on a GPU no map is formed
+    (`benchmarks/bench_fused.py`).
     """
 
     threshold: float = 0.3
@@ -68,80 +82,111 @@ class Sinks(Experiment):
     name: ClassVar[str] = "sinks"
     title: ClassVar[str] = "Attention sinks: what rests on the first token"
     paper: ClassVar[Paper] = Paper("gu2024", "Attention sinks; Xiao et al. 2023")
-    units: ClassVar[Mapping[str, str]] = {"share of attention": "uniform"}
-    budget: ClassVar[int | None] = 64
+    units: ClassVar[Mapping[str, str]] = {SHARE: "uniform"}
+    taps: ClassVar[frozenset[str]] = frozenset({"attention", "hidden"})
 
     def __post_init__(self) -> None:
-        if not 0 < self.threshold < 1:
-            raise ParameterError(f"`threshold` must lie between 0 and 1; it is {self.threshold!r}.")
+        check_threshold(self.threshold)
 
     def refusal(self, shape: Shape) -> str | None:
-        return None if shape.causal else "it is asked of decoders, whose first token every other token sees"
+        if not shape.causal:
+            return "it is asked of decoders, whose first token every other token sees"
+        return None if shape.hidden else "the layers of this model pass on no hidden states of the usual shape"
 
-    def perform(self, bench: Bench) -> xr.Dataset:
-        model = bench.model
-        rows = [row for row in islice(iter(bench.rows), bench.limit) if len(row) >= SHORTEST]
-        if not rows:
-            raise InputError(f"Every input is shorter than {SHORTEST} tokens; give longer texts.")
-        opens = bool(rows[0].ids[0] == model.encoder.cls_id)
-        variants: dict[str, list[Any]] = {"given": rows}
-        if model.encoder.cls_id is not None:
-            other = [with_opening(model, row, not opens) for row in rows]
-            variants["other"] = [row for row in other if len(row) >= SHORTEST]
-        found: dict[str, dict[str, np.ndarray]] = {}
-        for name, own in variants.items():
-            parts: list[dict[str, np.ndarray]] = []
-            units = ((f"{name}-{start:06d}", own[start : start + PIECE]) for start in range(0, len(own), PIECE))
-            for made in whole(current().pieces(bench.store, partial(observe_piece, model, self.threshold), units)):
-                parts.append(made.arrays)
-                bench.progress(f"sinks ({name})", min(len(parts) * PIECE, len(own)), len(own))
-            found[name] = {key: np.concatenate([p[key] for p in parts]) for key in parts[0]}
-        attrs: dict[str, Any] = {"opening": int(opens), "threshold": self.threshold}
-        if "other" in found:
-            attrs["other"] = "without the opening token" if opens else "with the tokenizer's opening token"
-        return self._dataset(found, bench.shape, attrs)
+    def unmatched(self, dataset: xr.Dataset) -> dict[str, str]:
+        if dataset["first"].notnull().any():
+            return {}
+        return {"first": f"every input is shorter than {SHORTEST} tokens"}
 
-    def _dataset(
-        self, found: Mapping[str, Mapping[str, np.ndarray]], shape: Shape, attrs: dict[str, Any]
-    ) -> xr.Dataset:
-        given, share = found["given"], "share of attention"
+    def start(self, shape: Shape) -> State:
+        heads = (shape.layers, shape.heads)
+        state = State({name: Moments(*heads) for name in (*OF_HEADS, "excess")})
+        state["rest_mass"] = Moments(*heads, len(TOKEN_TYPES))
+        state["uniform"], state["hidden_norm_ratio"] = Moments(shape.layers), Moments(shape.layers)
+        return state
+
+    def ask(self, batch: Batch) -> Ask:
+        return Ask(kind_columns(batch), rest=True, uniform=True)
+
+    def settle(self, answers: Answers, batch: Batch) -> Mapping[str, Tensor]:
+        sees, sums = on_first(answers, batch, self.threshold)
+        rest = answers.rest
+        assert rest is not None
+        some = sees & (rest.mass > LEAST)
+        masses = torch.stack([answers.columns[name] for name in LATER], dim=-1)
+        scale = torch.where(some, 1 / rest.mass.clamp(min=LEAST), 0)
+        sums |= {
+            "rest_rows": some.sum(-1),
+            "rest_entropy": (rest.entropy * some).sum(-1, dtype=torch.float64),
+            "rest_largest": (rest.largest * some).sum(-1, dtype=torch.float64),
+            "rest_mass": (scale.unsqueeze(-2) @ masses)[:, :, 0],
+        }
+        if answers.sink is not None:
+            here = batch.real[:, None] & (batch.lengths >= SHORTEST)[:, None, None]
+            sums["all_rows"] = here.sum(-1)
+            sums["learned"] = (answers.sink * here).sum(-1, dtype=torch.float64)
+            sums["learned_rate"] = ((answers.sink > self.threshold) & here).sum(-1)
+        return sums
+
+    def look(self, layer: Layer, batch: Batch) -> Mapping[str, Tensor]:
+        real, long = batch.real, (batch.lengths >= SHORTEST)[:, None]
+        found: dict[str, Tensor] = {}
+        if layer.value is not None:
+            norms = _norms(layer.value) * real[:, None]  # example, group, token
+            others = norms[..., 1:].sum(-1) / (batch.lengths - 1).clamp(min=1)[:, None]
+            found["value_norm_ratio"] = torch.where(long, norms[..., 0] / others.clamp(min=1e-30), torch.nan)
+        if layer.hidden is not None:
+            norms = _norms(layer.hidden)
+            middle = norms.masked_fill(~real, torch.nan).nanmedian(-1, keepdim=True).values
+            found["hidden_norm_ratio"] = torch.where(long, norms[:, :1] / middle, torch.nan)
+        return found
+
+    def take(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
+        here, many = (layers,), layers.stop - layers.start
+        rows, left = sums["rows"].double(), sums["rest_rows"].double()
+        state.moments("first").add_sums(sums["first"], rows, here)
+        state.moments("rate").add_sums(sums["above"], rows, here)
+        bar = (2 * sums["uniform"] / rows.clamp(min=1)).clamp(min=self.threshold)
+        state.moments("excess").add_sums(sums["first"] - bar * rows, rows, here)
+        even, of = (x[:, :, 0].expand(-1, many) for x in (sums["uniform"], rows))
+        state.moments("uniform").add_sums(even, of, here)
+        for name in ("rest_entropy", "rest_largest"):
+            state.moments(name).add_sums(sums[name], left, here)
+        state.moments("rest_mass").add_sums(sums["rest_mass"], left[..., None], here)
+        for name in ("learned", "learned_rate"):
+            if name in sums:
+                state.moments(name).add_sums(sums[name], sums["all_rows"].double(), here)
+        if "value_norm_ratio" in sums:  # of groups of heads that share their values
+            ratio = sums["value_norm_ratio"]
+            state.moments("value_norm_ratio").add(
+                ratio.repeat_interleave(sums["first"].shape[2] // ratio.shape[2], 2), here
+            )
+        if "hidden_norm_ratio" in sums:
+            state.moments("hidden_norm_ratio").add(sums["hidden_norm_ratio"][:, :, 0], here)
+
+    def result(self, state: State, shape: Shape) -> xr.Dataset:
         variables: dict[str, Any] = {}
-
-        def add(name: str, values: np.ndarray, dims: tuple[str, ...] = HEADS, units: str = share) -> None:
-            moments = Moments(*values.shape[1:])
-            moments.add(torch.as_tensor(values.astype(np.float64)))
-            variables.update(mean_variables(name, dims, moments, units=units))
-
-        add("first", given["first"])
-        add("rate", given["above"], units="share of rows")
-        for name, dims, units in (
-            ("value_norm_ratio", HEADS, "times the mean"),
-            ("hidden_norm_ratio", ("layer",), "times the median"),
-            ("rest_entropy", HEADS, "nats"),
-            ("rest_largest", HEADS, share),
-            ("rest_mass", (*HEADS, "token_type"), share),
-            ("learned", HEADS, share),
-            ("learned_rate", HEADS, "share of rows"),
-        ):
-            if name in given:
-                add(name, given[name], dims, units)
-        uniform = given["uniform"][..., 0]
-        variables["uniform"] = ("layer", np.nanmean(uniform, 0))
-        present = ~np.isnan(given["first"]).any((1, 2))
-        least = np.maximum(self.threshold, 2 * given["uniform"][present].astype(float))
-        p = mean_above(given["first"][present].astype(float), least)
+        for name, units in OF_HEADS.items():
+            made = mean_variables(name, HEADS, state.moments(name), units=units)
+            if not name.startswith("learned") or (made[f"{name}_n"].values > 0).any():
+                variables |= made
+        variables |= mean_variables(
+            "hidden_norm_ratio", ("layer",), state.moments("hidden_norm_ratio"), units="times the median"
+        )
+        variables |= mean_variables("rest_mass", (*HEADS, "token_type"), state.moments("rest_mass"), units=SHARE)
+        variables["uniform"] = ("layer", state.moments("uniform").summary()["mean"].astype(np.float32))
+        p = state.moments("excess").p_above()
         variables["first_p"], variables["first_p_adjusted"] = (HEADS, p), (HEADS, holm(p))
-        if "other" in found:
-            add("first_other", found["other"]["first"])
-            add("rate_other", found["other"]["above"], units="share of rows")
         coords = layer_head_coords(shape) | {"token_type": list(TOKEN_TYPES)}
-        return xr.Dataset(variables, coords, attrs)
+        return xr.Dataset(variables, coords, {"threshold": self.threshold})
 
     def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
         return dataset["first_p_adjusted"] < LEVEL
 
     def headline(self, dataset: xr.Dataset) -> list[str]:
         first, sure = dataset["first"].values, (dataset["first_p_adjusted"] < LEVEL).values
+        if not np.isfinite(first).any():
+            return []
         layer, head = np.unravel_index(np.nanargmax(first), first.shape)
         lines = [
             f"{int((first > 0.5).sum())} of {first.size} heads give over half of their attention to the first token, "
@@ -154,9 +199,22 @@ class Sinks(Experiment):
                 f"Norm of the first token's hidden state: {np.nanmax(norms):.1f} times the median at layer "
                 f"{int(np.nanargmax(norms))}"
             )
-        if "first_other" in dataset:
+        if "first_other" in dataset:  # atlases made before `opening_token` was a question of its own
             lines.append(
                 f"Mean over heads {np.nanmean(first):.2f}; {dataset.attrs['other']} "
                 f"{float(dataset['first_other'].mean()):.2f}"
             )
         return lines
+
+
+def _norms(values: Tensor) -> Tensor:
+    """Lengths of vectors, in single precision or better."""
+    wide = values.to(torch.promote_types(values.dtype, torch.float32))
+    found: Tensor = torch.linalg.vector_norm(wide, dim=-1)
+    return found.double()
+
+
+def check_threshold(value: float) -> None:
+    """Refuse a weight from which a row rests that is none."""
+    if not 0 < value < 1:
+        raise ParameterError(f"`threshold` must lie between 0 and 1; it is {value!r}.")

@@ -17,17 +17,16 @@ PAPER = "Gu et al. 2024, Xiao et al. 2023"
     "sinks",
     name="heads",
     title="How much of each head rests on the first token",
-    caption="Mean weight on the first token of the input, from all later tokens; the share of tokens that give it more "
-    "than the threshold; and the same inputs with the opening token taken away or put there. A head that rests has "
-    "nothing to look for there; its other measures say little about it.",
+    caption="Mean weight on the first token of the input, from all later tokens; and the share of tokens that give it "
+    "more than the threshold. A head that rests has nothing to look for there; its other measures say little about it.",
     paper=PAPER,
     needs=("first",),
 )
 def heads(dataset: xr.Dataset) -> Figure:
-    """Heat maps `[layer, head]` of `first`, `rate` and `first_other` on one scale."""
+    """Heat maps `[layer, head]` of `first` and `rate` on one scale, and of what else there is."""
     panels = {"weight on the first token": dataset["first"]}
     panels[f"rows above {dataset.attrs['threshold']:g}"] = dataset["rate"]
-    if "first_other" in dataset:
+    if "first_other" in dataset:  # atlases made before `opening_token` was a question of its own
         panels[str(dataset.attrs["other"])] = dataset["first_other"]
     if "learned" in dataset:
         panels["on the learned sink"] = dataset["learned"]

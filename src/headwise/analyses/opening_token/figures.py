@@ -1,0 +1,55 @@
+"""Figures of the opening token: how much rests on the first token with and without it."""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure
+
+from headwise.plots import data, style
+from headwise.plots.heatmap import heatmap_panels
+from headwise.plots.registry import figure
+
+PAPER = "Xiao et al. 2023, Gu et al. 2024"
+
+
+@figure(
+    "opening_token",
+    name="heads",
+    title="How much rests on the first token with the opening token and without",
+    caption="Mean weight on the first token of the same inputs, from all later tokens: the opening token, or where it "
+    "is taken away the first token of the text. A head that is high in both rests on whatever comes first.",
+    paper=PAPER,
+    needs=("first_with",),
+)
+def heads(dataset: xr.Dataset) -> Figure:
+    """Heat maps `[layer, head]` of `first_with` and `first_without` on one scale."""
+    panels = {"with the opening token": dataset["first_with"], "without": dataset["first_without"]}
+    notes = data.ground(dataset, "first_with")
+    return heatmap_panels(panels, title="Attention to the first token", label="share", limits=(0.0, 1.0), notes=notes)
+
+
+@figure(
+    "opening_token",
+    name="change",
+    title="Head by head: the first token with and without the opening token",
+    caption="A point for each head: weight on the first token without the opening token, against that with it. On the "
+    "line nothing changes; below it a head rests on the opening token itself.",
+    paper=PAPER,
+    needs=("change",),
+)
+def change(dataset: xr.Dataset) -> Figure:
+    """`first_without` against `first_with`."""
+    fig = style.new_figure(style.COLUMN, 2.9)
+    axes = fig.subplots()
+    given, gone = dataset["first_with"].values, dataset["first_without"].values
+    colours = np.repeat(style.layer_colours(len(given)), given.shape[1], axis=0)
+    axes.axline((0, 0), slope=1, color=style.GREY, linewidth=0.6, linestyle=":")
+    axes.scatter(given.ravel(), gone.ravel(), s=9, color=colours, edgecolors="white", linewidths=0.3)
+    axes.set_xlim(-0.02, 1.02)
+    axes.set_ylim(-0.02, 1.02)
+    axes.set_xlabel("with the opening token")
+    axes.set_ylabel("without")
+    style.panel_labels([axes], ["weight on the first token (colour: layer)"])
+    style.annotate_figure(fig, "With and without the opening token", data.ground(dataset, "change"))
+    return style.finish(fig)

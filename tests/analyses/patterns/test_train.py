@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from sklearn.metrics import accuracy_score, f1_score
+from sklearn.metrics import accuracy_score, cohen_kappa_score, f1_score
 from torch import nn
 
 from headwise.analyses import patterns
@@ -294,3 +294,24 @@ def test_the_held_out_figures_are_those_of_the_shipped_weights(everything: Label
     got = train.score(held.labels.numpy(), said, held.head, repeats=10)["macro F1"][0]
     reported = json.loads((DATA / "results.json").read_text())[f"held out, {train.HELD_OUT}"]["macro F1"]
     assert got == pytest.approx(reported[0], abs=0.02)  # weights were rounded to half precision after scoring
+
+
+def test_the_table_of_agreement_is_what_the_labels_and_the_shipped_classifier_give() -> None:
+    made = importlib.import_module("agree").tables(DATA)
+    said = (DATA / "RESULTS.md").read_text(encoding="utf-8")
+    table = said.partition("made by tools/train_patterns/agree.py -->")[2].partition("<!-- end -->")[0].strip()
+    assert table == made
+    first, third = (_labels(name) for name in ("vision language model", "vision language model 3"))
+    both = sorted(set(first) & set(third))
+    assert len(both) == 285
+    pair = [first[name] for name in both], [third[name] for name in both]
+    told = f"labellers: first and third | 285 | {cohen_kappa_score(*pair):.2f}"
+    assert told in made
+    assert f"{f1_score(*pair, average='macro'):.2f} (" in next(line for line in made.splitlines() if told in line)
+
+
+def _labels(labeller: str) -> dict[str, str]:
+    """By map, the first pass of a labeller, read in another way than the tool's."""
+    with (DATA / "labels.csv").open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["labeller"] == labeller and row["pass"] == "1"]
+    return {row["id"]: row["label"] for row in rows if row["id"].startswith("all-MiniLM-L6-v2/")}

@@ -60,12 +60,13 @@ class Patterns(Observer):
     -----
     Question: Which of five kinds of map (vertical, diagonal, both, block, heterogeneous) does each head make?
 
-    Assumes: What two labellers call these kinds on small pictures of maps; the classifier was trained on six models and
-    on planted maps.
+    Assumes: What labellers call these kinds on small pictures of maps; the classifier was trained on maps of three
+    models and on planted ones.
 
-    Traps: The classifier errs, more on models it never saw (`data/patterns/RESULTS.md` has its measured error): shares
-    that differ by a few points are not told apart. A map brought to one size loses thin lines of long inputs. Single
-    sentences have no blocks.
+    Traps: The classifier errs, more on models it never saw (`data/patterns/RESULTS.md` has its measured error: macro
+    F1 0.64 to 0.73 there, where two labellers have 0.80 with each other): shares that differ by a few points are not
+    told apart. A thin stripe beside a diagonal is where labellers part too. A map brought to one size loses thin lines
+    of long inputs. Single sentences have no blocks.
 
     Cost: All maps of an example in memory at once, and a small network on each (`benchmarks/bench_patterns.py`).
     """

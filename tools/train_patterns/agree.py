@@ -1,0 +1,80 @@
+"""How far labellers of the held-out model agree with each other, and the shipped classifier with each of them.
+
+    python tools/train_patterns/agree.py data/patterns
+
+Prints the tables of data/patterns/RESULTS.md: the second opinion says how far a single labeller's labels can be met.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fitting import predict
+from labelled import Labelled, load_labelled
+from train import HELD_OUT, score
+
+from headwise.analyses.patterns import cohen_kappa
+from headwise.analyses.patterns.network import PATTERNS, shipped_classifier
+
+FIRST, SECOND, THIRD = (f"vision language model{n}" for n in ("", " 2", " 3"))
+SHORT = {FIRST: "first", SECOND: "second", THIRD: "third"}
+
+
+def held_labels(folder: Path, labeller: str) -> Labelled:
+    """The maps of the held-out model that a labeller labelled in the first pass, by name."""
+    found = load_labelled(folder, labeller=labeller)
+    own = found.select(found.model == HELD_OUT)
+    return own.select(np.argsort(own.names))
+
+
+def shared(one: Labelled, other: Labelled) -> tuple[Labelled, Labelled]:
+    """The maps that both labelled, in one order."""
+    first, second = (a.select(np.isin(a.names, b.names)) for a, b in ((one, other), (other, one)))
+    return first, second
+
+
+def row(name: str, scored: dict[str, Any], kappa: str = "") -> str:
+    """A line of the table."""
+    cells = [f"{p:.2f} ({low:.2f} to {high:.2f})" for p, low, high in (scored["macro F1"], scored["accuracy"])]
+    classes = [f"{scored[k][0]:.2f} · {n}" if n else "" for k, n in zip(PATTERNS, scored["per class"], strict=True)]
+    return f"| {' | '.join([name, str(scored['n']), kappa, *classes, *cells])} |"
+
+
+def tables(folder: Path) -> str:
+    """The table in Markdown: F1 of each pattern and how many maps have it, macro F1, accuracy; intervals over heads."""
+    labelled = {short: held_labels(folder, labeller) for labeller, short in SHORT.items()}
+    networks = shipped_classifier().networks
+    lines = [
+        f"| {' | '.join(['compared', 'maps', 'kappa', *PATTERNS, 'macro F1', 'accuracy'])} |",
+        f"|{'---|' * (5 + len(PATTERNS))}",
+    ]
+    for one, other in combinations(labelled, 2):
+        a, b = shared(labelled[one], labelled[other])
+        truth, said = a.labels.numpy(), b.labels.numpy()
+        kappa = cohen_kappa([PATTERNS[k] for k in truth], [PATTERNS[k] for k in said])
+        between = f"{kappa.kappa:.2f} ({kappa.low:.2f} to {kappa.high:.2f})"
+        lines.append(row(f"labellers: {one} and {other}", score(truth, said, a.head), between))
+    for short in ("first", "third"):
+        own = labelled[short]
+        lines.append(
+            row(f"classifier and {short}", score(own.labels.numpy(), predict(networks, own).argmax(-1), own.head))
+        )
+    a, b = shared(labelled["first"], labelled["third"])
+    agreed = a.select((a.labels == b.labels).numpy())
+    said = predict(networks, agreed).argmax(-1)
+    lines.append(row("classifier, where first and third agree", score(agreed.labels.numpy(), said, agreed.head)))
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    (folder,) = arguments or sys.argv[1:]
+    print(tables(Path(folder)))
+
+
+if __name__ == "__main__":
+    main()

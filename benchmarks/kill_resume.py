@@ -16,6 +16,7 @@ Commands run in a fork of this process, which has imported everything: a trial t
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import random
@@ -187,12 +188,20 @@ def trials(
     import matplotlib.backends.backend_agg
     import matplotlib.backends.backend_pdf
     import matplotlib.backends.backend_svg  # noqa: F401  (imported once, not in every fork)
+    from PIL import Image
+    from typer.testing import CliRunner
 
-    import headwise.cli.main
+    import headwise.__main__
     import headwise.page.report
     import headwise.plots.registry
+    from headwise.cli import app
 
     headwise.plots.registry.load_all()
+    # What a command imports on its way is imported here, and what there is stays: forks need not look through it.
+    CliRunner().invoke(app, ["list"])
+    Image.preinit()
+    gc.collect()
+    gc.freeze()
     if quick:
         _draw_less()
     rng = random.Random(seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
@@ -21,6 +22,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # what several folders of tests share lies beside this file
 sys.dont_write_bytecode = False
+atexit.register(gc.freeze)  # a process that ends need not look for garbage first
 torch.set_num_threads(1)  # two test processes share two cores
 # A busy machine is no fault; the fuzz targets, whose point is that nothing takes long, set a limit of their own.
 hypothesis.settings.register_profile("headwise", deadline=None)

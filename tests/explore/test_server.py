@@ -232,8 +232,11 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
 SERVERS = """
 import json, os, runpy, sys
 
-import headwise.atlas, headwise.cli, headwise.explore.server, headwise.models
+import headwise.atlas, headwise.cli, headwise.explore.explorer, headwise.explore.server, headwise.models.headmodel
+import uvicorn
+from typer.testing import CliRunner
 
+CliRunner().invoke(headwise.cli.app, ["--version"])  # what every command imports on its way
 folder, *arguments = sys.argv[1:]
 servers = {}
 for name in ("SIGINT", "SIGTERM"):

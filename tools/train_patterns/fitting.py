@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -132,7 +133,10 @@ def fit_all(data: Labelled, planted: Labelled, tasks: Sequence[Task], jobs: int 
     device = data.labels.device.type
     if jobs == 1:
         return [fit(data.select(task.keep), task.settings, task.seed, planted) for task in tasks]
-    context = multiprocessing.get_context("spawn")
+    # Where it can be, in forks of one process that has imported torch.
+    context: Any = multiprocessing.get_context("spawn" if os.name == "nt" else "forkserver")
+    if os.name != "nt":
+        context.set_forkserver_preload(["headwise.analyses.patterns.network"])
     given = (data.arrays(), planted.arrays(), device)
     networks = []
     with ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=given) as pool:

@@ -1,8 +1,29 @@
 """Opening models, the one attention tap, and interventions on heads."""
 
-from headwise.models.headmodel import HeadModel
-from headwise.models.interventions import Mean, Patch, Scale
-from headwise.models.trace import Trace
-from headwise.models.view import TAPS, Layer, Rows, Watcher
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headwise.models.headmodel import HeadModel
+    from headwise.models.interventions import Mean, Patch, Scale
+    from headwise.models.trace import Trace
+    from headwise.models.view import TAPS, Layer, Rows, Watcher
+
+# Imported when first used: a module of this room that needs no transformers does not wait for it.
+_HOMES = {
+    "headmodel": ("HeadModel",),
+    "interventions": ("Mean", "Patch", "Scale"),
+    "trace": ("Trace",),
+    "view": ("TAPS", "Layer", "Rows", "Watcher"),
+}
 
 __all__ = ["TAPS", "HeadModel", "Layer", "Mean", "Patch", "Rows", "Scale", "Trace", "Watcher"]
+
+
+def __getattr__(name: str) -> object:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"headwise.models.{home}"), name)
+    raise AttributeError(f"module 'headwise.models' has no attribute '{name}'")

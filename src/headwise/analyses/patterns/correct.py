@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 
 import numpy as np
@@ -67,6 +68,7 @@ class Corrected:
     helps: bool
 
 
+@lru_cache(maxsize=8)
 def carries_over(errors: ErrorModel, repeats: int = REPEATS, seed: int = 0) -> bool:
     """Whether the mistakes on some heads (or models) mend the shares of others.
 

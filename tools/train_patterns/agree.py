@@ -48,7 +48,6 @@ def row(name: str, scored: dict[str, Any], kappa: str = "") -> str:
 def tables(folder: Path) -> str:
     """The table in Markdown: F1 of each pattern and how many maps have it, macro F1, accuracy; intervals over heads."""
     labelled = {short: held_labels(folder, labeller) for labeller, short in SHORT.items()}
-    networks = shipped_classifier().networks
     lines = [
         f"| {' | '.join(['compared', 'maps', 'kappa', *PATTERNS, 'macro F1', 'accuracy'])} |",
         f"|{'---|' * (5 + len(PATTERNS))}",
@@ -59,15 +58,14 @@ def tables(folder: Path) -> str:
         kappa = cohen_kappa([PATTERNS[k] for k in truth], [PATTERNS[k] for k in said])
         between = f"{kappa.kappa:.2f} ({kappa.low:.2f} to {kappa.high:.2f})"
         lines.append(row(f"labellers: {one} and {other}", score(truth, said, a.head), between))
-    for short in ("first", "third"):
-        own = labelled[short]
-        lines.append(
-            row(f"classifier and {short}", score(own.labels.numpy(), predict(networks, own).argmax(-1), own.head))
-        )
     a, b = shared(labelled["first"], labelled["third"])
-    agreed = a.select((a.labels == b.labels).numpy())
-    said = predict(networks, agreed).argmax(-1)
-    lines.append(row("classifier, where first and third agree", score(agreed.labels.numpy(), said, agreed.head)))
+    first, third = a.labels.numpy(), b.labels.numpy()
+    classified = predict(shipped_classifier().networks, a).argmax(-1)
+    for short, truth in (("first", first), ("third", third)):
+        lines.append(row(f"classifier and {short}", score(truth, classified, a.head)))
+    both = first == third
+    agreed = score(first[both], classified[both], a.head[both])
+    lines.append(row("classifier, where first and third agree", agreed))
     return "\n".join(lines)
 
 

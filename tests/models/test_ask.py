@@ -9,9 +9,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel
 
-from headwise.models import HeadModel
-from headwise.models.ask import Answers, Ask, answered
+from headwise.models import HeadModel, blocks, equal, gathered
+from headwise.models.ask import Answers, Ask
+from headwise.models.gathered import answered
 from headwise.models.masks import Sight, row_mask
+from headwise.models.tap import Call
 from headwise.models.view import Layer, Rows
 from headwise.testing.models import random_model
 from headwise.text.encode import Batch
@@ -130,6 +132,65 @@ def test_by_rows_is_plain_arithmetic(causal: bool, block_rows: int | None) -> No
         alike = visible / np.maximum(visible.sum(-1, keepdims=True), 1)
         assert told.uniform is not None
         check(told.uniform, alike[:, None], visible, ask)
+
+
+@pytest.mark.parametrize("at_once", [40, 150, 700])  # some rows of a head, some heads of an example, some examples
+@pytest.mark.parametrize("causal", [False, True])
+def test_blocks_that_fit_a_cache_are_plain_arithmetic(causal: bool, at_once: int, monkeypatch: Any) -> None:
+    own = model(causal)
+    batch = own.batch([*TEXTS, *TEXTS[:2]])
+    ask, trace = everything(batch), own.trace(batch)
+    monkeypatch.setattr(blocks, "AT_ONCE", at_once)
+    monkeypatch.setattr(gathered, "AT_ONCE", at_once)
+    for needs in (frozenset[str](), frozenset({"attention"})):
+        watch = Watch(ask, needs)
+        out = own.forward(batch, watch).last_hidden_state
+        assert (out - own.forward(batch).last_hidden_state)[batch.real].abs().max() < 1e-5
+        assert trace.attention is not None
+        assert trace.visible is not None
+        for layer, told in enumerate(watch.told):
+            check(told, trace.attention[:, layer].numpy(), trace.visible[:, layer, 0].numpy(), ask)
+
+
+def test_entropy_from_scores_is_that_of_the_weights() -> None:
+    """Sharp heads, whose scores are large, with a first token that takes nearly all: against double precision."""
+    made = torch.Generator().manual_seed(0)
+    query, key = (torch.randn(2, 3, 24, 8, generator=made) * 4 for _ in range(2))
+    key[:, :, 0] += query.mean(2)
+    mask = torch.zeros(2, 1, 24, 24)
+    mask[1, ..., 20:] = -torch.inf
+    call = Call(torch.nn.Identity(), query, key, query, mask)
+    wanted = gathered.Wanted(Ask(rest=True, entropy=True, largest=True), (2, 24, 24), query.device)
+    found = gathered.Gathered(wanted, 3, query)
+    room = query.new_empty(2, 24, 3, 8)
+    with torch.no_grad():
+        blocks.Attending(call, key, query, room, [24, 24], False, blocks.Room()).rows(0, 24, None, found)
+    seen = mask[:, 0] == 0
+    told = found.answers(0, gathered.Sight(seen.sum(-1), torch.zeros(2, 1), {}, None))
+    scores = (query.double() @ key.double().transpose(2, 3)) * call.scaling + mask
+    weights = scores.softmax(-1)
+    shares = weights[..., 1:] / weights[..., 1:].sum(-1, keepdim=True)
+    bound = 1e-5 * float(scores[scores.isfinite()].abs().max())
+    assert told.entropy is not None
+    assert told.rest is not None
+    assert (told.entropy - torch.special.entr(weights).sum(-1)).abs().max() < bound
+    assert (told.rest.entropy - torch.special.entr(shares).sum(-1)).abs().max() < bound
+    torch.testing.assert_close(told.rest.largest, shares.amax(-1).float(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(room, (weights @ query.double()).transpose(1, 2).float(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kinds", "way"), [(2, "columns"), (200, "sparse"), (9, "dense")])
+def test_equal_labels_by_every_way(kinds: int, way: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(equal, "DENSE", 12)
+    made = torch.Generator().manual_seed(0)
+    own, theirs = (torch.randint(-1, kinds, (3, 40), generator=made) for _ in range(2))
+    weights = torch.rand(3, 2, 40, 40, generator=made)
+    ask = Ask(labels={"kind": (own, theirs)}, pairs={"some": torch.tensor([[2, 0], [1, 39], [39, 0]])})
+    assert "kind" in getattr(gathered.Wanted(ask, (3, 40, 40), weights.device).equal, way)
+    same = (own[:, :, None] == theirs[:, None]) & (own >= 0)[..., None]
+    told = answered(ask, Rows(0, 0, 40, weights, torch.ones(3, 1, 40, 40, dtype=torch.bool)))
+    torch.testing.assert_close(told.labels["kind"], (weights * same[:, None]).sum(-1))
+    torch.testing.assert_close(told.single["some"], torch.stack([weights[2, :, 1, 39], weights[0, :, 39, 0]]))
 
 
 @pytest.mark.parametrize("causal", [False, True])

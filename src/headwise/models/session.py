@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.models.ask import Answers, Gathered
+from headwise.models.blocks import Attending, Room, serves
 from headwise.models.fused import Seen, fused_answers, scores_of, sight_of
+from headwise.models.gathered import ALL, Block, Gathered, Seeing, Sight, Wanted
 from headwise.models.interventions import Plan, on_outputs, on_weights
 from headwise.models.masks import RowMask, is_open
 from headwise.models.sites import LayerCount, Sites, hidden_input, hidden_output
@@ -78,7 +79,9 @@ class Session:
         self._left: Tensor | None = None
         self._visible: dict[int, tuple[Tensor | None, Tensor]] = {}
         self.asking: Asking | None = watcher if isinstance(watcher, Asking) and watcher.ask is not None else None
-        self._uniform: dict[int, tuple[object, Answers]] = {}  # by the mask
+        self._sights: dict[tuple[int, bool], tuple[object, Sight]] = {}  # by the mask
+        self._wanted: dict[tuple[int, int, int], Wanted] = {}
+        self._room = Room()
         self._seen: dict[tuple[bool, int], Seen] = {}
         self._lengths: Tensor | None = None
 
@@ -152,8 +155,8 @@ class Session:
         # taken there: they are small, and the devices work one after the other anyway.
         here = call.on(home)
         output, weights = self._attend(here, layer)
-        for known in (self._visible, self._uniform):
-            known.pop(id(here.mask), None)  # every such layer has a mask of its own
+        self._visible.pop(id(here.mask), None)  # every such layer has a mask of its own
+        self._sights.pop(_sight_key(here), None)
         return output.to(device), None if weights is None else weights.to(device)
 
     def _attend(self, call: Call, layer: int) -> tuple[Tensor, Tensor | None]:
@@ -163,27 +166,36 @@ class Session:
             output = self._fused(call, layer)
             if output is not None:
                 return self._finish(layer, output, call, plan), None
-        key, value = call.repeated()
-        examples, _, queries, keys, _, _ = call.sizes
+        examples, heads, queries, keys, _, _ = call.sizes
         at_once = self._rows_at_once(examples, queries, keys)
+        key, value = call.repeated()
         if self.stream is not None and not plan and not isinstance(call, FormedCall):
             streaming = Streaming(call, layer, at_once, self.visible, self.stream)
             return streaming.run(self.anchor).transpose(1, 2).contiguous(), None
         shown = "attention" in self.needs and self.watcher is not None
         watched = shown or self.keep or self.asking is not None
         form = watched or not call.can_fuse or on_map
+        blocks = None
+        if watched and not self.keep and not on_map and serves(call):
+            output = value.new_empty(examples, queries, heads, value.shape[-1])
+            blocks = Attending(call, key, value, output, self.lengths, self.padded, self._room)
         outputs, weights = [], None
-        ask = None if self.asking is None else self.asking.ask
-        gathered = None if ask is None else Gathered(ask, keys)
-        known = self._uniform.get(id(call.mask))
-        alike = Gathered(ask, keys) if ask is not None and ask.uniform and known is None else None
+        gathered, sight, seeing = self._gathering(call, layer)
         for start in range(0, queries, at_once):
             stop = min(start + at_once, queries)
             if not form:
                 outputs.append(call.fused(key, value, start, stop))
                 continue
+            visible = self.visible(call, start, stop) if shown or self.keep or seeing or plan else None
+            if visible is not None and seeing is not None:
+                seeing.add(visible, slice(start, stop))
+            if blocks is not None:
+                weights = gathered_type(call).new_empty(examples, heads, stop - start, keys) if shown else None
+                blocks.rows(start, stop, weights, gathered)
+                if shown and visible is not None and weights is not None and self.watcher is not None:
+                    self.watcher.rows(Rows(layer, start, stop, weights, visible))
+                continue
             weights, sink = call.weights(key, start, stop)
-            visible = self.visible(call, start, stop) if watched or plan else None
             if plan and visible is not None:
                 weights, sink = on_weights(plan, weights, visible, sink, start)
             if self.keep:
@@ -191,23 +203,43 @@ class Session:
             outputs.append(weights.to(value.dtype) @ value)
             if self.keep and visible is not None:
                 self.kept.append(Rows(layer, start, stop, weights, visible, sink))
-            elif watched and visible is not None:
+            elif watched:
                 weights = self._without_padding(weights, start)
                 sink = None if sink is None else self._without_padding(sink, start)
-                rows = Rows(layer, start, stop, weights, visible, sink)
-                if shown and self.watcher is not None:
-                    self.watcher.rows(rows)
+                if shown and visible is not None and self.watcher is not None:
+                    self.watcher.rows(Rows(layer, start, stop, weights, visible, sink))
                 if gathered is not None:
-                    gathered.add(rows)
-                if alike is not None:
-                    alike.add_uniform(rows)
+                    gathered.add(Block(weights, slice(start, stop), ALL, ALL, sink))
         if gathered is not None and self.asking is not None:
-            if alike is not None:
-                known = call.mask, alike.answers(layer, None)
-                self._uniform[id(call.mask)] = known  # the mask too: its id stays its own
-            self.asking.answers(gathered.answers(layer, None if known is None else known[1]))
+            self.asking.answers(gathered.answers(layer, self._keep_sight(call, sight, seeing)))
+        if blocks is not None:
+            return self._finish(
+                layer, blocks.output.transpose(1, 2), call, plan
+            ), weights if at_once >= queries else None
         output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
         return self._finish(layer, output, call, plan), weights if len(outputs) == 1 else None
+
+    def _gathering(self, call: Call, layer: int) -> tuple[Gathered | None, Sight | None, Seeing | None]:
+        """What puts the answers of a layer together, what is known of who sees whom, or what puts that together."""
+        if self.asking is None or self.asking.ask is None:
+            return None, None, None
+        examples, heads, queries, keys, _, _ = call.sizes
+        sizes, like = (examples, queries, keys), gathered_type(call)
+        if sizes not in self._wanted:
+            self._wanted[sizes] = Wanted(self.asking.ask, sizes, like.device)
+        wanted = self._wanted[sizes]
+        # A module that forms its weights itself says anew who sees whom.
+        known = None if isinstance(call, FormedCall) else self._sights.get(_sight_key(call))
+        seeing = Seeing(wanted, layer, like.dtype, like.device) if known is None else None
+        return Gathered(wanted, heads, like), None if known is None else known[1], seeing
+
+    def _keep_sight(self, call: Call, sight: Sight | None, seeing: Seeing | None) -> Sight:
+        if sight is None:
+            assert seeing is not None
+            sight = seeing.sight()
+            if not isinstance(call, FormedCall):
+                self._sights[_sight_key(call)] = call.mask, sight  # the mask too: its id stays its own
+        return sight
 
     def _fused(self, call: Call, layer: int) -> Tensor | None:
         """The head outputs, with the answers computed on the way; None where the kernels do not serve this call."""
@@ -251,6 +283,15 @@ class Session:
             if length < start + values.shape[2]:
                 values[example, :, max(0, length - start) :] = 0
         return values
+
+
+def _sight_key(call: Call) -> tuple[int, bool]:
+    return id(call.mask), call.causal
+
+
+def gathered_type(call: Call) -> Tensor:
+    """A tensor of the type that the weights of a call have, where they are."""
+    return call.value.new_empty(0, dtype=torch.promote_types(call.query.dtype, torch.float32))
 
 
 def at_least_single(values: Tensor) -> Tensor:

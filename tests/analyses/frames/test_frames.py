@@ -17,7 +17,7 @@ from headwise import Corpus, HeadModel, make_atlas
 from headwise.analyses.contract import make_analysis
 from headwise.analyses.frames.figures import frame_scores
 from headwise.core.errors import InputError, MissingAnnotationError, ParameterError
-from headwise.models.ask import answered
+from headwise.models.gathered import answered
 from headwise.models.view import Layer, Rows
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.plan import model_shape

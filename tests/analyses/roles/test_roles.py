@@ -19,7 +19,6 @@ from headwise.analyses.contract import make_analysis
 from headwise.analyses.roles import resting as resting_roles
 from headwise.analyses.roles import significance
 from headwise.analyses.roles.analysis import Roles
-from headwise.analyses.roles.asked import asked_of
 from headwise.analyses.roles.sieves import known_sieves, sieve
 from headwise.analyses.roles.sieves.registry import forget_sieve
 from headwise.core.errors import MissingAnnotationError, ParameterError
@@ -106,9 +105,10 @@ def opened(planted) -> HeadModel:
 
 @pytest.fixture(params=["matrices", "asked"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """By matrices of sieves, or as on a GPU, where the kernel is asked."""
-    if request.param == "asked":
-        monkeypatch.setattr(Roles, "ask", lambda self, batch: asked_of(self.chosen(), batch))
+    """By matrices of sieves, as where a sieve is known to its function alone, or asked for."""
+    if request.param == "matrices":
+        monkeypatch.setattr(Roles, "ask", lambda self, batch: None)
+    else:
         monkeypatch.setattr(Roles, "reduce", None)
         monkeypatch.setitem(WAITING_BYTES, "cpu", 2**40)  # all layers at once
     return str(request.param)

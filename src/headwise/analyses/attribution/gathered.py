@@ -19,7 +19,7 @@ from headwise.analyses.offsets.analysis import Offsets
 from headwise.analyses.patterns import PATTERNS, classify_maps, shipped_classifier
 from headwise.core.store import Store
 from headwise.models import HeadModel
-from headwise.models.ask import answered
+from headwise.models.gathered import answered
 from headwise.models.view import Rows
 from headwise.stats.accumulators import Moments, State, Sums, means
 from headwise.stats.correlation import rank_correlations, row_correlations

@@ -213,9 +213,7 @@ class Roles(RandomNull, ItemObserver):
         return reduced(self.chosen(), rows, batch, self.reading == RELEASED)
 
     def ask(self, batch: Batch) -> Ask | None:
-        # On a processor one product of the weights with all matrices is as quick.
-        whole = batch.device.type == "cpu" or self.reading == RELEASED
-        return None if whole else asked_of(self.chosen(), batch)
+        return None if self.reading == RELEASED else asked_of(self.chosen(), batch)
 
     def settle(self, answers: Answers, batch: Batch) -> Mapping[str, Tensor]:
         return settled(self.chosen(), answers, batch)

@@ -7,6 +7,7 @@ first token is asked for apart and added: what is left beside it is exact howeve
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -47,40 +48,96 @@ def asked_of(sieves: Sequence[Sieve], batch: Batch) -> Ask | None:
     return Ask(columns, labels, offsets, pairs, rest=True, uniform=True)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Even:
+    """What even attention makes of one sieve, the same for all layers that see the same keys.
+
+    `factor[example, 1, row]` is 1 over its share, 0 where the sieve is empty; `to_first`, the same where the first
+    token is in it; `rest`, the factor without the first token. `count`, `most`: sums over rows. None: nothing.
+    """
+
+    factor: Tensor
+    to_first: Tensor | None
+    count: Tensor
+    most: Tensor
+    rest: Tensor | None
+
+
 def settled(sieves: Sequence[Sieve], answers: Answers, batch: Batch) -> Mapping[str, Tensor]:
     """The sums of one layer, as `shares.reduced` has them."""
     even = answers.uniform
     assert even is not None
-    assert even.rest is not None
     assert answers.rest is not None
     tiny = torch.finfo(torch.float32).tiny
-    of_tokens = 1.0 if answers.sink is None else 1 / (1 - answers.sink).clamp(min=tiny)
+    of_tokens = None if answers.sink is None else 1 / (1 - answers.sink).clamp(min=tiny)
+    # The answers stay beside what comes of them, so that their id stays their own.
+    known, later, causal = batch.remember(
+        ("roles even", tuple(sieve.name for sieve in sieves), id(even)), lambda: evenly(sieves, answers, batch)
+    )[1:]
+    first, used, left = answers.columns[FIRST], None, None
+    if causal:
+        mass = answers.rest.mass if of_tokens is None else answers.rest.mass * of_tokens
+        used = later & (mass > LEAST_REST)
+        left = torch.where(used, 1 / answers.rest.mass.clamp(min=tiny), 0.0)
+    names = ("total", "count", "most", "total_rest", "count_rest")
+    sums: dict[str, list[Tensor]] = {name: [] for name in names[: 5 if causal else 3]}
+    nothing = first.new_zeros(len(first), first.shape[1], dtype=torch.float64)
+    for sieve, one in zip(sieves, known, strict=True):
+        sums["count"].append(nothing[:, :1] if one is None else one.count)
+        sums["most"].append(nothing[:, :1] if one is None else one.most)
+        if one is None:
+            for name in ("total", "total_rest", "count_rest"):
+                if name in sums:
+                    sums[name].append(nothing)
+            continue
+        assert sieve.form is not None
+        others = _mass(sieve, sieve.form, answers, batch)
+        share = others if of_tokens is None else others * of_tokens
+        total = torch.linalg.vecdot(share, one.factor.expand_as(share)).double()
+        if one.to_first is not None:
+            share = first if of_tokens is None else first * of_tokens
+            total = total + torch.linalg.vecdot(share, one.to_first.expand_as(share)).double()
+        sums["total"].append(total)
+        if left is not None and used is not None:
+            assert one.rest is not None
+            sums["total_rest"].append(torch.linalg.vecdot(others * left, one.rest.expand_as(others)).double())
+            sums["count_rest"].append(torch.bmm(used.float(), (one.rest > 0).float().transpose(1, 2))[..., 0].double())
+    found = {name: torch.stack(parts, dim=-1) for name, parts in sums.items()}
+    if causal:
+        resting = (first if of_tokens is None else first * of_tokens) * later
+        found |= {"first": resting.double().sum(-1), "later": later.double().sum(-1)}
+    return found
+
+
+def evenly(sieves: Sequence[Sieve], answers: Answers, batch: Batch) -> tuple[Answers, list[_Even | None], Tensor, bool]:
+    """Even attention to each sieve, None where it holds nothing; the rows after the first; whether the model may be a
+    causal one."""
+    even = answers.uniform
+    assert even is not None
+    assert even.rest is not None
     seen = answers.seen[:, None]
     later = batch.real[:, None] & (torch.arange(seen.shape[-1], device=seen.device) > 0)
-    used = later & (answers.rest.mass * of_tokens > LEAST_REST)
-    left = torch.where(used, 1 / answers.rest.mass.clamp(min=tiny), 0.0)
     # Rows without the first token are of use in decoders alone; to ask a GPU what this is would be to wait for it.
-    names = ("total", "count", "most", "total_rest", "count_rest")
-    sums: dict[str, list[Tensor]] = {name: [] for name in names}
+    causal = answers.seen.is_cuda or not bool((answers.seen[:, 0] > 1).any())
+    found: list[_Even | None] = []
     for sieve in sieves:
         assert sieve.form is not None
-        other, others = (_mass(sieve, sieve.form, of, batch) for of in (even, answers))
-        to_first = _holds_first(sieve, batch)
+        other, to_first = _mass(sieve, sieve.form, even, batch), _holds_first(sieve, batch)
         share = other + even.columns[FIRST] * to_first
         # Rounding must not make a token of nothing: the least share there is, is 1 / |V(t)|.
         some = share * seen > 0.5
+        if answers.seen.device.type == "cpu" and not bool(some.any()):  # a GPU would have to be waited for
+            found.append(None)
+            continue
         factor = torch.where(some, 1 / share.clamp(min=1e-12), 0.0)
-        mass = others + answers.columns[FIRST] * to_first
-        sums["total"].append((mass * of_tokens * factor).double().sum(-1))
-        sums["count"].append(some.double().sum(-1))
-        sums["most"].append(factor.double().sum(-1))
-        some = (other * seen > 0.5) & later
-        factor = torch.where(some, even.rest.mass / other.clamp(min=1e-12), 0.0)
-        sums["total_rest"].append((others * left * factor).double().sum(-1))
-        sums["count_rest"].append((some & used).double().sum(-1))
-    found = {name: torch.stack(parts, dim=-1) for name, parts in sums.items()}
-    resting = answers.columns[FIRST] * of_tokens * later
-    return found | {"first": resting.double().sum(-1), "later": later.double().sum(-1)}
+        aside = to_first if to_first.device.type != "cpu" or bool(to_first.any()) else None
+        rest = None
+        if causal:
+            beside = (other * seen > 0.5) & later
+            rest = torch.where(beside, even.rest.mass / other.clamp(min=1e-12), 0.0)
+        count, most = (value.double().sum(-1) for value in (some, factor))
+        found.append(_Even(factor, None if aside is None else factor * aside, count, most, rest))
+    return even, found, later, causal
 
 
 def _holds_first(sieve: Sieve, batch: Batch) -> Tensor:

@@ -2,8 +2,8 @@
 ever holding them.
 
 Whatever is asked is linear in the weights of a row, or its entropy or largest weight. A GPU gives all of it inside the
-attention kernel (`kernels.py`); elsewhere rows of weights are formed in blocks and reduced at once. Both are the same
-numbers.
+attention kernel (`kernels.py`); elsewhere weights are formed in blocks and reduced at once (`gathered.py`). Both are
+the same numbers.
 """
 
 from __future__ import annotations

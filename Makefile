@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 OUT ?= atlas
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: atlas test test-minimal setup setup-test setup-docs lint docs package benchmarks clean
+.PHONY: atlas test tests test-minimal setup setup-test setup-docs lint style types docs package benchmarks clean
 
 setup: $(VENV)/.installed
 
@@ -31,14 +31,22 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 atlas: setup
 	$(BIN)/headwise atlas --out $(OUT) --overwrite
 
-lint: setup-test
+lint: style types
+
+style: setup-test
 	$(BIN)/ruff check --output-format concise .
 	$(BIN)/ruff format --check --quiet .
+
+types: setup-test
 	$(BIN)/mypy
 
 # Three workers for two cores: tests that wait for a browser, a server or a child leave one free.
-test: setup-test lint
+tests: setup-test
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+# Types are checked beside the tests: by themselves they leave a core idle.
+test: setup-test style
+	$(MAKE) --no-print-directory -j 2 types tests
 
 # Without any extra: what a plain `pip install headwise` gives must import and run.
 test-minimal: setup

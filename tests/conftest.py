@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,8 @@ def only_svg(monkeypatch: pytest.MonkeyPatch) -> None:
     from headwise.page import sections
     from headwise.plots import save_figure
 
-    monkeypatch.setattr(sections, "FORMATS", ("svg",))
+    for module in (sections, import_module("headwise.experiments.reproduction.run")):
+        monkeypatch.setattr(module, "FORMATS", ("svg",))
     monkeypatch.setattr(save_figure, "__defaults__", (("svg",),))
 
 

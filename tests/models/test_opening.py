@@ -13,10 +13,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_models import SEQ2SEQ, SERVED, build, ids_batch, word_tokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch import nn
 from transformers import MambaConfig, MambaForCausalLM, PreTrainedTokenizerFast
 
 from headwise.core.errors import InputError, ModelError, ParameterError
 from headwise.models import HeadModel
+from headwise.models.opening import check_weights
 from headwise.text.example import Example
 
 
@@ -201,6 +203,16 @@ def test_nan_in_the_weights(tmp_path: Path) -> None:
     weights["bert.encoder.layer.1.attention.self.key.weight"][2, 3] = float("nan")
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     refused(folder, "hold NaN or infinity, first in 'bert.encoder.layer.1.attention.self.key.weight'")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_infinities_that_cancel_are_seen_and_sums_that_overflow_are_none(dtype: torch.dtype) -> None:
+    layer = nn.Linear(2, 2, bias=False).to(dtype).requires_grad_(False)
+    layer.weight.fill_(torch.finfo(dtype).max)
+    check_weights(layer, "large")
+    layer.weight[0] = torch.tensor([float("inf"), float("-inf")])
+    with pytest.raises(ModelError, match="'infinite' hold NaN or infinity, first in 'weight'"):
+        check_weights(layer, "infinite")
 
 
 def test_missing_weights(tmp_path: Path) -> None:

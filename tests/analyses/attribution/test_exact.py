@@ -150,13 +150,12 @@ def test_the_fast_way_is_not_taken_where_it_is_wrong(monkeypatch: pytest.MonkeyP
 def test_memory_decides_how_many_tangents_travel_and_nothing_else() -> None:
     model, batch = opened("bert"), ids_batch((6, 4))
     whole = exact_squares(model, batch, layer_output=True)
+    local = local_module.local_squares(model, batch)
     assert tangents_at_once(model, batch, 0.01) < tangents_at_once(model, batch, 1) < tangents_at_once(model, batch, 64)
     for memory in (0.01, 0.3):
         part = exact_squares(model, batch, layer_output=True, memory=memory)
         assert torch.allclose(part.heads, whole.heads, rtol=1e-4)
-        assert torch.allclose(
-            local_module.local_squares(model, batch, memory=memory), local_module.local_squares(model, batch), rtol=1e-4
-        )
+        assert torch.allclose(local_module.local_squares(model, batch, memory=memory), local, rtol=1e-4)
 
 
 class Living(TorchDispatchMode):

@@ -14,6 +14,8 @@ from headwise.text import Example
 from headwise.text.demo import demo_corpus
 from headwise.text.example import ROOT
 
+pytestmark = pytest.mark.usefixtures("only_svg")  # all formats: test_frame.py
+
 
 def entry(found: Reproduced, key: str) -> dict:
     return next(one for one in found.facts["entries"] if one["key"] == key)

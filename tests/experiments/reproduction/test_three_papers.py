@@ -21,6 +21,8 @@ from headwise.testing import planted_model
 from headwise.testing.models import random_model
 from headwise.text import Example
 
+pytestmark = pytest.mark.usefixtures("only_svg")  # all formats: test_frame.py
+
 WORDS = ["the", "old", "cat", "dog", "saw", "sleeps", "loudly", "a", ".", ","]
 NUMBERED = {  # as they stand in the papers, sections apart
     "pascual2021": [f"fig{n}" for n in range(1, 24)],

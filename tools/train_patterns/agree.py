@@ -1,4 +1,4 @@
-"""How far labellers of the held-out model agree with each other, and the shipped classifier with each of them.
+"""How far labellers agree with each other, and the shipped classifier with each of them on the held-out model.
 
     python tools/train_patterns/agree.py data/patterns
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,10 @@ FIRST, SECOND, THIRD = (f"vision language model{n}" for n in ("", " 2", " 3"))
 SHORT = {FIRST: "first", SECOND: "second", THIRD: "third"}
 
 
-def held_labels(folder: Path, labeller: str) -> Labelled:
-    """The maps of the held-out model that a labeller labelled in the first pass, by name."""
+def labels_of(folder: Path, labeller: str) -> Labelled:
+    """The maps of models never seen or causal that a labeller labelled in the first pass, by name."""
     found = load_labelled(folder, labeller=labeller)
-    own = found.select(found.model == HELD_OUT)
+    own = found.select((found.model == HELD_OUT) | found.causal.numpy())
     return own.select(np.argsort(own.names))
 
 
@@ -47,25 +47,27 @@ def row(name: str, scored: dict[str, Any], kappa: str = "") -> str:
 
 def tables(folder: Path) -> str:
     """The table in Markdown: F1 of each pattern and how many maps have it, macro F1, accuracy; intervals over heads."""
-    labelled = {short: held_labels(folder, labeller) for labeller, short in SHORT.items()}
+    labelled = {short: labels_of(folder, labeller) for labeller, short in SHORT.items()}
     lines = [
         f"| {' | '.join(['compared', 'maps', 'kappa', *PATTERNS, 'macro F1', 'accuracy'])} |",
         f"|{'---|' * (5 + len(PATTERNS))}",
     ]
-    for one, other in combinations(labelled, 2):
-        a, b = shared(labelled[one], labelled[other])
+    for kind, (one, other) in product((HELD_OUT, "causal models"), combinations(labelled, 2)):
+        a, b = (own.select((own.model == HELD_OUT) == (kind == HELD_OUT)) for own in (labelled[one], labelled[other]))
+        a, b = shared(a, b)
         truth, said = a.labels.numpy(), b.labels.numpy()
         kappa = cohen_kappa([PATTERNS[k] for k in truth], [PATTERNS[k] for k in said])
         between = f"{kappa.kappa:.2f} ({kappa.low:.2f} to {kappa.high:.2f})"
-        lines.append(row(f"labellers: {one} and {other}", score(truth, said, a.head), between))
+        lines.append(row(f"{kind}: labellers {one} and {other}", score(truth, said, a.head), between))
     a, b = shared(labelled["first"], labelled["third"])
+    a, b = (own.select(own.model == HELD_OUT) for own in (a, b))
     first, third = a.labels.numpy(), b.labels.numpy()
     classified = predict(shipped_classifier().networks, a).argmax(-1)
     for short, truth in (("first", first), ("third", third)):
-        lines.append(row(f"classifier and {short}", score(truth, classified, a.head)))
+        lines.append(row(f"{HELD_OUT}: classifier and {short}", score(truth, classified, a.head)))
     both = first == third
     agreed = score(first[both], classified[both], a.head[both])
-    lines.append(row("classifier, where first and third agree", agreed))
+    lines.append(row(f"{HELD_OUT}: classifier, where first and third agree", agreed))
     return "\n".join(lines)
 
 

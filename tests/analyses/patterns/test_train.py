@@ -305,7 +305,7 @@ def test_the_table_of_agreement_is_what_the_labels_and_the_shipped_classifier_gi
     both = sorted(set(first) & set(third))
     assert len(both) == 285
     pair = [first[name] for name in both], [third[name] for name in both]
-    told = f"labellers: first and third | 285 | {cohen_kappa_score(*pair):.2f}"
+    told = f"labellers first and third | 285 | {cohen_kappa_score(*pair):.2f}"
     assert told in made
     assert f"{f1_score(*pair, average='macro'):.2f} (" in next(line for line in made.splitlines() if told in line)
 

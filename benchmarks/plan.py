@@ -2,6 +2,8 @@
 disturbs least. Within a factor of 1.5 together is wanted.
 
 python benchmarks/plan.py [MODEL] [--limit 200] [--sample 16] [--analyses surface,roles] [--threads 1]
+
+The last line is a row of the table in docs/scale.md.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from pathlib import Path
 
 import torch
 
@@ -49,6 +52,15 @@ def main() -> None:
         print(f"{name:<16}{one:>9.2f}{other:>9.2f}{one / max(other, 1e-9):>8.2f}{sizes[0]:>10}{sizes[1]:>8}")
     was = sum(one.cpu_seconds for one in clock.spent.values())
     print(f"{'together':<16}{costs.cpu_seconds:>9.2f}{was:>9.2f}{costs.cpu_seconds / was:>8.2f}")
+    memory = " / ".join(
+        f"{size / 2**30:.2f}" for size in (costs.memory, max(one.memory for one in clock.spent.values()))
+    )
+    seen = max(cost.examples for cost in costs.stages if cost.stage != OPENING)
+    model = Path(given.model).name if given.model else "wiki-bert (the built-in model)"
+    print(
+        f"| {model} | {', '.join(a.name for a in chosen)} | {seen} | {spent:.0f} s | {costs.cpu_seconds:.1f} s | "
+        f"{was:.1f} s | {costs.cpu_seconds / was:.2f} | {memory} GiB |"
+    )
 
 
 if __name__ == "__main__":

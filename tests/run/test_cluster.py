@@ -283,3 +283,15 @@ def test_pairs_patched_and_decoders_asked_by_workers(workers: RayWorkers, tmp_pa
 def vectors_of(opened: HeadModel) -> xr.Dataset:
     found = collect_vectors(opened, [Example(text=text) for text in TEXTS], what="toy")
     return xr.Dataset({"heads": (("layer", "head", "example", "size"), found.heads)})
+
+
+def test_random_models_made_by_workers(model: HeadModel, workers: RayWorkers, tmp_path: Path) -> None:
+    asked = [make_analysis("roles", {"bootstrap": 0, "random_models": 3})]
+
+    def atlas(folder: str) -> bytes:
+        return run_analyses(model, Corpus.from_texts(TEXTS[:8]), asked, tmp_path / folder).to_bytes()
+
+    alone, before = atlas("here"), workers.jobs
+    with working(workers):
+        assert atlas("ray") == alone
+    assert workers.jobs - before == 3  # the pass, the first random model, the other two

@@ -23,7 +23,7 @@ from headwise.models.session import BLOCK_BYTES
 from headwise.run.clock import Clock, Spent, forget_peak, peak_memory, stage
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import Failures, observe_batch
-from headwise.run.nulls import RandomModels
+from headwise.run.nulls import RandomModels, RandomUnit
 from headwise.run.options import RunOptions, Source
 from headwise.run.plan import Part, make_plan
 from headwise.run.runner import PASS, RANDOM, Listener, LocalBench, Run
@@ -319,9 +319,10 @@ class _Calibration:
             try:
                 for rows, some in models.together(asked):
                     few, more = rows[:: max(1, 2 * len(rows) // self.sample)], rows[:: max(1, len(rows) // self.sample)]
+                    asks = tuple(some)
                     begun, first, second = (
-                        _timed(partial(models._run, number, own, some))
-                        for number, own in ((0, few), (1, few), (1, more))
+                        _timed(partial(models.job(factor), RandomUnit(number, own, asks)))
+                        for factor, number, own in ((None, 0, few), (1.0, 1, few), (1.0, 1, more))
                     )
                     if not count:  # the first one of all is made as sharp as the model
                         once = begun.seconds - first.seconds, begun.cpu_seconds - first.cpu_seconds

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
+import numpy as np
 import xarray as xr
 
 from headwise.analyses.nulls import RandomNull
 from headwise.core.errors import HeadwiseError
-from headwise.core.store import Store
+from headwise.core.labels import Shape
+from headwise.core.store import Store, pack_dataset, unpack_dataset
+from headwise.core.workers import Made, current, whole
 from headwise.models import HeadModel
 from headwise.models.tap import SHARPER
 from headwise.models.twins import with_random_weights
@@ -111,7 +116,6 @@ class RandomModels:
 
     def __init__(self, model: HeadModel, part: Part, limits: Mapping[str, int | None], seed: int = 0) -> None:
         self.model, self.rows, self.shape, self.limits, self.seed = model, part.rows, part.shape, limits, seed
-        self._factor: float | None = None
 
     def results(
         self,
@@ -127,18 +131,26 @@ class RandomModels:
         wanted = self.wanted(analyses)
         found: dict[str, list[xr.Dataset]] = {a.name: [] for a in analyses}
         together = self.together(analyses)
+        every = max(wanted.values(), default=0) if together else 0
+        if not every:
+            return found
+        units: list[tuple[str, RandomUnit]] = []
+        for number in range(every):
+            for group, (rows, alike) in enumerate(together):
+                asked = tuple(a for a in alike if number < wanted[a.name])
+                if asked:
+                    units.append((f"random-{number}-{group}", RandomUnit(number, rows, asked)))
+        progress("random models", 0, len(units))
         try:
-            every = max(wanted.values(), default=0) if together else 0
-            for number in range(every):
-                progress("random models", number, every)
-                for chosen, alike in together:
-                    asked = [a for a in alike if number < wanted[a.name]]
-                    once = Once(partial(self._run, number, chosen, asked))
-                    for a in asked:
-                        made = store.dataset(f"random-{a.name}-{number}", partial(once.of, a.name))
-                        found[a.name].append(made)
-            if every:
-                progress("random models", every, every)
+            # The first says how sharp all are made; the others can be made beside each other.
+            first = next(whole(current().pieces(store, self.job(None), iter(units[:1]))))
+            others = current().pieces(store, self.job(first.facts["factor"]), iter(units[1:]))
+            made = chain([first], whole(others))
+            for done, ((_, unit), piece) in enumerate(zip(units, made, strict=True), 1):
+                for a in unit.asked:
+                    own = {key.split("/", 1)[1]: x for key, x in piece.arrays.items() if key.split("/", 1)[0] == a.name}
+                    found[a.name].append(unpack_dataset(own, piece.facts[a.name]))
+                progress("random models", done, len(units))
         except HeadwiseError as error:
             note(f"No random-weights model stands beside {', '.join(found)}: {error}")
             return {name: [] for name in found}
@@ -162,28 +174,44 @@ class RandomModels:
         parameters = sum(p.numel() for p in self.model.module.parameters())
         return {a.name: a.random_count(heads, parameters) for a in analyses}
 
-    def _run(self, number: int, rows: list[Encoded], asked: Sequence[RandomNull]) -> dict[str, xr.Dataset]:
-        model, shape = self.model, self.shape
-        random = with_random_weights(model, SEED + 100 * self.seed + number)
-        if self._factor is None:
+    def job(self, factor: float | None) -> RandomJob:
+        """What makes their pieces; without a factor, it finds the one that makes them as sharp as the model."""
+        return RandomJob(self.model, self.shape, self.seed, factor)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomUnit:
+    """Which random-weights model, what it reads, and who watches."""
+
+    number: int
+    rows: list[Encoded]
+    asked: tuple[RandomNull, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RandomJob:
+    """Makes a piece of a unit: what its analyses find on its model. Scores are multiplied by a factor; without one, by
+    the factor that makes them as sharp as the model's."""
+
+    model: HeadModel
+    shape: Shape
+    seed: int
+    factor: float | None
+
+    def __call__(self, unit: RandomUnit) -> Made:
+        model, rows, factor = self.model, unit.rows, self.factor
+        random = with_random_weights(model, SEED + 100 * self.seed + unit.number)
+        if factor is None:
             sample = rows[:SHARPNESS_INPUTS]
-            self._factor = as_sharp(random, sharpness(model, sample), sample)
-        sharpen(random, self._factor)
-        light = [analysis.lighter() for analysis in asked]
-        states = {a.name: a.start(shape) for a in light}
+            factor = as_sharp(random, sharpness(model, sample), sample)
+        sharpen(random, factor)
+        light = [analysis.lighter() for analysis in unit.asked]
+        states = {a.name: a.start(self.shape) for a in light}
         observe_batches(random, batches(rows, BATCH_TOKENS, model.pad_id, model.device), light, states)
         random.close()
-        return {a.name: a.result(states[a.name], shape).assign_attrs(sharpness=self._factor) for a in light}
-
-
-class Once:
-    """Results by name, made together when the first of them is asked for."""
-
-    def __init__(self, make: Callable[[], dict[str, xr.Dataset]]) -> None:
-        self._make = make
-        self._made: dict[str, xr.Dataset] | None = None
-
-    def of(self, name: str) -> xr.Dataset:
-        if self._made is None:
-            self._made = self._make()
-        return self._made[name]
+        arrays: dict[str, np.ndarray] = {}
+        facts: dict[str, Any] = {"factor": factor}
+        for a in light:
+            own, facts[a.name] = pack_dataset(a.result(states[a.name], self.shape).assign_attrs(sharpness=factor))
+            arrays |= {f"{a.name}/{key}": values for key, values in own.items()}
+        return arrays, facts

@@ -13,7 +13,7 @@ from headwise.models.equal import Equal, Picked
 from headwise.models.view import Rows
 
 ALL = slice(None)
-AT_ONCE = 2**18  # weights that a processor works on at a time, so that they stay in its cache
+AT_ONCE = 2**19  # weights that a processor works on at a time, so that they stay in its cache
 WIDTH = 16  # products with so many columns, or a multiple, are quicker than with fewer
 
 

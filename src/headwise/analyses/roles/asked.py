@@ -177,9 +177,8 @@ def _name(sieve: Sieve) -> str:
 
 def _mass(sieve: Sieve, form: Form, answers: Answers, batch: Batch) -> Tensor:
     """The mass on a sieve without the first token, `[example, head, row]`."""
-    nothing = answers.seen.new_zeros(len(batch), answers.heads, answers.seen.shape[1], dtype=torch.float32)
     if isinstance(form, Band):
-        place = torch.arange(nothing.shape[-1], device=nothing.device)
+        place = torch.arange(answers.seen.shape[1], device=answers.seen.device)
         return torch.stack([answers.at[offset] * (place + offset != 0) for offset in form.offsets]).sum(0)
     if isinstance(form, Keys):
         found = answers.columns[_name(sieve)]
@@ -189,7 +188,7 @@ def _mass(sieve: Sieve, form: Form, answers: Answers, batch: Batch) -> Tensor:
         return found
     if isinstance(form, Same):
         if form.name not in answers.labels:
-            return nothing
+            return _nothing(answers, batch)
         found = answers.labels[form.name]
         if form.itself:
             return found
@@ -197,9 +196,15 @@ def _mass(sieve: Sieve, form: Form, answers: Answers, batch: Batch) -> Tensor:
         own = found - answers.at[0] * _labelled(form, batch)
         return own.clamp(min=0)
     example, row, _ = _pairs(sieve, form, batch)
+    nothing = _nothing(answers, batch)
     flat = nothing.transpose(1, 2).flatten(0, 1).contiguous()
     flat.index_add_(0, example * nothing.shape[-1] + row, answers.single[_name(sieve)].float())
     return flat.view(len(batch), -1, answers.heads).transpose(1, 2)
+
+
+def _nothing(answers: Answers, batch: Batch) -> Tensor:
+    size = len(batch), answers.heads, answers.seen.shape[1]
+    return answers.seen.new_zeros(size, dtype=torch.float32)
 
 
 def _pairs(sieve: Sieve, form: Linked, batch: Batch) -> Tensor:

@@ -131,11 +131,11 @@ class Surface(Observer):
         assert even is not None
         assert entropy is not None
         assert largest is not None
-        masses = torch.stack([answers.columns[f"kind {name}"] for name in KINDS], dim=-1)  # example, head, row, kind
+        masses = torch.stack([answers.columns[f"kind {name}"] for name in KINDS], dim=1)  # example, kind, head, row
         queries = torch.stack([batch.real, batch.sep, batch.real & ~batch.sep], dim=1).to(masses.dtype)
         evenly = torch.stack([even.columns[f"kind {name}"] for name in KINDS], dim=-1)
         sums = {
-            "mass": queries[:, None] @ masses,
+            "mass": _from(queries, masses),
             "mass_uniform": evenly.sum(2),
             "queries": queries.sum(-1)[:, None],
             "entropy": entropy.sum(-1),
@@ -152,9 +152,10 @@ class Surface(Observer):
             sums["position_count"] = torch.stack([one.sum(-1) for one in can], dim=-1)
         if f"kind {ROLES[0]}" in answers.columns:
             said, as_even = (
-                torch.stack([of.columns[f"kind {role}"] for role in ROLES], dim=-1) for of in (answers, even)
+                torch.stack([of.columns[f"kind {role}"] for role in ROLES], dim=1) for of in (answers, even)
             )
-            sums["role_mass"], sums["role_mass_uniform"] = (queries[:, None, :1] @ said)[..., 0, :], as_even.sum(2)
+            sums["role_mass"] = _from(queries[:, :1], said)[:, :, 0]
+            sums["role_mass_uniform"] = as_even.sum(-1).transpose(1, 2)
             return sums | _rest(answers, masses, real, said)
         return sums | _rest(answers, masses, real)
 
@@ -244,29 +245,37 @@ def _role_columns(batch: Batch) -> dict[str, Tensor]:
     return {f"kind {role}": batch.kind(role) & ~batch.kind("first") for role in ROLES}
 
 
+def _from(queries: Tensor, masses: Tensor) -> Tensor:
+    """`masses[example, kind, head, row]` summed over the rows of sets of queries, `[example, set, row]`, as `[example,
+    head, set, kind]`."""
+    of = torch.bmm(masses.flatten(1, 2), queries.transpose(1, 2))
+    return of.view(*masses.shape[:3], -1).permute(0, 2, 3, 1)
+
+
 def _rest(answers: Answers, masses: Tensor, real: Tensor, said: Tensor | None = None) -> dict[str, Tensor]:
     """Sums over the rows after the first of what is left without the first token, each row made to sum to one."""
     rest, even = answers.rest, answers.uniform
     assert rest is not None
     assert even is not None
-    place = torch.arange(masses.shape[2], device=masses.device)
+    place = torch.arange(masses.shape[3], device=masses.device)
     later = real & (place > 0)
     tokens = 1.0 if answers.sink is None else (1 - answers.sink).clamp(min=torch.finfo(masses.dtype).tiny)
     used = later & (rest.mass / tokens > LEAST_REST)
     scale = torch.where(used, 1 / rest.mass.clamp(min=torch.finfo(masses.dtype).tiny), 0.0)
-    without = torch.cat([torch.zeros_like(masses[..., :1]), answers.columns[LATER_CLS][..., None], masses[..., 2:]], -1)
+    others = torch.stack([answers.columns[LATER_CLS], *masses[:, 2:].unbind(1)], dim=1)  # the first token is of no kind
+    without = torch.nn.functional.pad(torch.linalg.vecdot(others, scale[:, None].expand_as(others)), (0, 0, 1, 0))
     assert even.rest is not None
     seen = (even.rest.mass * answers.seen[:, None]).round()  # keys but the first
     sums = {
         "rest_count": used.sum(-1),
-        "mass_rest": (scale.unsqueeze(-2) @ without)[:, :, 0],
+        "mass_rest": without.transpose(1, 2),
         "entropy_rest": (rest.entropy * used).sum(-1),
         "max_weight_rest": (rest.largest * used).sum(-1),
         "entropy_rest_uniform": (seen.clamp(min=1).log() * later).sum(-1),
         "entropy_rest_uniform_count": later.sum(-1),
     }
     if said is not None:
-        sums["role_mass_rest"] = (scale.unsqueeze(-2) @ said)[:, :, 0]
+        sums["role_mass_rest"] = torch.linalg.vecdot(said, scale[:, None].expand_as(said)).transpose(1, 2)
     if answers.at:
         there = {o: used & (even.at[o] > 0) & (place + o > 0) for o in OFFSETS}
         sums["position_rest"] = torch.stack([(answers.at[o] * scale * there[o]).sum(-1) for o in OFFSETS], dim=-1)

@@ -57,7 +57,7 @@ test-minimal: setup
 # The site, in site/: what it shows of runs is computed first (minutes) and kept in .work/docs.
 docs: setup-docs
 	$(BIN)/python tools/docs_site
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Wheel and sdist in dist/, checked, installed without the source tree and run there.
 package: setup-test

@@ -55,13 +55,20 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def only_svg(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures as SVG alone, where all three formats would be most of a test's time and are not what is tested."""
+    """Figures as SVG alone and not laid out, where all three formats, and finding where everything has room, would be
+    most of a test's time and are not what is tested."""
     from headwise.page import sections
-    from headwise.plots import save_figure
+    from headwise.plots import save_figure, style
 
     for module in (sections, import_module("headwise.experiments.reproduction.run")):
         monkeypatch.setattr(module, "FORMATS", ("svg",))
     monkeypatch.setattr(save_figure, "__defaults__", (("svg",),))
+
+    def plain(figure: Any) -> Any:
+        figure.set_layout_engine(None)
+        return figure
+
+    monkeypatch.setattr(style, "finish", plain)
 
 
 @pytest.fixture(scope="session")

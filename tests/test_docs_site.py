@@ -53,14 +53,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out, gallery = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("gallery")
     for name in ("surface-entropy", "dependency-table"):
         (gallery / f"{name}.png").write_bytes((ROOT / "docs" / "picture.png").read_bytes())
-    arguments = ["build", "--strict", "--quiet", "--site-dir", str(out), "--config-file", str(ROOT / "mkdocs.yml")]
+    # Not `--quiet`: warnings that are not said do not count as such, and `--strict` would let them pass.
+    arguments = ["build", "--strict", "--site-dir", str(out), "--config-file", str(ROOT / "mkdocs.yml")]
     # In this process, which has imported all that the pages are made from: that takes as long as the pages.
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         patch.setenv("HEADWISE_DOCS_QUICK", "1")
         patch.setenv("HEADWISE_DOCS_GALLERY", str(gallery))
         patch.setenv("NO_MKDOCS_2_WARNING", "1")
         patch.setattr(sys, "path", [*sys.path])  # the hooks add to it
-        patch.setattr(logging.getLogger("mkdocs"), "handlers", [])
+        for name, value in {"handlers": [], "propagate": False}.items():
+            patch.setattr(logging.getLogger("mkdocs"), name, value)
         done = CliRunner().invoke(import_module("mkdocs.__main__").cli, arguments)
     assert done.exit_code == 0, done.output
     assert "WARNING" not in done.output

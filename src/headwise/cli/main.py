@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -61,6 +63,12 @@ def _options(
     """
 
 
+@cache
+def command() -> Callable[[list[str]], Any]:
+    """The command with all that it can do; made of the functions' parameters, and so once a process."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """Run the command line: 0 where all went well, 2 for what a user can mend, 3 for what failed unexpectedly, 130 and
     143 where a signal stopped it."""
@@ -68,7 +76,7 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
         with watching_signals(), common.debugging(debug):
-            app(arguments)
+            command()(arguments)
     except Stopped as stopped:
         say(str(stopped))
         sys.exit(stopped.code)

@@ -87,8 +87,9 @@ def cpu(pids: list[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def kills(bench: Bench, expected: bytes, count: int) -> None:
-    """Workers are killed at random moments until so many have been, in as many runs as that takes."""
+def kills(bench: Bench, expected: bytes, count: int, shard: float) -> None:
+    """Workers are killed at random moments, up to five shards' time apart, until so many have been, in as many runs as
+    that takes. (A shard that is hit three times is set aside, as one that kills its workers would be.)"""
     chance, killed, runs, same = random.Random(0), 0, 0, True
     with workers_of(Backend("ray", workers=2)) as workers:
         assert isinstance(workers, RayWorkers)
@@ -97,7 +98,7 @@ def kills(bench: Bench, expected: bytes, count: int) -> None:
 
             def disturb(over: threading.Event = over) -> None:
                 nonlocal killed
-                while killed < count and not over.wait(chance.uniform(0.2, 3.0)):
+                while killed < count and not over.wait(chance.uniform(0.3, 5.0) * shard):
                     if workers.pids:
                         try:
                             os.kill(chance.choice(workers.pids), signal.SIGKILL)
@@ -238,7 +239,7 @@ def main() -> None:
             if "throughput" in parts:
                 throughput(bench, expected)
             if "kills" in parts:
-                kills(bench, expected, given.kills)
+                kills(bench, expected, given.kills, 8 / rate)
         if {"driver", "interrupt", "head"} & set(parts):
             target = Path(folder) / "alone.nc"
             subprocess.run([*COMMAND, str(target)], env=ENVIRONMENT, check=True, capture_output=True)

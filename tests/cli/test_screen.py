@@ -41,3 +41,22 @@ def test_a_phase_to_come_is_in_sight_and_its_clock_stands() -> None:
     assert (results.started, examples.started) == (False, True)
     watch.doing("surface")
     assert (results.fields["now"], examples.fields["now"]) == ("", "surface")
+
+
+def test_time_left_runs_out_and_is_then_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(screen.time, "monotonic", lambda: now[0])
+    watch = screen.Watch()
+    monkeypatch.setattr(watch.progress, "get_time", lambda: now[0])
+    for done in range(1, 5):
+        now[0] += 10
+        watch("entries", done, 6)
+        watch.progress.tasks[0].get_time = lambda: now[0]  # type: ignore[method-assign]
+    column = screen.TimeLeftColumn()
+    (task,) = watch.progress.tasks
+    assert screen.time_left(task) == pytest.approx(20, abs=8)
+    assert "left" in watch.line()
+    assert str(column.render(task)).endswith("s left")
+    now[0] += 60  # the next one takes longer than all the others
+    assert "left" not in watch.line()
+    assert str(column.render(task)) == ""

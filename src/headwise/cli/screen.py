@@ -11,17 +11,38 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
+from rich.text import Text
 
 # What is printed may hold anything, so nothing in it is markup. A pipe has no width to fit: names must not be cut.
 out = Console(width=None if sys.stdout.isatty() else 160, markup=False, emoji=False)
 err = Console(stderr=True, markup=False, emoji=False)
 
 SILENCE = 30.0  # seconds after which a run that is read from a file says how far it is
+
+
+def time_left(task: Task) -> float | None:
+    """What a task says is left, less the time since it was last heard of; None once it took longer than it said: steps
+    that differ foretell nothing."""
+    if task.time_remaining is None:
+        return None
+    left = task.time_remaining - (time.monotonic() - float(task.fields["heard"]))
+    return left if left > 0 or task.finished else None
+
+
+class TimeLeftColumn(ProgressColumn):
+    """The time left, or nothing where that is not known."""
+
+    max_refresh = 0.5
+
+    def render(self, task: Task) -> Text:
+        left = time_left(task)
+        return Text("" if left is None else f"{shown_time(max(left, 0.0))} left", style="progress.remaining")
 
 
 class Watch:
@@ -34,7 +55,7 @@ class Watch:
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}", markup=False),
             TimeElapsedColumn(),  # moves whatever a stage takes
-            TimeRemainingColumn(),
+            TimeLeftColumn(),
             TextColumn("{task.fields[now]}", markup=False),
         )
         self.progress = Progress(*columns, console=err, transient=False, disable=not err.is_terminal)
@@ -63,12 +84,12 @@ class Watch:
     def __call__(self, what: str, done: int, total: int) -> None:
         if what not in self.tasks:
             # A phase that is yet to come is shown without its clock going.
-            self.tasks[what] = self.progress.add_task(what, start=False, total=total, rate="", now="")
+            self.tasks[what] = self.progress.add_task(what, start=False, total=total, rate="", now="", heard=0.0)
         task = self.progress.tasks[self.tasks[what]]
         if done and not task.started:
             self.progress.start_task(task.id)
         rate = f"{task.speed:.0f}/s" if task.speed and task.speed >= 1 else ""
-        self.progress.update(task.id, completed=done, total=total, rate=rate, now="")
+        self.progress.update(task.id, completed=done, total=total, rate=rate, now="", heard=time.monotonic())
         if done or self.last is None:
             self.last = what
 
@@ -89,7 +110,7 @@ class Watch:
         for what, number in self.tasks.items():
             task = self.progress.tasks[number]
             if task.completed < (task.total or 0):
-                left = task.time_remaining
+                left = time_left(task)
                 about = f", about {shown_time(left)} left" if left and what == self.last else ""
                 told.append(f"{what} {task.completed:,.0f} of {task.total:,.0f}{about}")
         return "; ".join([*told, *([f"now {self.now}"] if self.now else []), spent])

@@ -330,7 +330,8 @@ def _words(error: Exception) -> str:
     """What Ray says of an end, in a line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = next((line for line in lines if "died because" in line or "exit" in line.lower()), lines[0] if lines else "")
-    return (told or type(error).__name__)[:200].rstrip(".")
+    told = told.partition("Some common causes")[0]  # advice for any program follows
+    return (told or type(error).__name__)[:200].rstrip(". ")
 
 
 # --- Ray itself -------------------------------------------------------------------------------------------------------

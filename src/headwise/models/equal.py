@@ -115,19 +115,18 @@ class Equal:
 
 def _pairs(own: Tensor, theirs: Tensor, at_most: int) -> Tensor | None:
     """Example, query and key of all pairs of equal labels, `[3, pair]`; None where there are more than `at_most`."""
-    found, total = [], 0
-    for example, (mine, other) in enumerate(zip(own, theirs, strict=True)):
-        other, place = other.sort(stable=True)
-        mine = mine.contiguous()
-        first, last = torch.searchsorted(other, mine), torch.searchsorted(other, mine, right=True)
-        count = torch.where(mine >= 0, last - first, 0)
-        total += int(count.sum())
-        if total > at_most:
-            return None
-        row = torch.repeat_interleave(torch.arange(len(mine)), count)
-        within = torch.arange(len(row)) - torch.repeat_interleave(count.cumsum(0) - count, count)
-        found.append(torch.stack([torch.full_like(row, example), row, place[first[row] + within]]))
-    return torch.cat(found, dim=1) if found else torch.empty(3, 0, dtype=torch.int64)
+    # All examples at once: the labels of each are moved past those of the one before.
+    most = int(torch.maximum(own.max(), theirs.max())) + 2 if own.numel() and theirs.numel() else 2
+    past = torch.arange(len(own))[:, None] * most + 1
+    mine, (other, place) = (own + past).flatten(), (theirs + past).flatten().sort(stable=True)
+    first, last = torch.searchsorted(other, mine), torch.searchsorted(other, mine, right=True)
+    count = torch.where(own.flatten() >= 0, last - first, 0)
+    if int(count.sum()) > at_most:
+        return None
+    row = torch.repeat_interleave(torch.arange(len(mine)), count)
+    within = torch.arange(len(row)) - torch.repeat_interleave(count.cumsum(0) - count, count)
+    key = place[first[row] + within]
+    return torch.stack([row // own.shape[1], row % own.shape[1], key % theirs.shape[1]])
 
 
 def _few(own: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor] | None:

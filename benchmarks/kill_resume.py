@@ -8,7 +8,7 @@ the bytes and the name of a file, where a half-written one would show. All files
 run, byte for byte, figures and page included (of `results.json` the seconds a training took are left out), and nothing
 else may lie there. SIGTERM and SIGINT must end with 143 and 130 and one sentence.
 
-With --quick only the first figure of each group is drawn, as SVG: drawing is nearly all of the time.
+With --quick only the first figure of each group is drawn, as SVG and not laid out: drawing is nearly all of the time.
 
 Commands run in a fork of this process, which has imported everything: a trial takes a second, not ten.
 """
@@ -256,9 +256,10 @@ def trials(
 
 
 def _draw_less() -> None:
-    """From here on the first figure of each group, as SVG."""
+    """From here on the first figure of each group, as SVG and not laid out."""
     import headwise.plots as plots
     from headwise.page import sections
+    from headwise.plots import style
 
     def first(group: str) -> list[Any]:
         return original(group)[:1]
@@ -267,6 +268,12 @@ def _draw_less() -> None:
     plots.figures_for = sections.figures_for = first
     plots.save_figure = partial(plots.save_figure, formats=["svg"])
     sections.FORMATS = ("svg",)
+
+    def plain(figure: Any) -> Any:
+        figure.set_layout_engine(None)
+        return figure
+
+    style.finish = plain
 
 
 def _check_end(trial: Trial, how: str, where: str) -> None:

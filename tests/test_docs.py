@@ -22,7 +22,6 @@ from headwise import Corpus, Example, HeadModel, make_atlas
 from headwise.analyses import registry
 from headwise.analyses.contract import REGISTRY, known_analyses
 from headwise.cli import app
-from headwise.page import sections
 from headwise.testing import planted_model
 
 ROOT = Path(__file__).parents[1]
@@ -124,6 +123,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("only_svg")
 def test_a_package_of_ones_own_made_word_by_word_is_on_the_page(
     tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,7 +143,6 @@ def test_a_package_of_ones_own_made_word_by_word_is_on_the_page(
     importlib.invalidate_caches()
     registry._load_all.cache_clear()
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(sections, "FORMATS", ("svg",))  # drawing each figure three times would be most of the time
     said = ""
     for name, *arguments in steps_of[1:]:
         assert name == "headwise"

@@ -131,6 +131,13 @@ def test_a_sample_too_small_for_a_result_is_said(
     assert "without its result" in found.note
 
 
+def test_what_cannot_be_done_is_said_with_its_reason(opened: HeadModel) -> None:
+    attribution = make_analysis("attribution", {"length": 2})  # every input is longer
+    costs = plan(opened, Corpus.from_texts(["the cat saw a dog"] * 4), [attribution], sample=2)
+    said = {cost.stage: cost.note for cost in costs.stages}["attribution"]
+    assert said.startswith("cannot be done on this corpus: None of the 4 inputs has from 2 to 2 tokens")
+
+
 def test_budgets_and_limits_are_those_of_the_run(opened: HeadModel) -> None:
     costs = plan(opened, texts(200), ["surface", "distance"], sample=2)
     found = {cost.stage: cost.examples for cost in costs.stages}

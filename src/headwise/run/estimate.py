@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -283,9 +282,10 @@ class _Calibration:
                 )
             except HeadwiseError:  # too few for what it does
                 few, more = few * 2, more * 2
-        with suppress(HeadwiseError):
+        try:
             return _cost(experiment.name, every, self._try(experiment, part, every))
-        return _cost(experiment.name, every, Spent(), "cannot be done on this corpus")
+        except HeadwiseError as error:
+            return _cost(experiment.name, every, Spent(), f"cannot be done on this corpus: {error}")
 
     def _try(self, experiment: Experiment, part: Part, limit: int, stop: bool = False) -> Spent:
         with tempfile.TemporaryDirectory() as folder:

@@ -277,9 +277,10 @@ class _Calibration:
         while more <= every:
             try:
                 first = self._try(experiment, part, few)
-                return _cost(
-                    experiment.name, every, _Line(few, more, first, self._try(experiment, part, more)).at(every)
-                )
+                # What takes long whatever it is given grows more slowly than two small tries say.
+                second = max(more, every // 4) if first.seconds < PATIENCE else more
+                line = _Line(few, second, first, self._try(experiment, part, second))
+                return _cost(experiment.name, every, line.at(every))
             except HeadwiseError:  # too few for what it does
                 few, more = few * 2, more * 2
         try:

@@ -329,7 +329,8 @@ def test_wiki_bert_equals_its_eager_self(wiki_bert: Path) -> None:
             input_ids=batch.ids, attention_mask=batch.real.long(), token_type_ids=batch.types, output_attentions=True
         )
     attentions = torch.stack(expected.attentions, 1) * batch.real[:, None, None, :, None]
-    assert torch.equal(model.trace(batch).attention, attentions)  # type: ignore[arg-type]
+    # To rounding, which twelve layers add to: the scale of the scores is applied inside their product.
+    torch.testing.assert_close(model.trace(batch).attention, attentions, rtol=0, atol=1e-5)
 
 
 @pytest.mark.real

@@ -88,8 +88,9 @@ def cpu(pids: list[int]) -> float:
 
 
 def kills(bench: Bench, expected: bytes, count: int, shard: float) -> None:
-    """Workers are killed at random moments, up to five shards' time apart, until so many have been, in as many runs as
-    that takes. (A shard that is hit three times is set aside, as one that kills its workers would be.)"""
+    """Workers are killed at random moments, 3 to 15 shards' time apart, until so many have been, in as many runs as that
+    takes. (What is hit three times is set aside, as if it had killed its workers; a random-weights model takes as long
+    as several shards.)"""
     chance, killed, runs, same = random.Random(0), 0, 0, True
     with workers_of(Backend("ray", workers=2)) as workers:
         assert isinstance(workers, RayWorkers)
@@ -98,7 +99,7 @@ def kills(bench: Bench, expected: bytes, count: int, shard: float) -> None:
 
             def disturb(over: threading.Event = over) -> None:
                 nonlocal killed
-                while killed < count and not over.wait(chance.uniform(0.3, 5.0) * shard):
+                while killed < count and not over.wait(chance.uniform(3, 15) * shard):
                     if workers.pids:
                         try:
                             os.kill(chance.choice(workers.pids), signal.SIGKILL)

@@ -88,8 +88,8 @@ def cpu(pids: list[int]) -> float:
 
 
 def kills(bench: Bench, expected: bytes, count: int, shard: float) -> None:
-    """Workers are killed at random moments, 3 to 15 shards' time apart, until so many have been, in as many runs as that
-    takes. (What is hit three times is set aside, as if it had killed its workers; a random-weights model takes as long
+    """Workers are killed at random moments, 3 to 15 shards' time apart, until so many have been, in several runs.
+    (What is hit three times is set aside, as if it had killed its workers; a random-weights model takes as long
     as several shards.)"""
     chance, killed, runs, same = random.Random(0), 0, 0, True
     with workers_of(Backend("ray", workers=2)) as workers:

@@ -125,10 +125,12 @@ def pieces(out: Path) -> int:
     return len(list((out.parent / f".{out.name}.run").glob("shard-*.piece")))
 
 
-def begun(asked: list[str], out: Path, finished: int = 2) -> subprocess.Popen[str]:
+def begun(
+    asked: list[str], out: Path, finished: int = 2, environment: dict[str, str] = ENVIRONMENT
+) -> subprocess.Popen[str]:
     """A command in the middle of its work, with so many shards finished."""
     made = subprocess.Popen(
-        asked, env=ENVIRONMENT, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        asked, env=environment, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     while made.poll() is None and pieces(out) < finished:
         time.sleep(0.05)
@@ -177,9 +179,10 @@ def head(folder: Path, alone: bytes) -> None:
     """A cluster whose head is killed in the middle of a command and started again: the command is resumed."""
     out = folder / "ray.nc"
     port = free_port()
-    cluster = start_head(port, ENVIRONMENT)
+    environment = ENVIRONMENT | {"RAY_AUTH_MODE": "token"}  # what `ray start` asks for by itself
+    cluster = start_head(port, environment)
     asked = [*COMMAND, str(out), "--backend", "ray", "--address", f"127.0.0.1:{port}", "--workers", "2"]
-    first = begun(asked, out)
+    first = begun(asked, out, environment=environment)
     os.killpg(cluster.pid, signal.SIGKILL)
     stopped = first.poll() is None
     try:
@@ -188,9 +191,9 @@ def head(folder: Path, alone: bytes) -> None:
         first.kill()
     kept = pieces(out)
     port = free_port()
-    cluster = start_head(port, ENVIRONMENT)
+    cluster = start_head(port, environment)
     asked[asked.index("--address") + 1] = f"127.0.0.1:{port}"
-    again = subprocess.run(asked, env=ENVIRONMENT, capture_output=True, text=True)
+    again = subprocess.run(asked, env=environment, capture_output=True, text=True)
     os.killpg(cluster.pid, signal.SIGKILL)
     same = again.returncode == 0 and out.read_bytes() == alone
     print(

@@ -364,7 +364,12 @@ def _connect(ray: Any, backend: Backend) -> bool:
     except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
         where = f"at '{address}'" if address else "on this machine"
         words = " ".join(str(error).split())[:300].rstrip(".")
-        raise HeadwiseError(f"Ray cannot be reached {where} ({words}); see `ray status` there.") from error
+        token = (
+            ""
+            if not address or "RAY_AUTH_MODE" in os.environ
+            else "; one that asks for a token wants RAY_AUTH_MODE=token"
+        )
+        raise HeadwiseError(f"Ray cannot be reached {where} ({words}); see `ray status` there{token}.") from error
     return True
 
 

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from headwise.page.sample import Sample
     from headwise.run import Run
 
-UNTOLD = r"(?:^|_)p_(?:value|adjusted|family)|^best_|^given_|^few$|_few$|^count$|left_out|^possible$|^noop_"
+UNTOLD = (
+    r"(?:^|_)p(?:$|_(?:value|adjusted|family|holm|fdr))|^best_|^given_|^few$|_few$|^count$|left_out|^possible$|^noop_"
+)
 SCREEN = 80  # rows of a table that are still read on a screen; of a longer one the first measure is shown
 
 

@@ -74,7 +74,7 @@ def test_right_branching_is_counted_on_the_test_part() -> None:
     model = HeadModel.open(module, tokenizer=tokenizer)
     test = battery_examples(2)
     train = Corpus.from_examples(battery_examples(4), "train")
-    path_free = make_analysis("tree_probe", {"train": "given", "epochs": 1})
+    path_free = make_analysis("tree_probe", {"train": "given", "epochs": 1, "learning_rate": 0.01})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("headwise.text.open_corpus", lambda *_, **__: train)
         found = _run(model, Corpus.from_examples(test), path_free)
@@ -103,7 +103,7 @@ def small() -> tuple[HeadModel, Corpus]:
     return HeadModel.open(module, tokenizer=tokenizer), Corpus.from_examples(battery_examples(2))
 
 
-TWO_SEEDS = {"epochs": 1, "seeds": 2}
+TWO_SEEDS = {"epochs": 1, "seeds": 2, "learning_rate": 0.01}  # searching a rate is most of a training
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_maps_are_right_and_gone_in_the_end_and_finished_probes_are_not_trained_
         return original(probe, train, *rest)
 
     monkeypatch.setattr(module_under_test, "fit_tree_probe", watch)
-    analysis = make_analysis("tree_probe", {"epochs": 2})
+    analysis = make_analysis("tree_probe", {"epochs": 2, "learning_rate": 0.01})
     with pytest.raises(KeyboardInterrupt):
         _run(model, corpus, analysis, tmp_path)
     assert list(tmp_path.rglob("trained-maps-*.piece"))
@@ -272,7 +272,7 @@ def test_order_of_probes_on_wiki_bert(wiki_model: HeadModel, shared: Path, tmp_p
     parameters: dict[str, object] = {"train": str(train), "vectors": str(vectors)}
     if not many:
         train, test = (beginning(path, tmp_path, 220) for path in (train, test))
-        parameters |= {"train": str(train), "train_sentences": 110, "test_sentences": 80, "longest": 22}
+        parameters |= {"train": str(train), "train_sentences": 70, "test_sentences": 50, "longest": 14}
         parameters |= {"learning_rate": 0.005, "patience": 1}  # the search has tests of its own
     corpus = open_corpus(test)
     uas = make_atlas(model, corpus, ["tree_probe"], parameters={"tree_probe": parameters}, full=True)["tree_probe"][
@@ -291,6 +291,7 @@ def test_attention_probe_equals_plain_loops_on_wiki_bert(
 ) -> None:
     """The attention-only probe's UAS on real sentences, word by word from eager maps, with the weights it learned."""
     count = 50 if os.environ.get("HEADWISE_FULL") else 8
+    quick = {"epochs": 1, "learning_rate": 0.01}  # of the other probes: this one is trained to its optimum
     model = wiki_model
     examples = [
         e
@@ -304,7 +305,7 @@ def test_attention_probe_equals_plain_loops_on_wiki_bert(
         module_under_test, "score_tree_probe", lambda probe, *rest: learned.append(probe) or original(probe, *rest)
     )
     monkeypatch.setattr("headwise.text.open_corpus", lambda *_, **__: train)
-    found = _run(model, Corpus.from_examples(test), make_analysis("tree_probe", {"train": "given", "epochs": 3}))
+    found = _run(model, Corpus.from_examples(test), make_analysis("tree_probe", {"train": "given", **quick}))
     probe = next(p for p in learned if type(p).__name__ == "AttentionProbe")
     w, u = probe.weight.detach().double().numpy().T
     right = scored = near = 0

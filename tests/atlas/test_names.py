@@ -103,7 +103,7 @@ def test_plain_xarray_selects_by_label_on_every_dim(read_plainly: Callable[[Path
         "frames": {"exclude": "links", "permutations": 50},
         "roles": {"bootstrap": 50, "random_models": 1},
         "token_pairs": {"random_models": 1},
-        "tree_probe": {"epochs": 1},
+        "tree_probe": {"epochs": 1, "learning_rate": 0.01},
     }
     atlas = make_atlas(tiny_model(), limit=10, parameters=given)
     refused = {name for name, items in atlas.provenance["left_out"].items() if "" in items}  # asked of decoders only

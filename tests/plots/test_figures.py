@@ -30,6 +30,7 @@ SHAPES = [
     (2, 1, True),
     *(pytest.param(*shape, marks=pytest.mark.slow) for shape in [(12, 12, False), (30, 9, True), (24, 16, False)]),
 ]
+LAID_OUT = (24, 16)  # the fullest; what is said does not depend on where it finds room
 MADE = {"surface": synthetic.surface, "offsets": synthetic.offsets}
 # Figures of conversations need roles, which made-up sentences have not: tests of surface draw them.
 ALL = [(group, spec.name) for group in MADE for spec in plots.figures_for(group) if spec.name != "roles"]
@@ -58,7 +59,11 @@ def test_all_figures_of_the_two_groups_are_registered() -> None:
 
 @pytest.mark.parametrize(("layers", "heads", "causal"), SHAPES)
 @pytest.mark.parametrize(("group", "name"), ALL)
-def test_figures_say_what_they_show(group: str, name: str, layers: int, heads: int, causal: bool) -> None:
+def test_figures_say_what_they_show(
+    group: str, name: str, layers: int, heads: int, causal: bool, request: pytest.FixtureRequest
+) -> None:
+    if (layers, heads) != LAID_OUT:
+        request.getfixturevalue("only_svg")
     dataset = MADE[group](layers, heads, causal=causal, n=137)
     drawn = spec_of(group, name).draw(dataset)
     assert drawn
@@ -77,6 +82,7 @@ def test_figures_say_what_they_show(group: str, name: str, layers: int, heads: i
         assert one.paper
 
 
+@pytest.mark.usefixtures("only_svg")
 @pytest.mark.parametrize(
     ("group", "name", "unit"),
     [
@@ -130,6 +136,7 @@ def test_the_best_head_of_each_position_is_named() -> None:
     assert "L1H2" in said
 
 
+@pytest.mark.usefixtures("only_svg")
 def test_entropy_draws_the_uniform_reference_where_it_is_known() -> None:
     dataset = synthetic.surface(3, 4)
     assert "uniform attention: 4.72 nats" in texts(surface_figures.entropy(dataset))
@@ -162,6 +169,7 @@ def test_a_finished_figure_is_drawn_once_when_it_is_saved(monkeypatch: pytest.Mo
     assert len(drawn) == 1
 
 
+@pytest.mark.usefixtures("only_svg")
 def test_what_a_decoder_lacks_is_left_out() -> None:
     dataset = synthetic.surface(3, 4, causal=True)
     figure = surface_figures.entropy(dataset)
@@ -189,6 +197,7 @@ def test_a_figure_without_numbers_is_not_drawn() -> None:
     assert spec_of("surface", "entropy").draw(xr.Dataset()) == []
 
 
+@pytest.mark.usefixtures("only_svg")
 def test_one_histogram_figure_per_source_that_has_numbers() -> None:
     drawn = spec_of("offsets", "histogram").draw(synthetic.offsets(2, 3, sources=2))
     assert [one.name for one in drawn] == ["histogram-attention", "histogram-previous-layer"]
@@ -216,6 +225,7 @@ def test_histogram_bars_stand_in_their_cell_at_their_offset() -> None:
     assert ".50" in texts(figure)
 
 
+@pytest.mark.usefixtures("only_svg")
 def test_centre_of_several_models_side_by_side_on_one_scale() -> None:
     made = {"English": synthetic.offsets(3, 4, seed=1, n=10), "Arabic": synthetic.offsets(6, 2, seed=2, n=20)}
     figure = offset_figures.centre_of_mass(made)

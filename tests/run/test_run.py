@@ -34,8 +34,11 @@ from headwise.text.example import Example
 
 SMALL: dict[str, dict[str, object]] = {
     "attribution": {"length": 11, "patterns": 1},
-    "frames": {"min_distance": 1, "max_words": 40, "core": False},
-    "tree_probe": {"epochs": 1},
+    "distance": {"permutations": 50},
+    "frames": {"min_distance": 1, "max_words": 40, "core": False, "permutations": 50},
+    "roles": {"bootstrap": 50, "random_models": 1},
+    "token_pairs": {"random_models": 1},
+    "tree_probe": {"epochs": 1, "learning_rate": 0.01},
 }
 BEHAVIOURS = [["previous", "next", "self", "sep"], ["cls", "uniform", "same_word", "block"]]
 TEXTS: list[str | tuple[str, str]] = [
@@ -381,10 +384,10 @@ def test_nothing_of_the_callers_is_left_changed(tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     before = state()
-    found = run_analyses(opened, corpus, chosen, tmp_path / "run", options())
+    found = run_analyses(opened, corpus, chosen, tmp_path / "run", RunOptions(shard_size=16))
     assert len(found) > 8
     torch.set_num_threads(2)  # a run adopts the threads of the run it goes on with
-    again = run_analyses(opened, corpus, chosen, tmp_path / "run", options())
+    again = run_analyses(opened, corpus, chosen, tmp_path / "run", RunOptions(shard_size=16))
     assert again.provenance["threads"] == 1
     assert torch.get_num_threads() == 2
     torch.set_num_threads(1)
@@ -398,7 +401,7 @@ def test_nothing_of_the_callers_is_left_changed(tmp_path: Path) -> None:
 def test_two_seeds_give_two_draws_and_are_two_runs(tmp_path: Path) -> None:
     module, tokenizer = random_model()
     opened = HeadModel.open(module, tokenizer=tokenizer)
-    corpus = Corpus.from_examples(battery_examples(1), "battery")
+    corpus = Corpus.from_examples(battery_examples(1)[:5], "battery")
     drawing = [
         make_analysis("gradient"),
         make_analysis("attribution", {"length": "all", "patterns": 0, "method": "sketch"}),

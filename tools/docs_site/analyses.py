@@ -20,14 +20,14 @@ from headwise.analyses.retrieval import trials
 from headwise.core.papers import reference
 from headwise.plots.registry import figures_for, tables_for
 from headwise.testing import planted_decoder
-from headwise.testing.battery import Bed
+from headwise.testing.battery import SMALL, Bed
 from headwise.testing.names import EXTRA_DIMS
 
 NOTES = ("Question", "Assumes", "Traps", "Cost")
-# What two analyses need to have anything to look at in a corpus of a few words; no search of a rate.
-TINY: dict[str, dict[str, Any]] = {
-    "attribution": {"length": 11, "patterns": 1},
-    "frames": {"min_distance": 1, "max_words": 40, "core": False},
+# What analyses need to have anything to look at in a corpus of a few words; no search of a rate.
+TINY: dict[str, dict[str, Any]] = SMALL | {
+    "roles": {"bootstrap": 50, "random_models": 1},
+    "token_pairs": {"random_models": 1},
     "tree_probe": {"epochs": 1, "learning_rate": 0.05},
 }
 NEEDLE = ("word1 word2", "word3 word4 word5 word6 word7 word8", "word9")

@@ -48,7 +48,9 @@ def made(names: list[str], kind: str = "classification", greedy: bool = True) ->
 @pytest.mark.parametrize(
     ("names", "kind", "greedy"), [(list(SENTEVAL), "classification", True), (["STS-B"], "regression", False)]
 )
-def test_every_figure_is_drawn(names: list[str], kind: str, greedy: bool) -> None:
+def test_every_figure_is_drawn(names: list[str], kind: str, greedy: bool, request: pytest.FixtureRequest) -> None:
+    if len(names) > 1:  # where all has room is found for one task
+        request.getfixturevalue("only_svg")
     dataset = made(names, kind, greedy)
     drawn = {one.name: one.figure for spec in figures_for("probing") for one in spec.draw(dataset)}
     wanted = {"heads", "heads-sorted", "poolings", "curves", "task-correlation", "selectivity", "localised"} | {
@@ -59,6 +61,7 @@ def test_every_figure_is_drawn(names: list[str], kind: str, greedy: bool) -> Non
     assert wanted == set(drawn)
 
 
+@pytest.mark.usefixtures("only_svg")
 def test_panels_share_one_colour_scale_and_sorted_rows_fall() -> None:
     dataset = made(list(SENTEVAL))
     figures = {spec.name: spec for spec in figures_for("probing")}

@@ -88,9 +88,8 @@ def cpu(pids: list[int]) -> float:
 
 
 def kills(bench: Bench, expected: bytes, count: int, shard: float) -> None:
-    """Workers are killed at random moments, 3 to 15 shards' time apart, until so many have been, in several runs.
-    (What is hit three times is set aside, as if it had killed its workers; a random-weights model takes as long
-    as several shards.)"""
+    """Workers are killed at random moments, 3 to 15 shards' time apart, until so many have been, in several runs. A
+    random-weights model takes as long as several shards: some are hit again and again."""
     chance, killed, runs, same = random.Random(0), 0, 0, True
     with workers_of(Backend("ray", workers=2)) as workers:
         assert isinstance(workers, RayWorkers)
@@ -113,7 +112,11 @@ def kills(bench: Bench, expected: bytes, count: int, shard: float) -> None:
             over.set()
             thread.join()
             runs += 1
-    print(f"{killed} kills of workers in {runs} runs: {'the same bytes' if same else 'OTHER BYTES'}", flush=True)
+    print(
+        f"{killed} kills of workers, {3 * shard:.1f} to {15 * shard:.1f} s apart, in {runs} runs; "
+        f"{workers.blame.accidents} known as such: {'the same bytes' if same else 'OTHER BYTES'}",
+        flush=True,
+    )
 
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}

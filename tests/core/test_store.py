@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headwise.core.errors import OutputError
-from headwise.core.store import Store, pack_dataset, unpack_dataset
+from headwise.core.store import CONSENT, Store, pack_dataset, stored_identity, unpack_dataset
 
 ARRAYS = {"x": np.arange(6, dtype=np.float32).reshape(2, 3), "empty": np.zeros((0, 4)), "yes": np.array([True, False])}
 FACTS = {"n": 3, "name": "ü"}
@@ -145,6 +145,21 @@ def test_another_identity_is_refused_or_starts_anew_and_the_same_goes_on(store: 
     assert sorted(path.name for path in store.folder.iterdir()) == ["lock", "mine.txt", "run.json"]
     other.remove()
     assert [path.name for path in store.folder.iterdir()] == ["mine.txt"]
+
+
+def test_a_run_that_finished_nothing_is_in_nobodys_way(tmp_path: Path) -> None:
+    with Store(tmp_path, {"model": "a"}) as first:
+        first.part("inner").save("x", ARRAYS)
+    with pytest.raises(OutputError, match="an unfinished run that differs in model"):
+        Store(tmp_path, {"model": "b"})
+    first.part("inner").drop("x")
+    (tmp_path / CONSENT).touch()  # the first may replace a result, the second may not
+    with pytest.raises(OutputError, match="an unfinished run that differs in model"):
+        Store(tmp_path, {"model": "b"})
+    (tmp_path / CONSENT).unlink()
+    with Store(tmp_path, {"model": "b"}) as other:
+        other.save("x", ARRAYS)
+    assert stored_identity(tmp_path) == {"model": "b"}
 
 
 def test_scratch_is_never_believed(store: Store) -> None:

@@ -32,6 +32,7 @@ from headwise.experiments.finetuning.classifier import PooledClassifier
 from headwise.experiments.patching import Pair, PatchOptions, patch
 from headwise.models.vectors import collect_vectors
 from headwise.run import Backend, Listener, Run, Source, run_analyses, workers_of
+from headwise.run.blame import Blame
 from headwise.run.cluster import RayWorkers
 from headwise.stats.accumulators import State
 from headwise.testing import planted_model, random_model
@@ -157,7 +158,10 @@ class Poisoned(Surface):
 Poisoned.name = "poisoned"
 
 
-def test_a_shard_that_kills_is_set_aside_and_named(model: HeadModel, workers: RayWorkers, tmp_path: Path) -> None:
+def test_a_shard_that_kills_is_set_aside_and_named(
+    model: HeadModel, workers: RayWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "blame", Blame())  # nothing is known of the workers that other tests ended
     texts = [*TEXTS[:4], *TEXTS[4:6], POISON, TEXTS[6], *TEXTS[8:12]]
     options = RunOptions(shard_size=4, batch_tokens=24)
 

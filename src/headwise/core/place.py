@@ -12,7 +12,7 @@ from headwise.core.errors import OutputError
 from headwise.core.files import sweep, write_atomically
 from headwise.core.folders import check_writable, refuse_sources
 from headwise.core.lock import Lock
-from headwise.core.store import forget
+from headwise.core.store import CONSENT, forget
 
 
 class Place:
@@ -65,7 +65,7 @@ class Place:
     @property
     def _consent(self) -> Path:
         """Says that this work may replace the target: asked once, also where the work is killed and goes on."""
-        return self.work / "replace"
+        return self.work / CONSENT
 
     @property
     def unfinished(self) -> bool:

@@ -23,6 +23,7 @@ from headwise.core.stopping import heed
 
 Facts = Mapping[str, Any]
 Say = Callable[[str], None]
+CONSENT = "replace"  # a file that says that the run in a folder may replace a result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +50,7 @@ class Store:
         Where the pieces lie. One run at a time may have it: a second is refused with who holds it.
     identity : Mapping
         What tells this run from others, as JSON can hold it. The same identity goes on with what is there, another one
-        is refused.
+        is refused where any piece is finished.
     fresh : bool, default False
         Start anew where another run's pieces lie there, instead of refusing.
     adopt : Mapping, optional
@@ -85,7 +86,7 @@ class Store:
         try:
             stored = self._stored()
             if stored is not None and stored.get("identity") != self.identity:
-                if not fresh:
+                if not fresh and self._in_the_way():
                     raise OutputError(self._another(stored.get("identity")))
                 self._clear()
                 stored = None
@@ -99,6 +100,10 @@ class Store:
         except BaseException:
             self._lock.release()
             raise
+
+    def _in_the_way(self) -> bool:
+        """Whether another run would lose something: finished pieces, or the consent to replace a result."""
+        return any(self.folder.rglob("*.piece")) or (self.folder / CONSENT).exists()
 
     @property
     def _note(self) -> Path:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import signal
-import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,19 +13,21 @@ from typing import Any
 import torch
 
 from headwise.core.checks import at_least, one_of
-from headwise.core.errors import HeadwiseError, MissingExtraError, ParameterError
+from headwise.core.errors import HeadwiseError, ParameterError
 from headwise.core.failures import Failure
 from headwise.core.stopping import heed
 from headwise.core.store import Piece, Store
 from headwise.core.workers import Job, Workers, working
+from headwise.run.blame import KILLS, TRIES, Blame
+from headwise.run.connection import connect, import_ray, words_of
 from headwise.run.hand import Driver, Hand
 from headwise.run.shipping import Packer
 
 BACKENDS = ("local", "ray")
-KILLS = 3  # workers that a unit may end before it is set aside
 DEPTH = 2  # units that a worker has: the one it makes and the next
 AHEAD = 8  # pieces for each worker that may be finished before one that is still being made
 POLL = 0.05  # seconds between looks at what workers have made
+ANSWER = 5.0  # seconds for a worker with nothing to do to say that it is there
 PATIENCE = 30.0  # seconds without any worker until that is said
 Say = Callable[[str], None]
 
@@ -85,11 +84,23 @@ def workers_of(backend: Backend, say: Say = lambda _: None) -> Iterator[Workers 
         yield None
         return
     workers = RayWorkers(backend, say)
+    if backend.address:
+        workers.connect()  # a wrong address is told before anything is opened or written
     try:
         with working(workers):
             yield workers
     finally:
         workers.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A unit that a worker has: its answers when it begins with it, and when it has made it."""
+
+    name: str
+    unit: bytes
+    begun: Any
+    made: Any
 
 
 @dataclass(slots=True, eq=False)
@@ -98,20 +109,23 @@ class _Worker:
 
     actor: Any
     taking: Any = None
+    alive: Any = None  # its answer that it was there when it was handed the job; None for a new one
     pid: int | None = None  # None until it has taken the job
-    given: deque[tuple[str, bytes, Any]] = field(default_factory=deque)
+    given: deque[_Given] = field(default_factory=deque)
+    since: float = 0.0  # when it began with the oldest
 
 
 class RayWorkers(Workers):
     """Workers on Ray. They are started with the first job and stay until `close`; a model is opened once by each.
 
     Units are given to them two at a time, pieces are kept as they come and given on in the order of units, so that
-    sums are those of a run in one process. What a worker had when it ended is made again; a unit that ended three is
-    set aside. See `workers_of`.
+    sums are those of a run in one process. What a worker had when it ended is made again. A unit that ended two waits
+    until nothing else is to be done, and is then made alone; one that ends a third is set aside, unless it looks as if
+    other hands had ended them (`Blame`). See `workers_of`.
     """
 
     def __init__(self, backend: Backend, say: Say) -> None:
-        self._ray = _import()
+        self._ray = import_ray()
         self._say, self._backend = say, backend
         self._gpus = backend.gpus_per_worker
         if self._gpus is None:
@@ -123,11 +137,13 @@ class RayWorkers(Workers):
         self._hands: list[_Worker] = []
         self.jobs = 0  # that workers were given
         self._openings = 0  # workers that ended one after the other while they opened a model
+        self._idle_ends = 0  # workers that ended one after the other before they began with a unit
+        self.blame = Blame()
 
     def connect(self) -> None:
-        """Reach Ray; nothing is started before there is anything to make."""
+        """Reach Ray; none is started here before there is anything to make."""
         if self._connected is None:
-            self._connected = _connect(self._ray, self._backend)
+            self._connected = connect(self._ray, self._backend.address, self._backend.workers or 1)
             self.count = self.count or self._fitting()
 
     def _fitting(self) -> int:
@@ -170,6 +186,7 @@ class RayWorkers(Workers):
         driver = Driver()
 
         def hand_over(hand: _Worker) -> None:
+            hand.alive = None if hand.pid is None else hand.actor.here.remote()
             hand.pid, hand.given = None, deque()
             hand.taking = hand.actor.take.remote(number, parcel, threads, driver)
 
@@ -205,24 +222,27 @@ class _Batch:
         self.packer = Packer()
         self.order: deque[str] = deque()  # names in the order of units, until they are given on
         self.todo: deque[tuple[str, bytes]] = deque()
+        self.suspects: deque[tuple[str, bytes]] = deque()  # made alone, when nothing else is to be done
         self.found: dict[str, Piece | Failure | None] = {}  # None: in the store
-        self.kills: Counter[str] = Counter()
-        self.hand_over: Callable[[_Worker], None] | None = None
+        self.blame = workers.blame
+        self.hand_over: Callable[[_Worker], None] | None = None  # once the workers have the job
 
     def pieces(self, units: Iterator[tuple[str, Any]]) -> Iterator[Piece | Failure]:
         more = True
         while more or self.order:
             while self.order and self.order[0] in self.found:
                 yield self._result(self.order.popleft())
-            while more and len(self.todo) < self._room() and len(self.order) < AHEAD * max(1, self.workers.count):
+            while more and len(self.todo) < self._room() and len(self.order) < self._ahead():
                 name, unit = next(units, ("", None))
                 more = bool(name)
                 if more:
                     self.order.append(name)
                     if self.store is not None and self.store.has(name):
                         self.found[name] = None
-                        break  # it is given on before another is looked at
-                    self.todo.append((name, self.packer.pack_unit(unit)))
+                        if self.order[0] == name:
+                            break  # it is given on before another is looked at
+                    else:
+                        self.todo.append((name, self.packer.pack_unit(unit)))
             self._give()
             if self.order and self.order[0] not in self.found:
                 self._wait()
@@ -240,6 +260,10 @@ class _Batch:
         """How many units the workers that are ready can be given now; 1 at least, for the first starts them."""
         return max(1, sum(DEPTH - len(hand.given) for hand in self.workers._hands if hand.pid is not None))
 
+    def _ahead(self) -> float:
+        """How many units may be on their way: all while a suspect waits for them, where they can be kept."""
+        return float("inf") if self.suspects and self.store is not None else AHEAD * max(1, self.workers.count)
+
     def _give(self) -> None:
         """Give units to the workers that have room for them."""
         if self.todo and self.hand_over is None:
@@ -250,8 +274,15 @@ class _Batch:
         for depth in range(1, DEPTH + 1):  # nobody gets a second one while another has none
             for hand in self.workers._hands:
                 if self.todo and hand.pid is not None and len(hand.given) < depth:
-                    name, unit = self.todo.popleft()
-                    hand.given.append((name, unit, hand.actor.make.remote(self.workers.jobs, unit)))
+                    self._begin(hand, *self.todo.popleft())
+        ready = [hand for hand in self.workers._hands if hand.pid is not None]
+        if self.suspects and ready and not any(hand.given for hand in ready):
+            self._begin(ready[0], *self.suspects.popleft())
+
+    def _begin(self, hand: _Worker, name: str, unit: bytes) -> None:
+        hand.since = hand.since if hand.given else time.monotonic()
+        begun = hand.actor.here.remote()  # a worker does one thing after the other, and is sent the unit after this
+        hand.given.append(_Given(name, unit, begun, hand.actor.make.remote(self.workers.jobs, unit, begun)))
 
     def _wait(self) -> None:
         """Wait until a worker is ready or has made something.
@@ -260,7 +291,7 @@ class _Batch:
         """
         began, said = time.monotonic(), False
         while True:
-            due = {hand.taking if hand.pid is None else hand.given[0][2]: hand for hand in self._busy()}
+            due = {hand.taking if hand.pid is None else hand.given[0].made: hand for hand in self._busy()}
             ready, _ = self.ray.wait(list(due), num_returns=len(due), timeout=0)
             heed()
             if ready:
@@ -286,14 +317,16 @@ class _Batch:
                 hand.pid = self.ray.get(hand.taking)
                 self.workers._openings = 0
                 return
-            answer = self.ray.get(hand.given[0][2])
+            kind, arrays, facts = self.ray.get(hand.given[0].made)
         except errors.RayTaskError as error:
             raise RuntimeError(f"A worker failed: {error}") from error
         except errors.RayError as error:
             self._ended(hand, error)
             return
-        name = hand.given.popleft()[0]
-        kind, arrays, facts = answer
+        name = hand.given.popleft().name
+        self.blame.made(name)
+        hand.since = time.monotonic()
+        self.workers._idle_ends = 0
         if kind == "raised":
             raise pickle.loads(arrays)
         if self.store is None:
@@ -303,85 +336,64 @@ class _Batch:
             self.found[name] = None
 
     def _ended(self, hand: _Worker, error: Exception) -> None:
-        """A worker is gone. What it was making is blamed; what else it had is not."""
+        """A worker is gone. What it had begun to make is blamed; what else it had is not."""
         assert self.hand_over is not None
         given, opening = list(hand.given), hand.pid is None
+        begun = self._answers(hand.alive) if opening else self._answers(given[0].begun)
         self.workers.replace(hand, self.hand_over)
-        if opening:
+        if not begun:
+            self._idle_end(error)
+        elif getattr(error, "preempted", False):
+            self.blame.accidents += 1
+        elif opening:
             self.workers._openings += 1
             if self.workers._openings >= KILLS:
                 raise HeadwiseError(
-                    f"{KILLS} workers ended one after the other while they opened the model ({_words(error)}); give "
+                    f"{KILLS} workers ended one after the other while they opened the model ({words_of(error)}); give "
                     "each more memory, or fewer workers."
                 ) from error
-            return
-        blamed = given[0][0]
-        self.kills[blamed] += 0 if getattr(error, "preempted", False) else 1
-        if self.kills[blamed] >= KILLS:
-            said = f"it ended its worker {KILLS} times: {_words(error)}"
-            self.found[blamed] = Failure(blamed, said, str(error))
-            given = given[1:]
         else:
-            self.workers._say(f"A worker ended while it made {blamed}; it is made again.")
-        self.todo.extendleft((name, unit) for name, unit, _ in reversed(given))
+            self._blamed(given.pop(0), time.monotonic() - hand.since, error)
+        self.todo.extendleft((own.name, own.unit) for own in reversed(given))
 
+    def _answers(self, answer: Any) -> bool:
+        """Whether a worker answered before it was gone; one that was not asked counts as having done so."""
+        if answer is None:
+            return True
+        try:
+            self.ray.get(answer, timeout=ANSWER)
+        except self.ray.exceptions.RayError:
+            return False
+        return True
 
-def _words(error: Exception) -> str:
-    """What Ray says of an end, in a line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = next((line for line in lines if "died because" in line or "exit" in line.lower()), lines[0] if lines else "")
-    told = told.partition("Some common causes")[0]  # advice for any program follows
-    return (told or type(error).__name__)[:200].rstrip(". ")
+    def _idle_end(self, error: Exception) -> None:
+        """A worker ended before it began with anything: no unit is to blame."""
+        self.blame.accidents += 1
+        self.workers._idle_ends += 1
+        if self.workers._idle_ends >= TRIES:
+            raise HeadwiseError(
+                f"{TRIES} workers ended one after the other before they had anything to do ({words_of(error)}); see "
+                "what ends them."
+            ) from error
 
+    def _look_at_idle(self) -> None:
+        """Note the workers that ended while they had nothing to do."""
+        assert self.hand_over is not None
+        idle = [hand for hand in self.workers._hands if hand.pid is not None and not hand.given]
+        for hand in idle:
+            if not self._answers(hand.actor.here.remote()):
+                self.blame.accidents += 1
+                self.workers.replace(hand, self.hand_over)
 
-# --- Ray itself -------------------------------------------------------------------------------------------------------
-
-
-def _import() -> Any:
-    try:
-        import ray
-        import ray.exceptions
-    except ImportError as error:
-        raise MissingExtraError("ray", "ray", "--backend ray") from error
-    return ray
-
-
-def _connect(ray: Any, backend: Backend) -> bool:
-    """Connect to a cluster or start one here; whether it was started here, or connected to by us."""
-    if ray.is_initialized():
-        return False
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a run tells nobody of itself
-    os.environ.setdefault("RAY_worker_niceness", "0")  # of a cluster started here: the workers are the work
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    address = backend.address or os.environ.get("RAY_ADDRESS")
-    try:
-        with _same_signals():
-            if address:
-                ray.init(address=address, **quiet)
-            else:
-                cores = max(os.cpu_count() or 1, backend.workers or 1)
-                ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
-    except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
-        where = f"at '{address}'" if address else "on this machine"
-        words = " ".join(str(error).split())[:300].rstrip(".")
-        token = (
-            ""
-            if not address or "RAY_AUTH_MODE" in os.environ
-            else "; one that asks for a token wants RAY_AUTH_MODE=token"
-        )
-        raise HeadwiseError(f"Ray cannot be reached {where} ({words}); see `ray status` there{token}.") from error
-    return True
-
-
-@contextmanager
-def _same_signals() -> Iterator[None]:
-    """Ray sets handlers of its own; afterwards they are what they were."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    def _blamed(self, own: _Given, seconds: float, error: Exception) -> None:
+        """A unit ended its worker, or was there when another hand did: it is made again, or set aside."""
+        self.workers._idle_ends = 0
+        if self.blame.ends(own.name) >= KILLS - 1:
+            self._look_at_idle()
+        if self.blame.ended(own.name, seconds):
+            said = f"it ended its worker {self.blame.ends(own.name)} times: {words_of(error)}"
+            self.found[own.name] = Failure(own.name, said, str(error))
+            return
+        again = self.suspects if self.blame.ends(own.name) >= KILLS - 1 else self.todo
+        again.appendleft((own.name, own.unit))
+        self.workers._say(f"A worker ended while it made {own.name}; it is made again.")

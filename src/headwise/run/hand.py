@@ -44,9 +44,8 @@ class Hand:
         self._job: Any = None
         self._refusal: bytes | None = None
 
-    def pid(self) -> int:
-        """The id of its process."""
-        return os.getpid()
+    def here(self) -> None:
+        """Answer, when all that was asked before is done: what is asked next has then begun."""
 
     def take(self, number: int, parcel: Parcel, threads: int, driver: Driver) -> int:
         """Get ready for a job; what goes wrong is the answer to every unit of it."""
@@ -60,8 +59,8 @@ class Hand:
             self._refusal = _pickled(error)
         return os.getpid()
 
-    def make(self, number: int, unit: bytes) -> Answer:
-        """`("made", arrays, facts)`, or `("raised", exception, None)`."""
+    def make(self, number: int, unit: bytes, begun: None) -> Answer:
+        """`("made", arrays, facts)`, or `("raised", exception, None)`; sent when the driver has the answer `begun`."""
         assert number == self._number
         if self._refusal is not None:
             return "raised", self._refusal, None

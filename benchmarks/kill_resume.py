@@ -1,6 +1,7 @@
 """Stop commands at random moments, repeat them, and compare every byte with an undisturbed run.
 
     python benchmarks/kill_resume.py [--kill 100] [--term 30] [--int 30] [--commands atlas,run,probe]
+    python benchmarks/kill_resume.py --backend ray --kill 15 --workers-killed 15 --term 0 --int 0 --quick
 
 Every trial runs a command in an empty folder, stops it with a signal, and repeats the command until it ends (which is
 stopped once more in every third trial). Half of the signals come after a random time, half at a random write: between
@@ -9,6 +10,10 @@ run, byte for byte, figures and page included (of `results.json` the seconds a t
 else may lie there. SIGTERM and SIGINT must end with 143 and 130 and one sentence.
 
 With --quick only the first figure of each group is drawn, as SVG and not laid out: drawing is nearly all of the time.
+
+With --backend ray every command that is stopped has two workers on a cluster that is started for all of them, and goes
+on with workers or without, in turn; --workers-killed counts trials in which a worker is killed at a random moment
+and the command is not, so that it must end by itself.
 
 Commands run in a fork of this process, which has imported everything: a trial takes a second, not ten.
 """
@@ -33,6 +38,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+WORKERS = "worker"  # what is killed in place of the command
 STOPPING = {signal.SIGINT, signal.SIGTERM}
 PHASES = ("start", "shards", "experiments", "save", "figures", "page", "end")
 
@@ -64,9 +70,18 @@ class Trial:
         return "start"
 
 
-def call(arguments: list[str], log: Path, *, how: int = 0, after: float | None = None, at: int | None = None) -> Trial:
-    """Run a command in a fork; the signal `how` comes `after` some seconds, or `at` the so-manieth write."""
-    for path in (log, log.with_suffix(".err")):
+def call(
+    arguments: list[str],
+    log: Path,
+    *,
+    how: int = 0,
+    after: float | None = None,
+    at: int | None = None,
+    head: int | None = None,
+) -> Trial:
+    """Run a command in a fork; the signal `how` comes `after` some seconds, or `at` the so-manieth write. With the
+    process of a `head` of Ray, a worker there is killed in its place, once there is one."""
+    for path in (log, log.with_suffix(".err"), log.with_suffix(".killed")):
         path.unlink(missing_ok=True)
     began = time.perf_counter()
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
@@ -81,11 +96,32 @@ def call(arguments: list[str], log: Path, *, how: int = 0, after: float | None =
                 break
             time.sleep(0.002)
         with suppress(ProcessLookupError):
-            os.kill(child, how)
+            if head is None:
+                os.kill(child, how)
+            elif victim := _a_worker(head, child):
+                os.kill(victim, signal.SIGKILL)
+                log.with_suffix(".killed").touch()
     _, status = os.waitpid(child, 0)
     writes = log.read_text().split("\n")[:-1] if log.exists() else []
     said = log.with_suffix(".err").read_text() if log.with_suffix(".err").exists() else ""
     return Trial(os.waitstatus_to_exitcode(status), time.perf_counter() - began, writes, said)
+
+
+def _a_worker(head: int, child: int) -> int | None:
+    """A worker of a cluster, as soon as there is one; None where the command ended before."""
+    while os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        parents, hands = {}, []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError, ValueError, IndexError):
+                number = int(process.name)
+                parents[number] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+                if (process / "cmdline").read_bytes().startswith(b"ray::Hand"):
+                    hands.append(number)
+        ours = [hand for hand in hands if parents.get(parents[hand]) == head or parents[hand] == head]
+        if ours:
+            return random.choice(ours)
+        time.sleep(0.05)
+    return None
 
 
 def _child(arguments: list[str], log: Path, how: int, at: int) -> None:
@@ -182,9 +218,15 @@ def commands(base: Path) -> dict[str, list[str]]:
 
 
 def trials(
-    counts: dict[str, int], chosen: list[str], seed: int = 0, quick: bool = False, quiet: bool = False
+    counts: dict[str, int],
+    chosen: list[str],
+    seed: int = 0,
+    quick: bool = False,
+    quiet: bool = False,
+    head: tuple[int, str] | None = None,
 ) -> Counter[tuple[str, str, str]]:
-    """Stop and repeat so many times for each signal; an AssertionError at the first result that differs."""
+    """Stop and repeat so many times for each signal; an AssertionError at the first result that differs. With the
+    process and the address of a head of Ray, by workers there."""
     import matplotlib.backends.backend_agg
     import matplotlib.backends.backend_pdf
     import matplotlib.backends.backend_svg  # noqa: F401  (imported once, not in every fork)
@@ -211,13 +253,19 @@ def trials(
         known = commands(base)
         whole: dict[str, tuple[dict[str, bytes], Trial]] = {}
 
-        def asked(name: str, out: Path) -> list[str]:
-            return [argument.replace("OUT", str(out)) for argument in known[name]]
+        def asked(name: str, out: Path, workers: bool = False) -> list[str]:
+            on = ["--backend", "ray", "--workers", "2", "--address", head[1]] if head and workers else []
+            return [argument.replace("OUT", str(out)) for argument in known[name]] + on
 
         for name in chosen:
             trial = call(asked(name, base / "whole" / name), base / "log")
             assert trial.code == 0, f"{name} did not end undisturbed: {trial.said}"
             whole[name] = files(base / "whole" / name), trial
+            if head:
+                trial = call(asked(name, base / "ray" / name, workers=True), base / "log")
+                assert trial.code == 0, f"{name} did not end undisturbed with workers: {trial.said}"
+                assert files(base / "ray" / name) == whole[name][0], f"{name} has other bytes with workers"
+                whole[name] = whole[name][0], trial
             if not quiet:
                 print(
                     f"{name}: {len(whole[name][0])} files, {len(trial.writes)} writes, {trial.seconds:.1f} s",
@@ -229,20 +277,29 @@ def trials(
             expected, undisturbed = whole[name]
             out = base / "out"
             shutil.rmtree(out, ignore_errors=True)
-            stops = 2 if number % 3 == 2 else 1
+            stops = 2 if number % 3 == 2 and how != WORKERS else 1
             for _ in range(stops):
                 if rng.random() < 0.5:
                     when = {"after": rng.uniform(0, undisturbed.seconds)}
                 else:
                     when = {"at": rng.randint(1, len(undisturbed.writes))}
-                trial = call(asked(name, out), base / "log", how=getattr(signal, how), **when)  # type: ignore[arg-type]
+                first = asked(name, out, workers=True)
+                if how == WORKERS:
+                    assert head is not None
+                    when = {"after": rng.uniform(0, undisturbed.seconds)}
+                    trial = call(first, base / "log", head=head[0], **when)  # type: ignore[arg-type]
+                    assert trial.code == 0, f"trial {number}: {name} did not end without a worker: {trial.said}"
+                    killed = (base / "log").with_suffix(".killed").exists()
+                    table[name, how, "shards" if killed else "end"] += 1
+                    continue
+                trial = call(first, base / "log", how=getattr(signal, how), **when)  # type: ignore[arg-type]
                 table[name, how, trial.phase] += 1
                 _check_end(trial, how, f"trial {number}, {name}, {how} {when}")
                 if trial.phase == "end":
                     break
             if trial.phase != "end":
                 done = files(out) == expected  # all was written, and only what is printed was missing
-                again = call(asked(name, out), base / "log")
+                again = call(asked(name, out, workers=number % 2 == 0), base / "log")
                 refused = again.code == 2 and "exists; give --overwrite" in again.said
                 assert again.code == 0 or (done and refused), (
                     f"trial {number}: {name} did not end when repeated: {again.said}"
@@ -292,10 +349,25 @@ def main() -> None:
     parser.add_argument("--commands", default="atlas,run,probe,ablate,compare,finetune")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--backend", choices=("local", "ray"), default="local")
+    parser.add_argument("--workers-killed", type=int, default=0)
     options = parser.parse_args()
     counts = {"SIGKILL": options.kill, "SIGTERM": options.term, "SIGINT": options.int}
-    names = options.commands.split(",")
-    table = trials(counts, names, options.seed, options.quick)
+    counts |= {WORKERS: options.workers_killed} if options.backend == "ray" else {}
+    names = [name for name in options.commands.split(",") if options.backend == "local" or name != "finetune"]
+    if options.backend == "local":
+        table = trials(counts, names, options.seed, options.quick)
+    else:
+        import ray  # noqa: F401  (once, not in every fork)
+
+        from ray_workers import ENVIRONMENT, free_port, start_head
+
+        port = free_port()
+        cluster = start_head(port, ENVIRONMENT)
+        try:
+            table = trials(counts, names, options.seed, options.quick, head=(cluster.pid, f"127.0.0.1:{port}"))
+        finally:
+            os.killpg(cluster.pid, signal.SIGKILL)
     print("\n" + "command".ljust(10) + "signal".ljust(9) + "".join(phase.rjust(12) for phase in PHASES))
     for name in names:
         for how in counts:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
 
@@ -40,7 +41,7 @@ from headwise.testing.toy import toy_task
 from headwise.text.encode import Batch
 from headwise.text.example import Example
 
-pytest.importorskip("ray", reason="the extra `ray` is not installed")
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="the extra `ray` is not installed")
 
 WORDS = ["the", "a", "cat", "dog", "saw", "sleeps", ".", ","]
 BEHAVIOURS = [["previous", "next", "self", "sep"], ["cls", "uniform", "same_word", "block"]]
@@ -106,25 +107,6 @@ def test_a_module_that_has_no_name_travels(workers: RayWorkers, tmp_path: Path) 
             assert run_bytes(given, tmp_path / "ray", texts=TEXTS[:8]) == alone
 
 
-def test_what_a_dead_worker_had_is_made_again(
-    model: HeadModel, workers: RayWorkers, here: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(workers, "_say", said.append)
-    killed: list[int] = []
-
-    def kill(what: str, done: int, total: int) -> None:
-        if what == "examples" and not killed:
-            killed.append(next(iter(workers.pids)))
-            os.kill(killed[0], signal.SIGKILL)
-
-    with working(workers):
-        assert run_bytes(model, tmp_path, Listener(progress=kill)) == here
-    assert killed[0] not in workers.pids
-    assert len(workers.pids) >= 1
-    assert any("is made again" in sentence for sentence in said)
-
-
 @pytest.mark.parametrize("first", ["ray", "here"])
 def test_a_stopped_run_is_resumed_by_the_other(
     model: HeadModel, workers: RayWorkers, here: bytes, tmp_path: Path, first: str
@@ -141,41 +123,6 @@ def test_a_stopped_run_is_resumed_by_the_other(
     with working(turns[1]):
         assert run_bytes(model, tmp_path) == here
     assert all(path.stat().st_mtime_ns == when for path, when in before.items())  # none was made again
-
-
-@dataclass(frozen=True)
-class Poisoned(Surface):
-    """Ends its process when it meets some text."""
-
-    name: ClassVar[str] = ""  # not in the registry
-
-    def take(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
-        if any(row.example.text == POISON for row in batch.rows):
-            os.kill(os.getpid(), signal.SIGKILL)
-        super().take(state, sums, layers, batch)
-
-
-Poisoned.name = "poisoned"
-
-
-def test_a_shard_that_kills_is_set_aside_and_named(
-    model: HeadModel, workers: RayWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(workers, "blame", Blame())  # nothing is known of the workers that other tests ended
-    texts = [*TEXTS[:4], *TEXTS[4:6], POISON, TEXTS[6], *TEXTS[8:12]]
-    options = RunOptions(shard_size=4, batch_tokens=24)
-
-    def run(texts: list[str], folder: str) -> Run:
-        return Run(Source(model, Corpus.from_texts(texts)), [Poisoned()], tmp_path / folder, options)
-
-    with working(workers), run(texts, "ray") as made:
-        partial = made.atlas()
-    (failure,) = made.failures.values()
-    assert failure.what == "Shard 1 (examples 5 to 8 of 'texts')"
-    assert "ended its worker 3 times" in failure.sentence
-    assert failure.what in partial.provenance["failed"]
-    with run(texts[:4] + texts[8:], "others") as others:
-        xr.testing.assert_equal(partial["poisoned"], others.atlas()["poisoned"])
 
 
 def _fail(unit: int) -> tuple[dict[str, np.ndarray], dict[str, int]]:
@@ -299,3 +246,60 @@ def test_random_models_made_by_workers(model: HeadModel, workers: RayWorkers, tm
     with working(workers):
         assert atlas("ray") == alone
     assert workers.jobs - before == 3  # the pass, the first random model, the other two
+
+
+# --- workers that end: last, so that no other test waits for those that come after them ---
+
+
+def test_what_a_dead_worker_had_is_made_again(
+    model: HeadModel, workers: RayWorkers, here: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(workers, "_say", said.append)
+    killed: list[int] = []
+
+    def kill(what: str, done: int, total: int) -> None:
+        if what == "examples" and not killed:
+            killed.append(next(iter(workers.pids)))
+            os.kill(killed[0], signal.SIGKILL)
+
+    with working(workers):
+        assert run_bytes(model, tmp_path, Listener(progress=kill)) == here
+    assert killed[0] not in workers.pids
+    assert len(workers.pids) >= 1
+    assert any("is made again" in sentence for sentence in said)
+
+
+@dataclass(frozen=True)
+class Poisoned(Surface):
+    """Ends its process when it meets some text."""
+
+    name: ClassVar[str] = ""  # not in the registry
+
+    def take(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
+        if any(row.example.text == POISON for row in batch.rows):
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().take(state, sums, layers, batch)
+
+
+Poisoned.name = "poisoned"
+
+
+def test_a_shard_that_kills_is_set_aside_and_named(
+    model: HeadModel, workers: RayWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "blame", Blame())  # nothing is known of the workers that other tests ended
+    texts = [*TEXTS[:4], *TEXTS[4:6], POISON, TEXTS[6], *TEXTS[8:12]]
+    options = RunOptions(shard_size=4, batch_tokens=24)
+
+    def run(texts: list[str], folder: str) -> Run:
+        return Run(Source(model, Corpus.from_texts(texts)), [Poisoned()], tmp_path / folder, options)
+
+    with working(workers), run(texts, "ray") as made:
+        partial = made.atlas()
+    (failure,) = made.failures.values()
+    assert failure.what == "Shard 1 (examples 5 to 8 of 'texts')"
+    assert "ended its worker 3 times" in failure.sentence
+    assert failure.what in partial.provenance["failed"]
+    with run(texts[:4] + texts[8:], "others") as others:
+        xr.testing.assert_equal(partial["poisoned"], others.atlas()["poisoned"])

@@ -18,8 +18,6 @@ from headwise.run import cluster
 from headwise.run.blame import KILLS, TRIES, Blame
 from headwise.run.cluster import Backend, RayWorkers, workers_of
 
-pytest.importorskip("ray", reason="the extra `ray` is not installed")
-
 
 class Gone(Exception):
     """Stands for Ray's error."""
@@ -132,6 +130,7 @@ parcel = SimpleNamespace(models={})
 
 @pytest.fixture
 def workers(monkeypatch: pytest.MonkeyPatch) -> RayWorkers:
+    monkeypatch.setattr(cluster, "import_ray", lambda: None)
     monkeypatch.setattr(cluster, "connect", lambda *_: False)
     return RayWorkers(Backend("ray", workers=2, gpus_per_worker=0), lambda _: None)
 
@@ -233,6 +232,7 @@ def test_a_wrong_address_is_told_before_anything_is_opened(monkeypatch: pytest.M
     def refuse(_: Any, address: str | None, workers: int) -> bool:
         raise HeadwiseError(f"Ray cannot be reached at '{address}'.")
 
+    monkeypatch.setattr(cluster, "import_ray", lambda: None)
     monkeypatch.setattr(cluster, "connect", refuse)
     with workers_of(Backend("ray")):
         pass  # nothing was to be made

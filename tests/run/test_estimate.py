@@ -3,7 +3,7 @@ command line."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,12 +15,12 @@ import xarray as xr
 from torch import Tensor
 
 from headwise import Corpus, HeadModel, RunOptions, make_analysis, make_atlas, plan
-from headwise.analyses.contract import Bench, Experiment, Paper, Shape
+from headwise.analyses.contract import Bench, Experiment, Observer, Paper, Shape
 from headwise.analyses.offsets.analysis import Offsets
 from headwise.core.errors import ParameterError
-from headwise.models.view import Layer
-from headwise.run import Listener, Run, Source, clock, estimate
-from headwise.stats.accumulators import State
+from headwise.models.view import Layer, Rows
+from headwise.run import Listener, Run, Source, clock, estimate, growth
+from headwise.stats.accumulators import Moments, State
 from headwise.testing import random_model
 from headwise.text.encode import Batch
 
@@ -76,7 +76,27 @@ class Long(Experiment):
         return xr.Dataset({"x": ((), 1.0)})
 
 
-Watching.name, Trying.name, Long.name = "watching", "trying", "long"  # not in the registry
+@dataclass(frozen=True)
+class Slow(Observer):
+    """Five seconds for every example and layer, whose rows it is shown."""
+
+    title, paper = "is slow", Paper("clark2019", "§1")
+
+    def start(self, shape: Shape) -> State:
+        return State(mass=Moments(shape.layers, shape.heads))
+
+    def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
+        works(5.0 * len(batch))
+        return {"mass": rows.weights.sum((-1, -2))}
+
+    def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
+        state.moments("mass").add(sums["mass"].double(), (layer.layer,))
+
+    def result(self, state: State, shape: Shape) -> xr.Dataset:
+        return xr.Dataset({"mass": (("layer", "head"), state.moments("mass").mean.numpy())})
+
+
+Watching.name, Trying.name, Long.name, Slow.name = "watching", "trying", "long", "slow"  # not in the registry
 
 
 @pytest.fixture
@@ -212,3 +232,32 @@ def test_bars_in_python(opened: HeadModel, capsys: pytest.CaptureFixture[str]) -
     seen: list[str] = []
     make_atlas(opened, texts(3), ["surface"], progress=lambda what, *_: seen.append(what))
     assert {"examples", "results"} <= set(seen)
+
+
+@pytest.mark.parametrize(
+    ("takes", "within"),
+    [
+        (lambda n: 2 + 3 * n, 1.001),  # a share for every example
+        (lambda n: 5 + 2 * n**0.5, 1.001),
+        (lambda n: 3 + 4 * np.log(n), 1.001),  # probing on 12, 50 and 200 sentences: 13, 19, 26 s
+        (lambda n: 7.0, 1.001),
+        (lambda n: 1 + n**1.5, 2.5),  # more than one by one: said by the line, which is too little
+    ],
+)
+def test_the_time_of_fits_follows_the_curve_of_three_tries(takes: Callable[[int], float], within: float) -> None:
+    tries = {count: clock.Spent(takes(count), takes(count) / 2, 0) for count in (12, 25, 50)}
+    said = growth.curve(tries, 200)
+    assert takes(200) / within <= said.seconds <= takes(200) * 1.001
+    assert said.cpu_seconds == pytest.approx(said.seconds / 2)
+
+
+def test_noise_makes_no_curve_that_falls() -> None:
+    for times in ((9.0, 8.0, 10.0), (10.0, 12.0, 9.0), (10.0, 9.0, 8.0), (10.0, 13.0, 12.0)):
+        tries = {count: clock.Spent(took, took, 0) for count, took in zip((12, 25, 50), times, strict=True)}
+        assert times[-1] <= growth.curve(tries, 200).seconds <= 4 * times[-1]
+
+
+def test_where_an_example_takes_long_fewer_are_tried(planted_time: None, opened: HeadModel) -> None:
+    costs = estimate.estimate(Source(opened, texts(150)), [Slow()], RunOptions(), sample=8)
+    assert {cost.stage: cost.seconds for cost in costs.stages}["slow"] == pytest.approx(150 * 5 * 2)
+    assert NOW[0] <= 64 * 5 + 5 * 10  # one of the two layers of the longest rows, and five rows

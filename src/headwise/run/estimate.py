@@ -5,10 +5,11 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
 import pandas as pd
 from torch import nn
@@ -18,10 +19,10 @@ from headwise.analyses.nulls import RandomNull
 from headwise.core.checks import at_least
 from headwise.core.errors import HeadwiseError
 from headwise.models import HeadModel
-from headwise.models.session import BLOCK_BYTES
-from headwise.run.clock import Clock, Spent, forget_peak, peak_memory, stage
+from headwise.run.clock import Clock, Spent, forget_peak, peak_memory, stage, telling
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import Failures, observe_batch
+from headwise.run.growth import Line, curve
 from headwise.run.nulls import RandomModels, RandomUnit
 from headwise.run.options import RunOptions, Source
 from headwise.run.plan import Part, make_plan
@@ -31,6 +32,7 @@ from headwise.stats.accumulators import State
 from headwise.text import Corpus, Spec
 from headwise.text.encode import Encoded, batches
 
+T = TypeVar("T")
 SAMPLE = 16  # examples of a calibration
 PATIENCE = 20.0  # seconds after which work that tells how far it is need not end
 OPENING = "opening"
@@ -132,28 +134,6 @@ def _cost(name: str, examples: int, spent: Spent, note: str = "") -> Cost:
     return Cost(name, examples, spent.seconds, spent.cpu_seconds, spent.memory, note)
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """What something took for some examples and for more of them: the time for any number lies on a line."""
-
-    few: int
-    more: int
-    first: Spent
-    second: Spent
-
-    def at(self, examples: int) -> Spent:
-        def line(low: float, high: float) -> float:
-            # Noise must not make more examples cost less, nor many more than they do one by one.
-            slope = min(max(high - low, 0.0) / max(self.more - self.few, 1), high / max(self.more, 1))
-            return high + slope * (examples - self.more)
-
-        seconds = line(self.first.seconds, self.second.seconds)
-        cpu = line(self.first.cpu_seconds, self.second.cpu_seconds)
-        grown = max(self.second.memory - self.first.memory, 0) / max(self.more - self.few, 1)
-        memory = self.second.memory + min(grown * max(examples - self.more, 0), BLOCK_BYTES)  # batches are no larger
-        return Spent(max(seconds, 0.0), max(cpu, 0.0), int(memory))
-
-
 class _Enough(BaseException):
     """Work that has told how far it is need not end."""
 
@@ -194,8 +174,7 @@ class _Calibration:
     def _chosen(self, rows: EncodedCorpus) -> tuple[list[Encoded], list[Encoded]]:
         """Rows of all lengths, evenly, and the longest ones that fill a batch."""
         lengths = sorted((len(row), row.index) for row in rows)
-        count = min(self.sample, len(lengths))
-        even = [lengths[(2 * place + 1) * len(lengths) // (2 * count)][1] for place in range(count)]
+        even = [index for _, index in _evenly(lengths, self.sample)]
         fitting = max(1, self.run.options.batch_tokens // lengths[-1][0])
         longest = [index for _, index in lengths[-min(fitting, self.run.plan.shard_size) :]]
         found = rows.pick({*even, *longest})
@@ -206,9 +185,12 @@ class _Calibration:
     ) -> tuple[Spent, dict[str, Spent]]:
         """What the pass over a part takes, and what each analysis adds to it: watching, and its result."""
         rows, longest = self._chosen(part.rows)
-        forget_peak()
-        self._watch(part, analyses, longest)  # once before anything is timed, and for the memory
-        memory = peak_memory()
+        middle = _evenly(rows, 1)
+        each = _timed(lambda: self._watch(part, analyses, middle)).seconds  # with what is only done once
+        if each * self.sample > PATIENCE:
+            each = _timed(lambda: self._watch(part, analyses, middle)).seconds
+        memory = self._peak(part, analyses, longest, each * len(longest) > PATIENCE)
+        rows = _evenly(rows, max(2, min(len(rows), int(PATIENCE / (1.5 * each)))))
         clocks = Clock(), Clock()
         half = rows[::2]
         for clock, some in zip(clocks, (half, rows), strict=True):
@@ -220,7 +202,7 @@ class _Calibration:
 
         def whole(name: str, count: int) -> Spent:
             few, more = (clock.spent.get(name, Spent()) for clock in clocks)
-            return _times(_Line(len(half), len(rows), few, more).at(size), count / size)
+            return _times(Line(len(half), len(rows), few, more).at(size), count / size)
 
         added: dict[str, Spent] = {}
         for analysis in analyses:
@@ -236,6 +218,28 @@ class _Calibration:
         own.memory = memory
         return own, added
 
+    def _peak(self, part: Part, analyses: Sequence[Observer], rows: Sequence[Encoded], long: bool) -> int:
+        """The largest memory of a pass over these rows.
+
+        Where that would take long, it ends once it has: what looks at one layer after the other takes as much for the
+        first as for the last, and what looks at whole examples holds all maps before it begins with them.
+        """
+        forget_peak()
+        if not long:
+            self._watch(part, analyses, rows)
+            return peak_memory()
+        whole = [a for a in analyses if a.scope == "example"]
+        for some in (whole, [a for a in analyses if a not in whole]):
+            began = time.perf_counter()
+
+            def stop(_: str, began: float = began) -> None:
+                if time.perf_counter() - began > PATIENCE:
+                    raise _Enough
+
+            with suppress(_Enough), telling(stop):
+                self._watch(part, some, rows)
+        return peak_memory()
+
     def _watch(self, part: Part, analyses: Sequence[Observer], rows: Sequence[Encoded]) -> dict[str, State]:
         model, states = self.model, {a.name: a.start(part.shape) for a in analyses}
         failed: Failures = {}
@@ -243,7 +247,7 @@ class _Calibration:
             observe_batch(model, batch, analyses, states, failed=failed)
         return states
 
-    def _result(self, analysis: Observer, state: State, part: Part, examples: int) -> _Line:
+    def _result(self, analysis: Observer, state: State, part: Part, examples: int) -> Line:
         """The time for a result, by the number of examples in its state."""
 
         def timed() -> Spent:
@@ -255,7 +259,7 @@ class _Calibration:
             own.load(state.arrays())
             state.merge(own)  # as shards are: twice the examples
             more *= 2
-        return _Line(examples, more, first, timed())
+        return Line(examples, more, first, timed())
 
     def _alone(self, analysis: Observer) -> Cost:
         """An analysis with a pass of its own over its form of the corpus."""
@@ -276,11 +280,11 @@ class _Calibration:
             return _cost(experiment.name, every, spent)
         while more <= every:
             try:
-                first = self._try(experiment, part, few)
+                tries = {few: self._try(experiment, part, few)}
                 # What takes long whatever it is given grows more slowly than two small tries say.
-                second = max(more, every // 4) if first.seconds < PATIENCE else more
-                line = _Line(few, second, first, self._try(experiment, part, second))
-                return _cost(experiment.name, every, line.at(every))
+                wanted = {more, max(more, every // 4)} if tries[few].seconds < PATIENCE else {more}
+                tries |= {count: self._try(experiment, part, count) for count in sorted(wanted)}
+                return _cost(experiment.name, every, curve(tries, every))
             except HeadwiseError:  # too few for what it does
                 few, more = few * 2, more * 2
         try:
@@ -329,11 +333,17 @@ class _Calibration:
                         once = begun.seconds - first.seconds, begun.cpu_seconds - first.cpu_seconds
                         found = Spent(max(once[0], 0.0), max(once[1], 0.0))
                     number = max(wanted[a.name] for a in some)
-                    found = _plus(found, _times(_Line(len(few), len(more), first, second).at(len(rows)), number))
+                    found = _plus(found, _times(Line(len(few), len(more), first, second).at(len(rows)), number))
                     count += number
             except HeadwiseError:
                 continue  # none can be made of this model
         return [_cost(RANDOM, count, found)] if count else []
+
+
+def _evenly(rows: Sequence[T], count: int) -> list[T]:
+    """So many of them, evenly."""
+    count = min(count, len(rows))
+    return [rows[(2 * place + 1) * len(rows) // (2 * count)] for place in range(count)]
 
 
 def _timed(work: Callable[[], object]) -> Spent:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from headwise.analyses.contract import Analysis, Experiment, Observer, Shape
+from headwise.analyses.contract import Analysis, Experiment, Observer, Shape, work
 from headwise.analyses.items import lacking_annotation
 from headwise.core.errors import MissingAnnotationError, ParameterError
 from headwise.core.failures import Failure, UnexpectedError
@@ -15,6 +15,7 @@ from headwise.models.kinds import layer_kinds
 from headwise.run.encoded import EncodedCorpus, Scan
 
 SHARD_SIZE = 64
+COSTLY = 4.0  # times the work of an example in BERT from where shards are half as large
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,7 +108,7 @@ def make_plan(
     rows: EncodedCorpus,
     analyses: Sequence[Analysis],
     *,
-    shard_size: int = SHARD_SIZE,
+    shard_size: int | None = None,
     full: bool = True,
 ) -> Plan:
     """Decide what will be done on a corpus that has been read. Fails before any work if nothing is left to do.
@@ -152,7 +153,7 @@ def make_plan(
         scan=rows.scan,
         dropped=MappingProxyType(dropped),
         limits=limits,
-        shard_size=shard_size,
+        shard_size=shard_size or (SHARD_SIZE if work(parts[0].shape) < COSTLY else SHARD_SIZE // 2),
         parts=MappingProxyType(seen),
         failures=MappingProxyType(failures),
     )

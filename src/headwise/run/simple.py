@@ -28,7 +28,7 @@ class AtlasOptions(TypedDict, total=False):
     limit: int | None
     full: bool
     seed: int
-    shard_size: int
+    shard_size: int | None
     batch_tokens: int
     overwrite: bool
     device: str | torch.device | None

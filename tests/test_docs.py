@@ -23,6 +23,7 @@ from headwise.analyses import registry
 from headwise.analyses.contract import REGISTRY, known_analyses
 from headwise.cli import app
 from headwise.testing import planted_model
+from little import little_model
 
 ROOT = Path(__file__).parents[1]
 TEXTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
@@ -127,6 +128,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_a_package_of_ones_own_made_word_by_word_is_on_the_page(
     tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    built_in = little_model(tmp_path / "little")
+    monkeypatch.setattr("headwise.models.demo.demo_model_path", lambda: built_in)
     text = (ROOT / "docs" / "adding-an-analysis.md").read_text(encoding="utf-8")
     (_, project), (_, code), (_, steps), (_, check) = re.findall(r"```(\w*)\n(.*?)```", text, re.S)[:4]
     assert project.count("\n") + code.count("\n") < 40

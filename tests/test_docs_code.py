@@ -16,18 +16,15 @@ import io
 import json
 import re
 import shlex
-import shutil
 import tomllib
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import BertConfig, BertForPreTraining
 
 from headwise import make_atlas
 from headwise.analyses.contract import REGISTRY, known_analyses
 from headwise.analyses.roles.sieves.registry import forget_sieve, known_sieves
-from headwise.models.demo import demo_model_path
+from little import little_model
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -93,13 +90,7 @@ def check_typed(line: str) -> None:
 
 @pytest.fixture(scope="module")
 def little(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with the files, the tokenizer and the heads of the built-in one, whose passes cost little."""
-    folder = tmp_path_factory.mktemp("models") / "little"
-    shutil.copytree(demo_model_path(), folder, ignore=shutil.ignore_patterns("*.safetensors", "headwise-*"))
-    config = BertConfig.from_pretrained(folder, hidden_size=96, intermediate_size=96)
-    torch.manual_seed(0)
-    BertForPreTraining(config).save_pretrained(folder)
-    return folder
+    return little_model(tmp_path_factory.mktemp("models") / "little")
 
 
 @pytest.mark.slow

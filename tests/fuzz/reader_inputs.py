@@ -140,10 +140,13 @@ class Target:
         """Write an input; the SPEC that reads it."""
         path = folder / self.file
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)  # some file systems wait for the disk where one is cut and written again
         path.write_bytes(self.pack(content) if self.pack else content)
         if self.name == "framenet-xml":
-            (folder / "fn" / "frame").mkdir(parents=True, exist_ok=True)
-            (folder / "fn" / "frame" / "Copying.xml").write_bytes(FRAME.encode())
+            frame = folder / "fn" / "frame" / "Copying.xml"
+            frame.parent.mkdir(parents=True, exist_ok=True)
+            if not frame.exists():
+                frame.write_bytes(FRAME.encode())
             return self.spec.format(folder / "fn")
         return self.spec.format(path)
 

@@ -477,7 +477,7 @@ def test_real_vectors_and_scikit_learn_agree_on_twenty_heads(shared: Path, wiki_
     from sklearn.linear_model import LogisticRegression
 
     model = wiki_model
-    task = senteval_task(shared / "data" / "probing" / "subj_number.txt.gz").limit(150, 50, 200)
+    task = senteval_task(shared / "data" / "probing" / "subj_number.txt.gz").limit(120, 20, 80)
     vectors = collect_vectors(model, task.examples)
     heads = vectors.heads.reshape(144, len(task.examples), -1)[np.random.default_rng(0).choice(144, 20, replace=False)]
     labels = np.array(task.labels)
@@ -485,7 +485,7 @@ def test_real_vectors_and_scikit_learn_agree_on_twenty_heads(shared: Path, wiki_
     for unit in range(20):
         x = heads[unit].astype(np.float64)
         x = (x - x[task.split.train].mean(0)) / x[task.split.train].std(0)
-        reference = LogisticRegression(C=1 / (150 * 1e-2), max_iter=2000, tol=1e-5).fit(
+        reference = LogisticRegression(C=1 / (120 * 1e-2), max_iter=2000, tol=1e-5).fit(
             x[task.split.train], labels[task.split.train]
         )
         assert abs(found.test[unit] - reference.score(x[task.split.test], labels[task.split.test])) <= 0.005

@@ -109,7 +109,7 @@ def without_first(weights: np.ndarray, visible: np.ndarray, kinds: np.ndarray) -
                 continue
             row = np.concatenate([[0.0], left / left.sum()])
             held["mass_rest"].append(kinds @ row)
-            held["entropy_rest"].append(-sum(w * np.log(w) for w in row if w > 0))
+            held["entropy_rest"].append(-(row[row > 0] * np.log(row[row > 0])).sum())
             held["max_weight_rest"].append(row.max())
             for place, o in enumerate((-1, 0, 1)):
                 if 0 < i + o < n and visible[i, i + o]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,13 @@ class Format:
 
 def options_of(read: Callable[..., Any]) -> dict[str, str]:
     """The keyword-only parameters of a reader, each with its annotation."""
+    return dict(_keyword_only(read))
+
+
+@cache
+def _keyword_only(read: Callable[..., Any]) -> tuple[tuple[str, str], ...]:
     parameters = inspect.signature(read).parameters.values()
-    return {p.name: str(p.annotation) for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    return tuple((p.name, str(p.annotation)) for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY)
 
 
 def checked_options(name: str, known: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:

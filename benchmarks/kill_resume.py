@@ -358,12 +358,13 @@ def main() -> None:
     if options.backend == "local":
         table = trials(counts, names, options.seed, options.quick)
     else:
+        os.environ["RAY_AUTH_MODE"] = "token"  # what `ray start` asks for by itself
         import ray  # noqa: F401  (once, not in every fork)
 
         from ray_workers import ENVIRONMENT, free_port, start_head
 
         port = free_port()
-        cluster = start_head(port, ENVIRONMENT)
+        cluster = start_head(port, ENVIRONMENT | {"RAY_AUTH_MODE": "token"})
         try:
             table = trials(counts, names, options.seed, options.quick, head=(cluster.pid, f"127.0.0.1:{port}"))
         finally:

@@ -31,10 +31,12 @@ from headwise.experiments.ablation import AblationOptions, LanguageSubject, Task
 from headwise.experiments.comparison import ComparisonOptions, compare
 from headwise.experiments.finetuning.classifier import PooledClassifier
 from headwise.experiments.patching import Pair, PatchOptions, patch
+from headwise.models.twins import with_random_weights
 from headwise.models.vectors import collect_vectors
 from headwise.run import Backend, Listener, Run, Source, run_analyses, workers_of
 from headwise.run.blame import Blame
 from headwise.run.cluster import RayWorkers
+from headwise.run.shipping import Packer, Parcel, dumps, unpack, unpack_unit
 from headwise.stats.accumulators import State
 from headwise.testing import planted_model, random_model
 from headwise.testing.toy import toy_task
@@ -123,6 +125,28 @@ def test_a_stopped_run_is_resumed_by_the_other(
     with working(turns[1]):
         assert run_bytes(model, tmp_path) == here
     assert all(path.stat().st_mtime_ns == when for path, when in before.items())  # none was made again
+
+
+def test_a_tokenizer_that_models_share_is_the_one_of_the_model_of_the_job() -> None:
+    module, tokenizer = random_model(words=WORDS, layers=1, heads=1, d_head=4)
+    others = [HeadModel.open(module, tokenizer=tokenizer)]
+    others += [with_random_weights(others[0], seed) for seed in range(4)]  # opened before and after
+    for model in others:
+        packer = Packer()
+        parcel = packer.pack(partial(_asked, model))
+        assert len(parcel.models) == 1
+        content = packer.pack_unit({"row": model.encode("the cat"), "tokenizer": tokenizer})
+        try:
+            job = unpack(parcel)
+            assert unpack_unit(content)["tokenizer"] is job.args[0].tokenizer is not tokenizer
+        finally:
+            unpack(Parcel(dumps(None), {}))  # lets the model go
+        other = others[0] if model is not others[0] else others[1]
+        assert len(packer.pack_unit(other.module)) > 1000  # of no model of the job: it travels itself
+
+
+def _asked(model: HeadModel, unit: object) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+    return {}, {}
 
 
 def _fail(unit: int) -> tuple[dict[str, np.ndarray], dict[str, int]]:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from headwise import Corpus, HeadModel
 from headwise.analyses.contract import make_analysis
 from headwise.analyses.nulls import RandomNull
 from headwise.core.errors import ModelError
+from headwise.core.failures import Failure
+from headwise.core.store import Piece
+from headwise.core.workers import Workers, working
 from headwise.models.twins import with_random_weights
-from headwise.run import nulls
+from headwise.run import Run, Source, nulls
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.runner import Listener, run_analyses
 from headwise.testing import eager_maps, random_model
@@ -68,6 +74,39 @@ def test_results_have_random_models_beside_them_and_are_kept(
     again = run_analyses(model, CORPUS, analyses(), tmp_path / "run")
     assert len(made) == 2
     assert again["roles"].identical(first["roles"])
+
+
+def test_units_of_a_model_add_up(model: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run_analyses(model, CORPUS, analyses(), tmp_path / "whole")
+    monkeypatch.setattr(nulls, "PART", 5)
+    told: list[tuple[int, int]] = []
+
+    def progress(what: str, done: int, total: int) -> None:
+        if what == "random models":
+            told.append((done, total))
+
+    parts = run_analyses(model, CORPUS, analyses(), tmp_path / "parts", listener=Listener(progress=progress))
+    assert len(told) > 6
+    assert told == [(done, told[-1][1]) for done in range(len(told))]
+    for name in ASKED:
+        xr.testing.assert_allclose(parts[name], whole[name], rtol=1e-5)
+
+
+def test_a_unit_that_ends_its_workers_is_a_failure_of_the_run(
+    model: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ending(Workers):
+        def pieces(self, store: Any, job: Any, units: Any) -> Iterator[Piece | Failure]:
+            for name, unit in units:
+                if name == "random-1-0-0":
+                    yield Failure(name, "it ended its worker 3 times", "")
+                else:
+                    yield from super().pieces(store, job, [(name, unit)])
+
+    with working(Ending()), Run(Source(model, CORPUS), analyses(), tmp_path) as run:
+        atlas = run.atlas()
+    assert list(run.failures) == ["random-weights models (random-1-0-0)"]
+    assert atlas["roles"].attrs.get("random_models", 0) == 0
 
 
 @pytest.mark.parametrize("keep", [10**6, 5])

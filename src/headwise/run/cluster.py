@@ -98,7 +98,7 @@ class _Given:
     """A unit that a worker has: its answers when it begins with it, and when it has made it."""
 
     name: str
-    unit: bytes
+    unit: Any
     begun: Any
     made: Any
 
@@ -221,8 +221,8 @@ class _Batch:
         self.ray: Any = workers._ray
         self.packer = Packer()
         self.order: deque[str] = deque()  # names in the order of units, until they are given on
-        self.todo: deque[tuple[str, bytes]] = deque()
-        self.suspects: deque[tuple[str, bytes]] = deque()  # made alone, when nothing else is to be done
+        self.todo: deque[tuple[str, Any]] = deque()
+        self.suspects: deque[tuple[str, Any]] = deque()  # made alone, when nothing else is to be done
         self.found: dict[str, Piece | Failure | None] = {}  # None: in the store
         self.blame = workers.blame
         self.hand_over: Callable[[_Worker], None] | None = None  # once the workers have the job
@@ -242,7 +242,7 @@ class _Batch:
                         if self.order[0] == name:
                             break  # it is given on before another is looked at
                     else:
-                        self.todo.append((name, self.packer.pack_unit(unit)))
+                        self.todo.append((name, unit))
             self._give()
             if self.order and self.order[0] not in self.found:
                 self._wait()
@@ -279,10 +279,11 @@ class _Batch:
         if self.suspects and ready and not any(hand.given for hand in ready):
             self._begin(ready[0], *self.suspects.popleft())
 
-    def _begin(self, hand: _Worker, name: str, unit: bytes) -> None:
+    def _begin(self, hand: _Worker, name: str, unit: Any) -> None:
         hand.since = hand.since if hand.given else time.monotonic()
         begun = hand.actor.here.remote()  # a worker does one thing after the other, and is sent the unit after this
-        hand.given.append(_Given(name, unit, begun, hand.actor.make.remote(self.workers.jobs, unit, begun)))
+        packed = self.packer.pack_unit(unit)
+        hand.given.append(_Given(name, unit, begun, hand.actor.make.remote(self.workers.jobs, packed, begun)))
 
     def _wait(self) -> None:
         """Wait until a worker is ready or has made something.

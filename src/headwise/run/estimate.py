@@ -23,7 +23,7 @@ from headwise.run.clock import Clock, Spent, forget_peak, peak_memory, stage, te
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import Failures, observe_batch
 from headwise.run.growth import Line, curve
-from headwise.run.nulls import RandomModels, RandomUnit
+from headwise.run.nulls import RandomModels
 from headwise.run.options import RunOptions, Source
 from headwise.run.plan import Part, make_plan
 from headwise.run.runner import PASS, RANDOM, Listener, LocalBench, Run
@@ -324,14 +324,9 @@ class _Calibration:
             try:
                 for rows, some in models.together(asked):
                     few, more = rows[:: max(1, 2 * len(rows) // self.sample)], rows[:: max(1, len(rows) // self.sample)]
-                    asks = tuple(some)
-                    begun, first, second = (
-                        _timed(partial(models.job(factor), RandomUnit(number, own, asks)))
-                        for factor, number, own in ((None, 0, few), (1.0, 1, few), (1.0, 1, more))
-                    )
+                    first, second = (_timed(partial(models.alone, 1, own, some)) for own in (few, more))
                     if not count:  # the first one of all is made as sharp as the model
-                        once = begun.seconds - first.seconds, begun.cpu_seconds - first.cpu_seconds
-                        found = Spent(max(once[0], 0.0), max(once[1], 0.0))
+                        found = _timed(partial(models.sharpness, rows))
                     number = max(wanted[a.name] for a in some)
                     found = _plus(found, _times(Line(len(few), len(more), first, second).at(len(rows)), number))
                     count += number

@@ -6,15 +6,15 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from headwise.analyses.nulls import RandomNull
 from headwise.core.errors import HeadwiseError
+from headwise.core.failures import UnexpectedError
 from headwise.core.labels import Shape
-from headwise.core.store import Store, pack_dataset, unpack_dataset
+from headwise.core.store import Store
 from headwise.core.workers import Made, current, whole
 from headwise.models import HeadModel
 from headwise.models.tap import SHARPER
@@ -23,8 +23,10 @@ from headwise.models.view import Layer, Rows
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
 from headwise.run.plan import Part
+from headwise.stats.accumulators import State
 from headwise.text.encode import Batch, Encoded, batches
 
+PART = 32  # rows of a unit of work
 INPUTS = 128  # rows that random-weights models see, spread over those the analysis sees
 SHARPNESS_INPUTS = 6
 HALVINGS = 7
@@ -134,27 +136,54 @@ class RandomModels:
         every = max(wanted.values(), default=0) if together else 0
         if not every:
             return found
-        units: list[tuple[str, RandomUnit]] = []
+        groups: list[list[tuple[str, RandomUnit]]] = []  # the units of one model and those that watch it together
         for number in range(every):
             for group, (rows, alike) in enumerate(together):
-                asked = tuple(a for a in alike if number < wanted[a.name])
-                if asked:
-                    units.append((f"random-{number}-{group}", RandomUnit(number, rows, asked)))
-        progress("random models", 0, len(units))
+                if asked := tuple(a for a in alike if number < wanted[a.name]):
+                    parts = [rows[start : start + PART] for start in range(0, len(rows), PART)]
+                    named = [(f"random-{number}-{group}-{i}", part) for i, part in enumerate(parts)]
+                    groups.append([(name, RandomUnit(number, part, asked)) for name, part in named])
+        total, done = sum(map(len, groups)), 0
+        progress("random models", done, total)
+        made = _Made()
         try:
-            # The first says how sharp all are made; the others can be made beside each other.
-            first = next(whole(current().pieces(store, self.job(None), iter(units[:1]))))
-            others = current().pieces(store, self.job(first.facts["factor"]), iter(units[1:]))
-            made = chain([first], whole(others))
-            for done, ((_, unit), piece) in enumerate(zip(units, made, strict=True), 1):
-                for a in unit.asked:
-                    own = {key.split("/", 1)[1]: x for key, x in piece.arrays.items() if key.split("/", 1)[0] == a.name}
-                    found[a.name].append(unpack_dataset(own, piece.facts[a.name]))
-                progress("random models", done, len(units))
+            # One number says how sharp all are made; all units can then be made beside each other.
+            factor = self.sharpness(together[0][0], store, made)
+            pieces = whole(current().pieces(store, self.job(factor, made), chain.from_iterable(groups)))
+            for units in groups:
+                asked = units[0][1].asked
+                states = {a.name: a.lighter().start(self.shape) for a in asked}
+                for _ in units:
+                    _merge(states, asked, self.shape, next(pieces).arrays)
+                    done += 1
+                    progress("random models", done, total)
+                for a in asked:
+                    found[a.name].append(self._result(a, states[a.name], factor))
+            assert next(pieces, None) is None
+        except UnexpectedError:
+            raise  # a unit that ended its workers: a failure of the run
         except HeadwiseError as error:
             note(f"No random-weights model stands beside {', '.join(found)}: {error}")
             return {name: [] for name in found}
+        finally:
+            made.forget()
         return found
+
+    def sharpness(self, rows: Sequence[Encoded], store: Store | None = None, made: _Made | None = None) -> float:
+        """The factor that makes random models as sharp as the model on the first of these rows."""
+        sample = RandomUnit(0, list(rows[:SHARPNESS_INPUTS]), ())
+        job = self.job(None, made or _Made())
+        (piece,) = whole(current().pieces(store, job, iter([("random-sharpness", sample)])))
+        return float(piece.facts["factor"])
+
+    def _result(self, analysis: RandomNull, state: State, factor: float) -> xr.Dataset:
+        return analysis.lighter().result(state, self.shape).assign_attrs(sharpness=factor)
+
+    def alone(self, number: int, rows: Sequence[Encoded], asked: Sequence[RandomNull]) -> dict[str, xr.Dataset]:
+        """The results on some rows of one model that is not made sharp; nothing is kept."""
+        states = {a.name: a.lighter().start(self.shape) for a in asked}
+        _merge(states, asked, self.shape, self.job(1.0, _Made())(RandomUnit(number, list(rows), tuple(asked)))[0])
+        return {a.name: self._result(a, states[a.name], 1.0) for a in asked}
 
     def together(self, analyses: Sequence[RandomNull]) -> list[tuple[list[Encoded], list[RandomNull]]]:
         """The rows that random models see, each with the analyses that see them on the same ones."""
@@ -174,9 +203,32 @@ class RandomModels:
         parameters = sum(p.numel() for p in self.model.module.parameters())
         return {a.name: a.random_count(heads, parameters) for a in analyses}
 
-    def job(self, factor: float | None) -> RandomJob:
+    def job(self, factor: float | None, made: _Made) -> RandomJob:
         """What makes their pieces; without a factor, it finds the one that makes them as sharp as the model."""
-        return RandomJob(self.model, self.shape, self.seed, factor)
+        return RandomJob(self.model, self.shape, self.seed, factor, made)
+
+
+class _Made:
+    """The random-weights model that was made last: its units follow each other. It does not travel."""
+
+    def __init__(self) -> None:
+        self._seed, self._model = -1, None  # type: int, HeadModel | None
+
+    def __reduce__(self) -> tuple[type[_Made], tuple[()]]:
+        return _Made, ()
+
+    def model(self, like: HeadModel, seed: int) -> HeadModel:
+        """The one of this seed."""
+        if self._model is None or self._seed != seed:
+            self.forget()
+            self._seed, self._model = seed, with_random_weights(like, seed)
+        return self._model
+
+    def forget(self) -> None:
+        """Let it go."""
+        if self._model is not None:
+            self._model.close()
+        self._model = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,28 +242,33 @@ class RandomUnit:
 
 @dataclass(frozen=True, slots=True)
 class RandomJob:
-    """Makes a piece of a unit: what its analyses find on its model. Scores are multiplied by a factor; without one, by
-    the factor that makes them as sharp as the model's."""
+    """Makes a piece of a unit: the states of its analyses after its rows, scores multiplied by a factor. Without one,
+    the piece is the factor that makes them as sharp as the model's."""
 
     model: HeadModel
     shape: Shape
     seed: int
     factor: float | None
+    made: _Made
 
     def __call__(self, unit: RandomUnit) -> Made:
-        model, rows, factor = self.model, unit.rows, self.factor
-        random = with_random_weights(model, SEED + 100 * self.seed + unit.number)
-        if factor is None:
-            sample = rows[:SHARPNESS_INPUTS]
-            factor = as_sharp(random, sharpness(model, sample), sample)
-        sharpen(random, factor)
+        model = self.model
+        random = self.made.model(model, SEED + 100 * self.seed + unit.number)
+        if self.factor is None:
+            return {}, {"factor": as_sharp(random, sharpness(model, unit.rows), unit.rows)}
+        sharpen(random, self.factor)
         light = [analysis.lighter() for analysis in unit.asked]
         states = {a.name: a.start(self.shape) for a in light}
-        observe_batches(random, batches(rows, BATCH_TOKENS, model.pad_id, model.device), light, states)
-        random.close()
-        arrays: dict[str, np.ndarray] = {}
-        facts: dict[str, Any] = {"factor": factor}
-        for a in light:
-            own, facts[a.name] = pack_dataset(a.result(states[a.name], self.shape).assign_attrs(sharpness=factor))
-            arrays |= {f"{a.name}/{key}": values for key, values in own.items()}
-        return arrays, facts
+        observe_batches(random, batches(unit.rows, BATCH_TOKENS, model.pad_id, model.device), light, states)
+        return {f"{name}/{key}": array for name, state in states.items() for key, array in state.arrays().items()}, {}
+
+
+def _merge(
+    states: Mapping[str, State], asked: Sequence[RandomNull], shape: Shape, arrays: Mapping[str, np.ndarray]
+) -> None:
+    """Add what a piece holds to the states of analyses."""
+    for analysis in asked:
+        own = analysis.lighter().start(shape)
+        prefix = f"{analysis.name}/"
+        own.load({key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)})
+        states[analysis.name].merge(own)

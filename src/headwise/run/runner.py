@@ -224,6 +224,10 @@ class Run:
             models = RandomModels(self.model, part, self.plan.limits, self.options.seed)
             found = models.results(asked, store, self.listener.note, self.listener.progress)
             return {a.name: a.against(datasets[a.name], found[a.name]) for a in asked if found[a.name]}
+        except UnexpectedError as error:  # units that ended their workers
+            for failure in error.failures:
+                self._fail(replace(failure, what=f"random-weights models ({failure.what})"))
+            return {}
         except Exception as error:
             self._fail(Failure.of("random-weights models", error))
             return {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -56,22 +57,30 @@ class Packer:
     """Packs one job and its units: models that are open now, and all their modules and weights, travel as names."""
 
     def __init__(self) -> None:
-        self._parts: dict[int, tuple[HeadModel, str]] = {}
+        self._parts: defaultdict[int, list[tuple[HeadModel, str]]] = defaultdict(list)
         self._known: dict[int, Shipment] = {}
+        self._job: set[int] | None = None  # the modules of the job's models, once it is packed
         for model in list(OPEN):
-            for name in PARTS:
-                self._parts[id(getattr(model, name))] = (model, name)
-            for kind, found in (("module", model.module.named_modules()), ("weight", model.module.named_parameters())):
-                self._parts |= {id(part): (model, f"{kind}:{name}") for name, part in found}
+            self._know(model)
+
+    def _know(self, model: HeadModel) -> None:
+        for name in PARTS:
+            self._parts[id(getattr(model, name))].append((model, name))
+        for kind, found in (("module", model.module.named_modules()), ("weight", model.module.named_parameters())):
+            for name, part in found:
+                self._parts[id(part)].append((model, f"{kind}:{name}"))
         self._parts.pop(id(None), None)
 
     def pack(self, job: object) -> Parcel:
         """A job as it travels."""
         content, needed = self._pickled(job)
+        for _, model in needed:
+            self._know(model)  # one with another limit is not among those that are open
+        self._job = {id(model.module) for _, model in needed}
         return Parcel(content, {shipment.key: _loaded(shipment, model) for shipment, model in needed})
 
     def pack_unit(self, unit: object) -> bytes:
-        """One unit of the job as it travels; the models it speaks of are the job's."""
+        """One unit of the job, which is packed before, as it travels; the models it speaks of are the job's."""
         return self._pickled(unit)[0]
 
     def _pickled(self, thing: object) -> tuple[bytes, list[tuple[Shipment, HeadModel]]]:
@@ -90,8 +99,11 @@ class Packer:
         if isinstance(thing, HeadModel):
             limit = () if thing.tokenizer is None else (thing.encoder.max_length, thing.encoder.overlong)
             return thing, ("", *limit)
-        found = self._parts.get(id(thing))
-        return None if found is None else (found[0], (found[1],))
+        # Models may share a tokenizer: of a unit's, only the one whose model the workers have is a name there.
+        for model, name in self._parts.get(id(thing), ()):
+            if self._job is None or id(model.module) in self._job:
+                return model, (name,)
+        return None
 
     def shipment(self, model: HeadModel) -> Shipment:
         """What of a model travels."""

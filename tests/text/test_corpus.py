@@ -106,3 +106,24 @@ def test_a_draw_reads_only_the_beginning_of_a_long_corpus_and_says_so() -> None:
     assert all(int(e.text) < 40 for e in corpus)
     assert max(walked) == 40  # twenty times two, and one more to see that there is more
     assert corpus.notes == {"examples drawn from the first 40 of the corpus": 2}
+
+
+@pytest.mark.parametrize("held", [2**17, 40, 2])  # all that is read, the draw, nothing
+def test_a_file_is_read_once_for_a_draw_that_is_kept(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwise.text.corpus.HELD", held)
+    walks = []
+
+    def stream(notes: Counter) -> Iterator[Example]:
+        walks.append(0)
+        for number in range(200):
+            notes["left out"] += number % 2
+            yield Example(words=(str(number), "is", "a", "number"))
+
+    corpus = Corpus("numbers", stream).sample(5, seed=3)
+    first = [e.words[0] for e in corpus.peek(2)]
+    times = [[e.words[0] for e in corpus] for _ in range(4)]
+    assert times[0] == times[1] == times[2] == times[3]
+    assert times[0][:2] == first
+    assert len(times[0]) == 5
+    assert corpus.notes == {"left out": (int(times[0][-1]) + 1) // 2}  # up to the last of them
+    assert len(walks) == {2**17: 1, 40: 3, 2: 6}[held]

@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 import time
+from functools import lru_cache
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -172,6 +173,13 @@ def _is_sound(folder: Path) -> bool:
 
 
 def _sha256(file: Path) -> str:
+    """The hash of a file; a file that nobody has written since is not read again by this process."""
+    about = file.stat()
+    return _hashed(file, (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns))
+
+
+@lru_cache(maxsize=64)
+def _hashed(file: Path, written: tuple[int, ...]) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -92,11 +92,18 @@ def trace_of(module: nn.Module) -> str:
         digest.update(f" {parameter._version}".encode())
         bits = parameter.detach().reshape(-1).view(_WHOLE[parameter.element_size()])
         some = torch.linspace(0, len(bits) - 1, min(SAMPLED, len(bits)), dtype=torch.float64).long().to(bits.device)
-        sums.append(torch.cat([bits.sum(dtype=torch.int64)[None], bits[some].to(torch.int64)]))
+        sums.append(torch.cat([_long(bits).sum(dtype=torch.int64)[None], bits[some].to(torch.int64)]))
     for device in dict.fromkeys(values.device for values in sums):  # one transfer for each device
         together = torch.cat([values for values in sums if values.device == device]).cpu()
         digest.update(together.numpy().data)
     return digest.hexdigest()
+
+
+def _long(bits: Tensor) -> Tensor:
+    """Eight bytes as one number, where they go into it: a sum that need not turn each into a longer one first takes a
+    thirtieth of the time."""
+    each = 8 // bits.element_size()
+    return bits.view(torch.int64) if len(bits) % each == 0 and bits.storage_offset() % each == 0 else bits
 
 
 _WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}

@@ -20,6 +20,7 @@ Stream: TypeAlias = Callable[[Notes], Iterable[Example]]
 
 POOL = 20_000  # examples that a draw reads at least
 TIMES = 20  # as many times the examples drawn
+HELD = 2**17  # words that are kept of a draw, so that its file is not read again at every walk
 PEEK = 256  # examples looked at to tell which annotations a corpus has
 
 
@@ -164,22 +165,8 @@ class Corpus:
         if count is None:
             return self
         at_least("limit", count, 1)
-        wanted, chosen = count, list[int]()
-        longest = max(pool, TIMES * wanted)
-
-        def stream(notes: Notes) -> Iterator[Example]:
-            if not chosen:
-                found, more = self._documents(longest)
-                chosen.extend(drawn(found, wanted, seed))
-                cut.extend([longest] * more)
-            if cut:
-                notes[f"examples drawn from the first {longest:,} of the corpus"] += len(chosen)
-            places = set(chosen)
-            whole = islice(self.walk(notes), chosen[-1] + 1 if chosen else 0)
-            return (example for place, example in enumerate(whole) if place in places)
-
-        cut: list[int] = []
-        sampled = self.derive(stream)
+        draw = _Draw(self, count, seed, max(pool, TIMES * count))
+        sampled = self.derive(draw.walk)
         sampled.parts = tuple(part.sample(count, seed, pool) for part in self.parts)
         return sampled
 
@@ -192,12 +179,6 @@ class Corpus:
         found = self.derive(self.walk)
         found.parts = ()
         return found
-
-    def _documents(self, longest: int) -> tuple[list[str | None], bool]:
-        """The document of each of the first examples, and whether there are more examples."""
-        walk = self.walk(Counter())
-        found = [example.document for example in islice(walk, longest)]
-        return found, next(walk, None) is not None
 
     def derive(self, stream: Stream, name: str | None = None) -> Corpus:
         """A corpus made from this one, with its name, licence and parts."""
@@ -236,6 +217,68 @@ class Corpus:
         """sha256, in hex, over the fingerprints of the examples in their order: the same whatever the file is called
         and however it is packed."""
         return self.survey().fingerprint
+
+
+class _Draw:
+    """Examples of a corpus that are drawn by a seed at the first walk, and kept where they are few."""
+
+    def __init__(self, corpus: Corpus, count: int, seed: int, longest: int) -> None:
+        self.corpus, self.count, self.seed, self.longest = corpus, count, seed, longest
+        self.chosen: list[int] | None = None  # places in the corpus
+        self.cut: Notes = Counter()  # what is said where the corpus is longer than what was drawn from
+        self.held: list[Example] | None = None
+        self.notes: Notes = Counter()  # of a walk to the last of those that are held
+
+    def walk(self, notes: Notes) -> Iterator[Example]:
+        """The drawn examples, in the order of the corpus."""
+        chosen = self._draw() if self.chosen is None else self.chosen
+        if self.held is None:
+            yield from self._read(chosen, notes)
+        else:
+            notes.update(self.notes)
+            yield from self.held
+
+    def _read(self, chosen: list[int], notes: Notes) -> Iterator[Example]:
+        places, held, size, before = set(chosen), list[Example](), 0, Counter(notes)
+        notes.update(self.cut)
+        for place, example in enumerate(islice(self.corpus.walk(notes), chosen[-1] + 1)):
+            if place in places:
+                size += _size(example)
+                if size <= HELD:
+                    held.append(example)
+                yield example
+        if size <= HELD:
+            self.held, self.notes = held, notes - before
+
+    def _draw(self) -> list[int]:
+        """Read as much of the corpus as is drawn from; kept meanwhile while it is little, so that it is read once."""
+        notes: Notes = Counter()
+        documents, kept, size = list[str | None](), list[Example](), 0
+        states: list[tuple[int, Notes]] = []  # from which example on the notes are these
+        walk = self.corpus.walk(notes)
+        for place, example in enumerate(islice(walk, self.longest)):
+            documents.append(example.document)
+            size += _size(example)
+            if size > HELD:
+                kept.clear()
+                continue
+            kept.append(example)
+            if not states or states[-1][1] != notes:
+                states.append((place, Counter(notes)))
+        chosen = drawn(documents, self.count, self.seed)
+        if next(walk, None) is not None:
+            self.cut[f"examples drawn from the first {self.longest:,} of the corpus"] = len(chosen)
+        if size <= HELD:
+            last = chosen[-1] if chosen else -1
+            self.held = [kept[place] for place in chosen]
+            self.notes = [Counter[str](), *(state for place, state in states if place <= last)][-1] + self.cut
+        self.chosen = chosen
+        return chosen
+
+
+def _size(example: Example) -> int:
+    """About how many words an example has."""
+    return len(example.all_words) + (len(example.text or "") + len(example.pair or "")) // 5
 
 
 def drawn(documents: Sequence[str | None], count: int, seed: int) -> list[int]:

@@ -51,7 +51,8 @@ def same(found: torch.Tensor, expected: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("name", [n if n in FEW else pytest.param(n, marks=pytest.mark.slow) for n in ALL])
 def test_exact_and_local_equal_reverse_with_padding(name: str) -> None:
-    model, batch = opened(name), ids_batch((5, 3))
+    # Not served by bundles, a model's own layers move one tangent at a time: fewer tokens.
+    model, batch = opened(name), ids_batch((3, 2) if name == "deepseek-v3" else (5, 3))
     slow = reverse_squares(model, batch, layer_output=True)
     fast = exact_squares(model, batch, layer_output=True)
     same(fast.heads, slow.heads)
@@ -59,8 +60,9 @@ def test_exact_and_local_equal_reverse_with_padding(name: str) -> None:
     assert fast.layers is not None
     same(fast.layers, slow.layers)
     same(local_module.local_squares(model, batch), reverse_squares(model, batch, source="previous_layer").heads)
-    assert (fast.heads[1, ..., 3:] == 0).all()
-    assert (fast.heads[1, ..., 3:, :] == 0).all()
+    real = int(batch.real[1].sum())
+    assert (fast.heads[1, ..., real:] == 0).all()
+    assert (fast.heads[1, ..., real:, :] == 0).all()
     if model.causal:
         assert (fast.heads.triu(1) == 0).all()
 
@@ -68,7 +70,9 @@ def test_exact_and_local_equal_reverse_with_padding(name: str) -> None:
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
 def test_reverse_is_the_jacobian(name: str) -> None:
     """The reference itself, against torch's own jacobian of the same pass with the input replaced."""
-    model, batch = opened(name), ids_batch((4,))
+    model = opened(name)
+    alone = ids_batch((4,))
+    batch = alone.select([0] * 2 * model.hidden)  # each input number moved up and down, all in one batch
     leaves: dict[str, torch.Tensor] = {}
     entry = model.sites.entries[0]
 
@@ -87,19 +91,18 @@ def test_reverse_is_the_jacobian(name: str) -> None:
         inner = entry.register_forward_pre_hook(swap, with_kwargs=True)
         try:
             with torch.no_grad():
-                return model.trace(batch, {"outputs"}).outputs[0].double()
+                return model.trace(batch, {"outputs"}).outputs.double()
         finally:
             inner.remove()
 
     step, found = 1e-2, torch.zeros(model.layers, model.heads, 4, 4, dtype=torch.float64)
     for token in range(4):
-        for dim in range(x.shape[-1]):
-            moved = torch.zeros_like(x)
-            moved[0, token, dim] = step
-            slope = (outputs(x + moved) - outputs(x - moved)) / (2 * step)
-            found[..., token] += slope.square().sum(-1)
+        moved = torch.zeros_like(x)
+        moved[:, token] = step * torch.cat([torch.eye(model.hidden), -torch.eye(model.hidden)])
+        up, down = outputs(x + moved).chunk(2)
+        found[..., token] = ((up - down) / (2 * step)).square().sum((0, -1))
     shares = found.sqrt() / found.sqrt().sum(-1, keepdim=True)
-    given = contributions(model, batch, method="reverse").heads[0]
+    given = contributions(model, alone, method="reverse").heads[0]
     assert (shares - given).abs().max() < 5e-3
 
 
@@ -148,7 +151,7 @@ def test_the_fast_way_is_not_taken_where_it_is_wrong(monkeypatch: pytest.MonkeyP
 
 
 def test_memory_decides_how_many_tangents_travel_and_nothing_else() -> None:
-    model, batch = opened("bert"), ids_batch((6, 4))
+    model, batch = opened("bert"), ids_batch((3, 2))
     whole = exact_squares(model, batch, layer_output=True)
     local = local_module.local_squares(model, batch)
     assert tangents_at_once(model, batch, 0.01) < tangents_at_once(model, batch, 1) < tangents_at_once(model, batch, 64)
@@ -205,7 +208,7 @@ def test_peak_memory_stays_below_the_bound(name: str, monkeypatch: pytest.Monkey
 
 
 def test_the_products_of_a_long_input_are_formed_for_a_few_heads_at_a_time() -> None:
-    model, batch = opened("llama"), ids_batch((24, 11))
+    model, batch = opened("llama"), ids_batch((16, 7))
     whole = local_module.local_squares(model, batch)
     peaks = []
     for memory in (16.0, 0.05):

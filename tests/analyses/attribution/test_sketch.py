@@ -10,14 +10,13 @@ import torch
 
 from headwise.analyses.attribution import Options, contributions
 from headwise.analyses.attribution.forward import exact_squares
-from headwise.analyses.attribution.reverse import block_squares, reverse_graph
+from headwise.analyses.attribution.push import push
+from headwise.analyses.attribution.reverse import block_squares, gradients, reverse_graph
 from headwise.analyses.attribution.sketch import PILOT, intervals, sketch
 from headwise.models import HeadModel
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "models"))
 from tiny_models import SERVED, build, ids_batch
-
-SENTENCES = ["birds sang", "no"]  # exact shares of n tokens take n² passes
 
 
 def total_variation(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -100,26 +99,46 @@ def test_intervals_of_numbers_known_by_hand() -> None:
 
 
 @pytest.mark.real
-@pytest.mark.slow
-def test_wiki_bert_exact_equals_reverse_and_sketches_hold(wiki_model: HeadModel) -> None:
-    """Two sentences in one padded batch: exact against reverse on random rows; coverage over seeds; the error."""
+def test_tangents_through_wiki_bert_are_those_of_reverse_mode(wiki_model: HeadModel) -> None:
+    """Two sentences in one padded batch, some random directions: every number of random heads and tokens, with its
+    sign. (That squares are summed over all directions is seen on smaller models: here it would take a minute.)"""
     model = wiki_model
-    batch = model.batch(SENTENCES)
+    batch = model.batch(["Some birds sang in the old garden.", "Nobody heard them."])
+    generator = torch.Generator().manual_seed(0)
+    tangents = torch.randn(3, *batch.ids.shape, model.hidden, generator=generator)
+    moved: dict[int, torch.Tensor] = {}
+    push(model, batch, tangents, lambda layer, found: moved.__setitem__(layer, found.clone()))
+    graph = reverse_graph(model, batch)
+    for _ in range(10):
+        layer, head, token = (int(torch.randint(0, size, (), generator=generator)) for size in (12, 12, 5))
+        output = graph.outputs[layer][:, head, token]
+        size = output.shape[-1]
+        each = gradients(output, torch.eye(size)[:, None].expand(size, *output.shape), graph.leaves_in[0])
+        slow = torch.einsum("denh,kenh->ked", each, tangents)
+        fast = moved[layer][:, :, head, token]
+        assert ((slow - fast).abs() <= 1e-4 * slow.abs().amax()).all()
+
+
+@pytest.mark.real
+def test_of_stories_exact_equals_reverse_and_sketches_hold(stories: Path) -> None:
+    """Two sentences in one padded batch: exact against reverse on random rows; coverage over seeds; the error."""
+    model = HeadModel.open(stories)
+    batch = model.batch(["Once there was a", "She ran"])
     squares = exact_squares(model, batch).heads
     graph = reverse_graph(model, batch)
     generator = torch.Generator().manual_seed(0)
     for _ in range(10):
-        layer, head, token = (int(torch.randint(0, size, (), generator=generator)) for size in (12, 12, 3))
+        layer, head, token = (int(torch.randint(0, size, (), generator=generator)) for size in (6, 6, 3))
         slow = block_squares(graph.outputs[layer][:, head, token], graph.leaves_in[0]).sqrt()
         fast = squares[:, layer, head, token].sqrt()
         assert ((slow - fast).abs() <= 1e-4 * slow.max(-1, keepdim=True).values).all()
     exact = squares.sqrt() / squares.sqrt().sum(-1, keepdim=True).clamp(min=1e-30)
-    real = (batch.real[:, :, None] & batch.real[:, None, :])[:, None, None].expand_as(exact)
+    real = (batch.real[:, :, None] & batch.real[:, None, :])[:, None, None].expand_as(exact) & (exact > 0) & (exact < 1)
     covered, rows = [], []
     for seed in range(10):
         found = contributions(model, batch, method="sketch", options=Options(error=0.05, seed=seed))
         covered.append(((found.low <= exact) & (exact <= found.high))[real].double().mean())
         rows.append(total_variation(found.heads, exact)[batch.real[:, None, None].expand(*exact.shape[:-1])])
-    assert int(real.sum()) >= 2000
+    assert int(real.sum()) >= 500
     assert float(torch.stack(covered).mean()) >= 0.92, covered
     assert float(torch.cat(rows).median()) <= 0.05

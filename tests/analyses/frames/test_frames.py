@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import matplotlib.text
@@ -266,16 +267,17 @@ def _moved(link: FrameLink, length: int, rng: np.random.Generator) -> FrameLink:
 @pytest.mark.real
 def test_framenet_on_a_real_model(shared: Path, wiki_model: HeadModel) -> None:
     model = wiki_model
-    examples = list(open_corpus(f"framenet:{shared / 'data' / 'frames' / 'exemplars.jsonl.gz'}", limit=160))
-    corpus = Corpus.from_examples(examples, "exemplars")  # drawn from 20,000, once
+    exemplars = open_corpus(f"framenet:{shared / 'data' / 'frames' / 'exemplars.jsonl.gz'}")
+    examples = list(islice(exemplars, 0, 4000, 50))  # of some frames, without reading all 20,000
+    corpus = Corpus.from_examples(examples, "exemplars")
     given = {"exclude": "links", "permutations": 50, "random_models": 1}
     dataset = make_atlas(model, corpus, ["frames"], parameters={"frames": given})["frames"]
-    rows = [model.encode(example, i) for i, example in enumerate(examples) if len(example.all_words) <= 12][:60]
+    rows = [model.encode(example, i) for i, example in enumerate(examples) if len(example.all_words) <= 12][:20]
     kept = Corpus.from_examples([row.example for row in rows])
     given = {"permutations": 0, "random_models": 0}
     part = make_atlas(model, kept, ["frames"], parameters={"frames": given})["frames"]
     compare(part, eager_maps(model, rows), rows, False, {})
-    assert 10 < dataset.attrs["sentences"] < 160
+    assert 10 < dataset.attrs["sentences"] < 80
     assert int(dataset["above"].sum()) == 2  # of 144 heads
 
 

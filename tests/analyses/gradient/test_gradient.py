@@ -190,14 +190,17 @@ def test_what_cannot_be_is_refused() -> None:
             make_analysis("gradient", wrong)
 
 
+@pytest.fixture(scope="module")
+def in_double(wiki_bert: Path) -> HeadModel:
+    """Where nearly every token is certain, the gradient of float32 losses is rounding."""
+    return HeadModel.open(wiki_bert, dtype=torch.float64)
+
+
 @pytest.mark.real
 @pytest.mark.parametrize("loss", ["masked", "all"])
-def test_equal_to_plain_autograd_on_wiki_bert(wiki_bert: Path, shared: Path, loss: str) -> None:
-    count = (50 if loss == "masked" else 20) if os.environ.get("HEADWISE_FULL") else 4
-    model = HeadModel.open(
-        wiki_bert, dtype=torch.float64
-    )  # where nearly every token is certain, the gradient of float32 losses is rounding
-    trees = open_corpus(shared / "data" / "trees" / "en_ewt-ud-dev.conllu.xz", limit=count)
+def test_equal_to_plain_autograd_on_wiki_bert(in_double: HeadModel, shared: Path, loss: str) -> None:
+    model, count = in_double, (50 if loss == "masked" else 20) if os.environ.get("HEADWISE_FULL") else 2
+    trees = open_corpus(shared / "data" / "trees" / "en_ewt-ud-dev.conllu.xz").limit(count)
     found = make_atlas(model, trees, ["gradient"], parameters={"gradient": {"loss": loss}}, full=True)["gradient"]
     rows = [model.encode(example, i) for i, example in enumerate(trees)]
     expected, paper = slow(model, rows, loss, model.tokenizer.mask_token_id, 0.15, 0)

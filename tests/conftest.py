@@ -6,7 +6,7 @@ import atexit
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,12 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import hypothesis
 import pytest
-import torch
+from _pytest.doctest import DoctestModule
 
 sys.path.insert(0, str(Path(__file__).parent))  # what several folders of tests share lies beside this file
 sys.dont_write_bytecode = False
+gc.disable()  # while all is imported and collected, nearly nothing is garbage
 atexit.register(gc.freeze)  # a process that ends need not look for garbage first
-torch.set_num_threads(1)  # two test processes share two cores
 # A busy machine is no fault; the fuzz targets, whose point is that nothing takes long, set a limit of their own.
 hypothesis.settings.register_profile("headwise", deadline=None)
 hypothesis.settings.load_profile("headwise")
@@ -40,8 +40,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """What is imported by now stays: the collector of garbage need not look through it again and again."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
+    # Here, not above: the process that hands out the tests collects none and does without torch.
+    import torch
+
+    torch.set_num_threads(1)  # two test processes share two cores
+
+
+class WithExamples:
+    """Looks for doctests only in files that have any: to look, a module is imported and gone through."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_file(self, file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+        found = yield
+        if any(isinstance(one, DoctestModule) for one in found) and b">>>" not in file_path.read_bytes():
+            return [one for one in found if not isinstance(one, DoctestModule)]
+        return found
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(WithExamples())  # not as a hook of this file, which would see tests/ alone
 
 
 @pytest.fixture(scope="module")
@@ -54,21 +73,28 @@ def chromium() -> Iterator[Any]:
 
 
 @pytest.fixture
-def only_svg(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures as SVG alone and not laid out, where all three formats, and finding where everything has room, would be
-    most of a test's time and are not what is tested."""
-    from headwise.page import sections
-    from headwise.plots import save_figure, style
-
-    for module in (sections, import_module("headwise.experiments.reproduction.run")):
-        monkeypatch.setattr(module, "FORMATS", ("svg",))
-    monkeypatch.setattr(save_figure, "__defaults__", (("svg",),))
+def not_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures without finding where everything has room, which takes as long as all the rest of drawing them, where
+    that is not what is tested."""
+    from headwise.plots import style
 
     def plain(figure: Any) -> Any:
         figure.set_layout_engine(None)
         return figure
 
     monkeypatch.setattr(style, "finish", plain)
+
+
+@pytest.fixture
+def only_svg(monkeypatch: pytest.MonkeyPatch, not_laid_out: None) -> None:
+    """Figures as SVG alone and not laid out, where all three formats would be most of a test's time and are not what
+    is tested."""
+    from headwise.page import sections
+    from headwise.plots import save_figure
+
+    for module in (sections, import_module("headwise.experiments.reproduction.run")):
+        monkeypatch.setattr(module, "FORMATS", ("svg",))
+    monkeypatch.setattr(save_figure, "__defaults__", (("svg",),))
 
 
 @pytest.fixture(scope="session")

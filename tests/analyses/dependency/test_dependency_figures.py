@@ -91,7 +91,9 @@ def check(figure: Figure) -> str:
 
 @pytest.mark.parametrize(("layers", "heads"), SHAPES)
 @pytest.mark.parametrize("causal", [False, True])
-def test_figures_of_dependency(layers: int, heads: int, causal: bool) -> None:
+def test_figures_of_dependency(layers: int, heads: int, causal: bool, request: pytest.FixtureRequest) -> None:
+    if (layers, heads) != SHAPES[0]:  # that everything has room is seen of one shape
+        request.getfixturevalue("not_laid_out")
     dataset = made_dependency(layers, heads, causal)
     drawn = {one.name: one for spec in plots.figures_for("dependency") for one in spec.draw(dataset)}
     assert {"table", "accuracy", "relations", "no-op"} <= set(drawn)
@@ -123,7 +125,9 @@ def test_the_table_is_the_datasets() -> None:
 
 @pytest.mark.parametrize(("layers", "heads"), SHAPES)
 @pytest.mark.parametrize("behaviours", [False, True])
-def test_figures_of_distance(layers: int, heads: int, behaviours: bool) -> None:
+def test_figures_of_distance(layers: int, heads: int, behaviours: bool, request: pytest.FixtureRequest) -> None:
+    if (layers, heads) != SHAPES[0]:
+        request.getfixturevalue("not_laid_out")
     dataset = made_distance(layers, heads, behaviours)
     drawn = {one.name: one for spec in plots.figures_for("distance") for one in spec.draw(dataset)}
     assert {"map", "tree", "layers"} <= set(drawn)

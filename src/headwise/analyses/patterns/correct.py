@@ -47,7 +47,7 @@ def corrected_shares(said: np.ndarray, mistakes: np.ndarray) -> np.ndarray:
         system[:, :size, :size] = part @ part.swapaxes(-1, -2)
         system[:, :size, size] = system[:, size, :size] = 1
         right = np.concatenate([(part @ shares[:, :, None])[..., 0], np.ones((len(shares), 1))], axis=1)
-        found = (np.linalg.pinv(system) @ right[:, :, None])[:, :size, 0]
+        found = (np.linalg.pinv(system, hermitian=True) @ right[:, :, None])[:, :size, 0]
         residual = (((found[:, None] @ part)[:, 0] - shares) ** 2).sum(-1)
         better = (found >= -1e-9).all(-1) & (residual < least - 1e-15)
         least = np.where(better, residual, least)

@@ -58,8 +58,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-def subject_of(path: Path, **options: Any) -> TaskSubject:
-    return TaskSubject.open(path, toy_task(), device="cpu", batch_tokens=200, **options)
+def subject_of(path: Path, count: int = 64, **options: Any) -> TaskSubject:
+    return TaskSubject.open(path, toy_task(count), device="cpu", batch_tokens=200, **options)
 
 
 # --- running ----------------------------------------------------------------------------------------------------------
@@ -68,7 +68,8 @@ def subject_of(path: Path, **options: Any) -> TaskSubject:
 @pytest.mark.parametrize("how", ["uniform", "zero", "mean"])
 @pytest.mark.parametrize("pooling", list(POOLINGS))
 def test_sharing_the_prefix_changes_no_number(trained: dict[str, Path], pooling: str, how: str) -> None:
-    subject = subject_of(trained[pooling])
+    subject = subject_of(trained[pooling], 32)
+    assert len(subject.batches) > 1
     conditions = [*single_heads(3, 4), *whole_layers(3, 4)]
     shared, whole = (evaluate(subject, conditions, how, share=share) for share in (True, False))
     assert shared.shared
@@ -102,12 +103,15 @@ def test_a_zeroed_head_is_a_head_whose_part_of_the_output_projection_is_zero(tra
     subject = subject_of(trained["last_layer"])
     conditions = single_heads(3, 4)
     found = evaluate(subject, conditions, "zero")
+    fresh = subject_of(trained["last_layer"])
     for number, condition in enumerate(conditions):
         [(layer, head)] = condition.heads
-        fresh = subject_of(trained["last_layer"])
+        weight = fresh.model.module.bert.encoder.layer[layer].attention.output.dense.weight
+        before = weight.detach().clone()
         with torch.no_grad():
-            fresh.model.module.bert.encoder.layer[layer].attention.output.dense.weight[:, head * 8 : head * 8 + 8] = 0
-        assert np.array_equal(evaluate(fresh, []).baseline, found.values[number]), condition.name
+            weight[:, head * 8 : head * 8 + 8] = 0
+            assert np.array_equal(evaluate(fresh, []).baseline, found.values[number]), condition.name
+            weight.copy_(before)
 
 
 def test_layers_that_share_one_module_are_told_apart() -> None:

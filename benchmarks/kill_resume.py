@@ -313,7 +313,9 @@ def trials(
 
 
 def _draw_less() -> None:
-    """From here on the first figure of each group, as SVG and not laid out."""
+    """From here on the first figure of each group, as SVG and not laid out, and those of the sample empty."""
+    from matplotlib.figure import Figure
+
     import headwise.plots as plots
     from headwise.page import sections
     from headwise.plots import style
@@ -331,6 +333,7 @@ def _draw_less() -> None:
         return figure
 
     style.finish = plain
+    sections.draw_heads = sections.draw_all_maps = lambda *_, **__: Figure(figsize=(1, 1))
 
 
 def _check_end(trial: Trial, how: str, where: str) -> None:

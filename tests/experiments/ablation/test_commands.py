@@ -4,7 +4,9 @@ one-sentence errors."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,11 @@ from typer.testing import CliRunner
 from headwise.atlas import Atlas
 from headwise.cli import app
 from headwise.core.errors import HeadwiseError
+from headwise.experiments.ablation import GateOptions, Gates, learn_gates
+from headwise.experiments.ablation.subjects import Subject
 from headwise.models import HeadModel
+from headwise.page import sections
+from headwise.plots import figures_for
 from headwise.testing.toy import toy_examples, toy_folder
 
 pytestmark = pytest.mark.usefixtures("only_svg")
@@ -104,7 +110,11 @@ def test_ablate_writes_the_group_and_its_figures(place: Path) -> None:
         run("ablate", place / MODEL, "--task", "RTE", "--dev", place / "dev.tsv", "--out", place / "ablation.nc")
 
 
-def test_prune_takes_heads_from_an_ablation(place: Path) -> None:
+def test_prune_takes_heads_from_an_ablation(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def learned(subject: Subject, options: GateOptions, **more: Any) -> Gates:
+        return learn_gates(subject, replace(options, steps=30), **more)  # what is learned: test_gates.py
+
+    monkeypatch.setattr("headwise.experiments.ablation.learn_gates", learned)
     run(
         "ablate",
         place / MODEL,
@@ -137,7 +147,9 @@ def test_prune_takes_heads_from_an_ablation(place: Path) -> None:
     assert "Zeroed, at the same size: BertForSequenceClassification takes heads" in shown
 
 
-def test_compare_writes_groups_and_figures(place: Path) -> None:
+def test_compare_writes_groups_and_figures(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # All figures are drawn for `--figures`; those of the page are the same.
+    monkeypatch.setattr(sections, "figures_for", lambda group: figures_for(group)[:1])
     shown = run(
         "compare", place / "bert", place / MODEL, "--names", "before,some/after", "--corpus", place / "dev.tsv",
         "--limit", 8, "--device", "cpu", "--probing", place / "dev.tsv", "--probing-limit", 12, "--out",

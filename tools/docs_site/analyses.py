@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from typing import Any
@@ -147,10 +148,10 @@ def all_schemas() -> dict[str, Any]:
     """Of every analysis what its result has, from a run on a tiny model: random weights, or for decoders the planted
     one, whose heads have something to find."""
     torch.set_num_threads(1)
-    planted = {} if quick() else planted_results()
+    beds = {name: Bed(_tiny(name)) for name in (("surface", "dependency") if quick() else own_analyses())}
+    planted = planted_results(asked_of_decoders(beds))
     found = {}
-    for name in ("surface", "dependency") if quick() else own_analyses():
-        bed = Bed(_tiny(name))
+    for name, bed in beds.items():
         dataset = planted.get(name)
         if dataset is None:
             dataset = bed.labelled
@@ -162,13 +163,20 @@ def all_schemas() -> dict[str, Any]:
     return found
 
 
-def planted_results() -> dict[str, xr.Dataset]:
-    """The questions that are asked of decoders, on the decoder whose heads are planted."""
+def asked_of_decoders(beds: Mapping[str, Bed] | None = None) -> list[str]:
+    """The questions that an encoder refuses."""
+    asked = beds if beds is not None else {name: Bed(_tiny(name)) for name in own_analyses()}
+    return [name for name, bed in asked.items() if bed.refusal is not None]
+
+
+def planted_results(names: Sequence[str]) -> dict[str, xr.Dataset]:
+    """Questions that are asked of decoders, on the decoder whose heads are planted."""
+    if not names:
+        return {}
     made = planted_decoder(words=40, max_length=160)
     random = np.random.default_rng(0)
     texts = [" ".join(f"word{i}" for i in random.permutation(np.arange(20, 40))) for _ in range(12)]
     corpus = Corpus.from_examples([Example(text=text) for text in texts], "planted words")
-    names = [name for name in own_analyses() if Bed(_tiny(name)).refusal is not None]
     before, trials.NEEDLES = trials.NEEDLES, (NEEDLE,)
     try:
         with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:

@@ -33,7 +33,7 @@ def make(atlas: Path = ROOT / "atlas") -> Path:
     out = folder()
     if (out / "done").exists():
         return out
-    from docs_site.analyses import planted_results
+    from docs_site.analyses import asked_of_decoders, planted_results
     from headwise.atlas import Atlas
     from headwise.core.version import __version__
 
@@ -47,7 +47,7 @@ def make(atlas: Path = ROOT / "atlas") -> Path:
     loaded = Atlas.load(atlas / "atlas.nc")
     for name in loaded:
         draw(name, loaded[name], out)
-    for name, dataset in planted_results().items():
+    for name, dataset in planted_results(asked_of_decoders()).items():
         draw(name, dataset, out)
     (out / "done").touch()
     return out

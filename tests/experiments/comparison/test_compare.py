@@ -27,7 +27,7 @@ from headwise.testing.toy import WORDS, toy_examples
 from headwise.text import Corpus, Example
 from headwise.text.tasks import read_tasks
 
-EXAMPLES = toy_examples(14, pairs=True)
+EXAMPLES = toy_examples(9, pairs=True)
 
 
 def model(seed: int = 0, **sizes: int) -> HeadModel:

@@ -4,7 +4,7 @@ command line."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +20,8 @@ from headwise.analyses.offsets.analysis import Offsets
 from headwise.core.errors import ParameterError
 from headwise.models.view import Layer, Rows
 from headwise.run import Listener, Run, Source, clock, estimate, growth
+from headwise.run import plan as plan_module
+from headwise.run.encoded import EncodedCorpus
 from headwise.stats.accumulators import Moments, State
 from headwise.testing import random_model
 from headwise.text.encode import Batch
@@ -261,3 +263,16 @@ def test_where_an_example_takes_long_fewer_are_tried(planted_time: None, opened:
     costs = estimate.estimate(Source(opened, texts(150)), [Slow()], RunOptions(), sample=8)
     assert {cost.stage: cost.seconds for cost in costs.stages}["slow"] == pytest.approx(150 * 5 * 2)
     assert NOW[0] <= 64 * 5 + 5 * 10  # one of the two layers of the longest rows, and five rows
+
+
+def test_budgets_of_a_thousand_heads(opened: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    large = replace(plan_module.model_shape(opened, EncodedCorpus(texts(3), opened.encoder).scan), layers=36, heads=32)
+    names = {"patterns": 30, "distance": 30, "tree_probe": 30, "probing": 375, "attribution": 4, "surface": None}
+    assert {name: make_analysis(name).allowance(large) for name in names} == names
+    sizes = []
+    for work, size in ((1.0, None), (8.0, None), (8.0, 7)):
+        monkeypatch.setattr(plan_module, "work", lambda _, work=work: work)
+        options = RunOptions(shard_size=size)
+        with Run(Source(opened, texts(3)), [make_analysis("surface")], tmp_path / str(len(sizes)), options) as run:
+            sizes.append(run.plan.shard_size)
+    assert sizes == [64, 32, 7]

@@ -183,6 +183,13 @@ def test_a_unit_that_ends_its_workers_is_set_aside_after_three(workers: RayWorke
     assert workers.blame.accidents == 0
 
 
+def test_a_unit_of_another_job_has_its_own_three(workers: RayWorkers) -> None:
+    for _ in range(2):
+        world = World({"unit-0": 2, "unit-1": 2}, {"unit-1"})
+        assert made(workers, world) == {"unit-0": True, "unit-1": False}
+        assert world.tries["unit-1"] == KILLS
+
+
 def test_where_workers_end_anyway_a_killer_is_still_found(workers: RayWorkers) -> None:
     world = World({f"unit-{i}": 2 for i in range(40)}, {"unit-5"})
     world.disturb = at_random(0, (8, 30), 1000)

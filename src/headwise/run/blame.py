@@ -12,7 +12,7 @@ SLACK, LOOSE = 3.0, 0.25  # seconds, and share of the time, that ends at the sam
 
 @dataclass(slots=True)
 class Blame:
-    """The ends of workers with the units of one job.
+    """The ends of workers: with the units of the job at hand, and all that no unit is to blame for.
 
     What ends its worker does so at the same place, every time. Ends well before the last place that a unit came to are
     accidents, as are those of workers with nothing to do, and those with a unit that was made in the end. Each accident
@@ -34,6 +34,10 @@ class Blame:
 
     accidents: int = 0
     _ends: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def begin(self) -> None:
+        """Another job: its units may have the names of others."""
+        self._ends.clear()
 
     def ended(self, unit: str, seconds: float) -> bool:
         """A worker ended so many seconds into a unit; whether that is to be set aside."""

@@ -225,7 +225,8 @@ class _Batch:
         self.suspects: deque[tuple[str, Any]] = deque()  # made alone, when nothing else is to be done
         self.found: dict[str, Piece | Failure | None] = {}  # None: in the store
         self.blame = workers.blame
-        self.hand_over: Callable[[_Worker], None] | None = None  # once the workers have the job
+        self.blame.begin()
+        self.hand_over: Callable[[_Worker], None] | None = None
 
     def pieces(self, units: Iterator[tuple[str, Any]]) -> Iterator[Piece | Failure]:
         more = True
@@ -292,7 +293,8 @@ class _Batch:
         """
         began, said = time.monotonic(), False
         while True:
-            due = {hand.taking if hand.pid is None else hand.given[0].made: hand for hand in self._busy()}
+            busy = [hand for hand in self.workers._hands if hand.pid is None or hand.given]
+            due = {hand.taking if hand.pid is None else hand.given[0].made: hand for hand in busy}
             ready, _ = self.ray.wait(list(due), num_returns=len(due), timeout=0)
             heed()
             if ready:
@@ -306,9 +308,6 @@ class _Batch:
                     f"No worker is ready yet: Ray has {self.ray.available_resources().get('CPU', 0):g} free cores; "
                     "models are opened, or the cluster is full."
                 )
-
-    def _busy(self) -> list[_Worker]:
-        return [hand for hand in self.workers._hands if hand.pid is None or hand.given]
 
     def _heard(self, hand: _Worker) -> None:
         """Take what a worker has to say: that it is ready, what it made, or that it is no more."""

@@ -304,6 +304,8 @@ def trials(
                 assert again.code == 0 or (done and refused), (
                     f"trial {number}: {name} did not end when repeated: {again.said}"
                 )
+            if head and not quiet:
+                print(f"trial {number}: {name}, {how}, {trial.phase}", flush=True)
             found = files(out)
             differing = sorted(key for key in found.keys() | expected.keys() if found.get(key) != expected.get(key))
             assert not differing, (

@@ -22,7 +22,7 @@ from headwise.models import HeadModel
 from headwise.run.clock import Clock, Spent, forget_peak, peak_memory, stage, telling
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import Failures, observe_batch
-from headwise.run.growth import Line, curve
+from headwise.run.growth import Line, fitted
 from headwise.run.nulls import RandomModels
 from headwise.run.options import RunOptions, Source
 from headwise.run.plan import Part, make_plan
@@ -280,11 +280,12 @@ class _Calibration:
             return _cost(experiment.name, every, spent)
         while more <= every:
             try:
-                tries = {few: self._try(experiment, part, few)}
+                first = self._try(experiment, part, few)
                 # What takes long whatever it is given grows more slowly than two small tries say.
-                wanted = {more, max(more, every // 4)} if tries[few].seconds < PATIENCE else {more}
-                tries |= {count: self._try(experiment, part, count) for count in sorted(wanted)}
-                return _cost(experiment.name, every, curve(tries, every))
+                short = min(first.seconds, first.cpu_seconds) < PATIENCE  # however busy the machine is
+                second = max(more, every // 4) if short else more
+                line = Line(few, second, first, self._try(experiment, part, second))
+                return _cost(experiment.name, every, fitted(line, every))
             except HeadwiseError:  # too few for what it does
                 few, more = few * 2, more * 2
         try:

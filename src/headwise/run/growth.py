@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headwise.models.session import BLOCK_BYTES
 from headwise.run.clock import Spent
 
-HALVINGS = 30
+HALF = 0.5  # the power of the number of examples below which most of the time does not grow with them
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,54 +35,21 @@ class Line:
         return Spent(max(seconds, 0.0), max(cpu, 0.0), int(memory))
 
 
-def curve(tries: Mapping[int, Spent], examples: int) -> Spent:
-    """What work would take for more examples than it was tried on, by number of examples in rising order.
+def fitted(line: Line, examples: int) -> Spent:
+    """What work that learns from examples would take for more of them than it was tried on.
 
-    Two tries make a line. Three tell too whether the time grows less and less, as that of fits does, which have a share
-    that is the same for any number and one that grows with the rounds they need: it then follows the power of the
-    number (or its logarithm, the power 0) that the three lie on.
+    Where most of the time grows with examples, as on the line. Where most does not (fits of all heads, which need a few
+    more rounds for more examples), two small tries cannot tell how the rest grows: it lies between the line and the
+    power of the number that the tries lie on, and the geometric mean of these is said.
     """
-    few, more = min(tries), max(tries)
-    line = Line(few, more, tries[few], tries[more]).at(examples)
-    if len(tries) < 3:
-        return line
+    straight = line.at(examples)
 
-    def grown(times: Mapping[int, float], straight: float) -> float:
-        first, middle, last = (times[count] for count in sorted(times))
-        if last <= first or middle <= first:
-            return straight
-        power = bending(sorted(times), (last - middle) / (middle - first))
-        rise = (_raised(examples, power) - _raised(more, power)) / (_raised(more, power) - _raised(few, power))
-        return min(straight, last + rise * (last - first))
+    def between(low: float, high: float, along: float) -> float:
+        power = math.log(max(high, 1e-9) / max(low, 1e-9)) / math.log(line.more / line.few)
+        if power >= HALF:
+            return along
+        return math.sqrt(along * high * (examples / line.more) ** max(power, 0.0))
 
-    seconds = grown({count: spent.seconds for count, spent in tries.items()}, line.seconds)
-    cpu = grown({count: spent.cpu_seconds for count, spent in tries.items()}, line.cpu_seconds)
-    return Spent(seconds, cpu, line.memory)
-
-
-def bending(counts: list[int], ratio: float) -> float:
-    """The power, from 0 to 1, of three numbers whose steps have a ratio, the later to the earlier.
-
-    Examples
-    --------
-    >>> bending([1, 4, 16], 4.0), bending([1, 4, 16], 0.5), round(bending([1, 4, 16], 2.0), 6)
-    (1.0, 0.0, 0.5)
-    """
-
-    def steps(power: float) -> float:
-        few, middle, more = (_raised(count, power) for count in counts)
-        return (more - middle) / (middle - few)
-
-    low, high = 0.0, 1.0
-    if ratio >= steps(high) * (1 - 1e-9):
-        return high
-    if ratio <= steps(low):
-        return low
-    for _ in range(HALVINGS):
-        power = (low + high) / 2
-        low, high = (power, high) if steps(power) < ratio else (low, power)
-    return (low + high) / 2
-
-
-def _raised(count: int, power: float) -> float:
-    return math.log(count) if power == 0 else float(count**power)
+    seconds = between(line.first.seconds, line.second.seconds, straight.seconds)
+    cpu = between(line.first.cpu_seconds, line.second.cpu_seconds, straight.cpu_seconds)
+    return Spent(seconds, cpu, straight.memory)

@@ -13,7 +13,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.contract import Analysis, Observer, Paper, Shape, at_least, layer_head_coords, mean_variables
+from headwise.analyses.contract import Observer, Paper, Shape, at_least, layer_head_coords, mean_variables
 from headwise.analyses.patterns.correct import corrected_shares, corrected_with_interval, said_given_true
 from headwise.analyses.patterns.errors import ErrorModel, seen_in_training, shipped_errors
 from headwise.analyses.patterns.maps import images, shrink, shrink_visible
@@ -87,9 +87,6 @@ class Patterns(Observer):
     @cached_property
     def _classifier(self) -> PatternClassifier:
         return load_classifier(Path(self.classifier)) if self.classifier else shipped_classifier()
-
-    def allowance(self, shape: Shape) -> int | None:
-        return Analysis.allowance(self, shape)  # a network on every map costs more than the pass, and grows with heads
 
     def start(self, shape: Shape) -> State:
         heads = (shape.layers, shape.heads, len(PATTERNS))

@@ -114,23 +114,12 @@ def test_every_analysis_says_what_its_page_needs(name: str) -> None:
     assert all(spec.caption for spec in figures_for(name))
 
 
-@pytest.mark.slow
-def test_numbers_of_results_have_units() -> None:
-    """What the table of variables shows: from the array, the class, or the name itself."""
+def test_numbers_of_what_is_asked_of_decoders_have_units() -> None:
+    """What the table of variables shows; tests/analyses/test_battery.py looks at the others."""
     threads = torch.get_num_threads()
-    found = analyses.all_schemas()
+    found = analyses.planted_results(analyses.asked_of_decoders())
     torch.set_num_threads(threads)
-    assert set(found) == set(OWN)
-    units = {
-        f"{name}.{key}": what["unit"]
-        for name, schema in found.items()
-        for key, what in schema["variables"].items()
-        if not (key.rpartition("_")[2] in ("n", "low", "high") and key.rpartition("_")[0])
-    }
+    assert set(found) == {"circuits", "induction", "logits", "opening_token", "retrieval", "sinks"}
+    units = {key: unit for name, dataset in found.items() for key, unit in analyses.units_of(name, dataset).items()}
     lacking = [name for name, unit in units.items() if not unit]
-    assert len(lacking) < 0.03 * len(units), (
-        f"say the unit of {', '.join(lacking)}: as `units` in the array's attributes, or in `units` of the class"
-    )
-    assert units["surface.entropy"] == "nats"
-    assert units["probing.task_correlation"] == units["roles.spearman"] == "correlation"  # of the class
-    assert units["dependency.p_value"] == "probability"  # of the name
+    assert len(lacking) < 0.03 * len(units), f"say the unit of {', '.join(lacking)}"

@@ -20,16 +20,21 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # Run in the new environment: the version is everywhere the same, and everything that is not code came along.
 CHECK = """
-import json, sys
+import atexit, gc, json, sys
 from importlib.metadata import version
 from pathlib import Path
 
+gc.disable()  # nothing here lives long enough to need it
+atexit.register(gc.freeze)
 import headwise
 from headwise.cli.main import app
 from headwise.page import sections
+from headwise.plots import style
 from typer.testing import CliRunner
 
-sections.FORMATS = ("svg",)  # drawing each figure three times would be most of the time
+# Drawing each figure three times, and finding where everything has room, would be most of the time.
+sections.FORMATS = ("svg",)
+style.finish = lambda figure: figure.set_layout_engine(None) or figure
 assert Path(headwise.__file__).is_relative_to(sys.prefix), headwise.__file__
 said = CliRunner().invoke(app, ["--version"]).output.split()[-1]
 done = CliRunner().invoke(app, ["atlas", "--analyses", "patterns", "--limit", "3", "--out", "small"])
@@ -55,7 +60,8 @@ def install(wheel: Path, folder: Path, index: bool = False) -> Path:
     venv.create(folder)
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
     # With the pip of this environment: to give the new one its own takes longer than all that it does.
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--disable-pip-version-check"]
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-compile"]
+    pip += ["--disable-pip-version-check"]
     if index:
         pip += ["-c", str(ROOT / "constraints.txt"), str(ROOT / "demo-model")]
     else:

@@ -10,6 +10,7 @@ from functools import cache
 import pytest
 import torch
 
+from docs_site.analyses import units_of
 from headwise.analyses.contract import known_analyses, make_analysis
 from headwise.testing.battery import CHECKS, SMALL, STREAM_CHECKS, Bed
 
@@ -46,3 +47,19 @@ def test_battery(name: str, model: str, check: str) -> None:
     if not made.streams and check in STREAM_CHECKS:
         pytest.skip(f"{name} is an experiment: it does not stream")
     CHECKS[check](made)
+
+
+def test_numbers_of_results_have_units() -> None:
+    """What the documentation shows of variables: from the array, the class, or the name itself."""
+    units: dict[str, str] = {}
+    for name, cls in known_analyses().items():
+        made = bed(name, False)
+        if cls.__module__.startswith("headwise.") and made.refusal is None:
+            units |= units_of(name, made.labelled)
+    lacking = [name for name, unit in units.items() if not unit]
+    assert len(lacking) < 0.03 * len(units), (
+        f"say the unit of {', '.join(lacking)}: as `units` in the array's attributes, or in `units` of the class"
+    )
+    assert units["surface.entropy"] == "nats"
+    assert units["probing.task_correlation"] == units["roles.spearman"] == "correlation"  # of the class
+    assert units["dependency.p_value"] == "probability"  # of the name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from functools import cache
 from typing import Any
@@ -148,13 +148,10 @@ def all_schemas() -> dict[str, Any]:
     """Of every analysis what its result has, from a run on a tiny model: random weights, or for decoders the planted
     one, whose heads have something to find."""
     torch.set_num_threads(1)
-    beds = {name: Bed(_tiny(name)) for name in (("surface", "dependency") if quick() else own_analyses())}
-    planted = planted_results(asked_of_decoders(beds))
+    planted = {} if quick() else planted_results(asked_of_decoders())
     found = {}
-    for name, bed in beds.items():
-        dataset = planted.get(name)
-        if dataset is None:
-            dataset = bed.labelled
+    for name in ("surface", "dependency") if quick() else own_analyses():
+        dataset = planted[name] if name in planted else Bed(_tiny(name)).labelled
         found[name] = {
             "variables": {str(key): described(str(key), array) for key, array in dataset.data_vars.items()},
             "dims": {str(dim): _labels(dataset, str(dim)) for dim in dataset.dims},
@@ -163,16 +160,15 @@ def all_schemas() -> dict[str, Any]:
     return found
 
 
-def asked_of_decoders(beds: Mapping[str, Bed] | None = None) -> list[str]:
-    """The questions that an encoder refuses."""
-    asked = beds if beds is not None else {name: Bed(_tiny(name)) for name in own_analyses()}
-    return [name for name, bed in asked.items() if bed.refusal is not None]
+def asked_of_decoders() -> list[str]:
+    """The questions that the tiny encoder and its corpus refuse."""
+    shape = Bed(_tiny("surface")).shape
+    asked = {name: _tiny(name) for name in own_analyses()}
+    return [n for n, one in asked.items() if one.requires - shape.annotations or one.refusal(shape) is not None]
 
 
 def planted_results(names: Sequence[str]) -> dict[str, xr.Dataset]:
     """Questions that are asked of decoders, on the decoder whose heads are planted."""
-    if not names:
-        return {}
     made = planted_decoder(words=40, max_length=160)
     random = np.random.default_rng(0)
     texts = [" ".join(f"word{i}" for i in random.permutation(np.arange(20, 40))) for _ in range(12)]
@@ -184,6 +180,15 @@ def planted_results(names: Sequence[str]) -> dict[str, xr.Dataset]:
             return {name: made_atlas[name] for name in names}
     finally:
         trials.NEEDLES = before
+
+
+def units_of(name: str, dataset: xr.Dataset) -> dict[str, str]:
+    """The units of a result's numbers, `analysis.variable`; counts and intervals have those of what they belong to."""
+    return {
+        f"{name}.{key}": described(str(key), array)["unit"]
+        for key, array in dataset.data_vars.items()
+        if not (str(key).rpartition("_")[2] in ("n", "low", "high") and str(key).rpartition("_")[0])
+    }
 
 
 def described(name: str, array: xr.DataArray) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def test_it_is_the_row_of_the_whole(causal: bool, source: str) -> None:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("how", ["zero", "uniform", "mean"])
 def test_disabled_heads_change_what_later_heads_gather(causal: bool, how: str) -> None:
-    module, tokenizer = random_model(causal=causal, d_head=8)
+    module, tokenizer = random_model(causal=causal, d_head=4)
     with HeadModel.open(module, tokenizer=tokenizer) as model:
         off = {"L0H0": how, "L0H1": how}
         graph = reverse_graph(model, model.batch(TEXT), plan=plan_interventions(off, 2, model.heads, model.d_head))

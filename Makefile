@@ -41,7 +41,9 @@ types: setup-test
 	$(BIN)/mypy
 
 # Three workers for two cores: tests that wait for a browser, a server or a child leave one free.
+# Compiled before: else in a new checkout each worker compiles all of it.
 tests: setup-test
+	$(BIN)/python -m compileall -q src
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # Types are checked beside the tests: by themselves they leave a core idle.

@@ -42,6 +42,7 @@ def pytest_collection_finish() -> None:
     """What is imported by now stays: the collector of garbage need not look through it again and again."""
     gc.freeze()
     gc.enable()
+    gc.set_threshold(10_000, 10, 5)  # not as often as Python thinks best: a tenth of all time
     # Here, not above: the process that hands out the tests collects none and does without torch.
     import torch
 

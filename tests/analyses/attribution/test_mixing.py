@@ -6,7 +6,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import networkx as nx
 import numpy as np
 import pytest
 import torch
@@ -59,6 +58,8 @@ def maps_of(model: HeadModel) -> Tensor:
 
 @pytest.mark.parametrize("name", ["bert", "llama"])
 def test_rollout_and_flow_by_hand(name: str) -> None:
+    import networkx as nx  # not where every process that collects tests would wait for it
+
     model = opened(name)
     attention = maps_of(model)
     rolled, flowed = (mixing(model, ids_batch(LENGTHS), reading) for reading in ("rollout", "flow"))

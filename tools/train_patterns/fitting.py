@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any, cast
@@ -36,6 +36,7 @@ class Settings:
     mixup: float = 0.0  # parameter of the Beta distribution by which two maps and their labels are blended; 0 for never
     average: float = 0.0  # decay of the running mean of the weights, which is what is kept; 0 for the last weights
     planted: float = 0.0  # planted maps in a batch for each labelled one
+    votes: bool = False  # learn the shares of labellers' votes, not the label that counts
 
 
 def fit(data: Labelled, settings: Settings, seed: int, planted: Labelled | None = None) -> PatternNetwork:
@@ -59,10 +60,10 @@ def fit(data: Labelled, settings: Settings, seed: int, planted: Labelled | None 
     for _ in range(settings.epochs):
         order = torch.randperm(len(data), generator=generator, device=device)
         for begin in range(0, len(data) - settings.batch + 1, settings.batch):
-            parts = [_shown(data, order[begin : begin + settings.batch], settings.augment, generator)]
+            parts = [_shown(data, order[begin : begin + settings.batch], settings, generator)]
             if planted is not None and beside:
                 drawn = torch.randint(len(planted), (beside,), generator=generator, device=device)
-                parts.append(_shown(planted, drawn, settings.augment, generator))
+                parts.append(_shown(planted, drawn, settings, generator))
             shown = torch.cat([images for images, _ in parts])
             labels = torch.cat([own for _, own in parts])
             shown = (shown * mask).contiguous(memory_format=torch.channels_last)
@@ -80,12 +81,12 @@ def fit(data: Labelled, settings: Settings, seed: int, planted: Labelled | None 
     return network.eval()
 
 
-def _shown(data: Labelled, index: Tensor, augment: bool, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Images of some maps, made anew in small ways, and their labels."""
+def _shown(data: Labelled, index: Tensor, settings: Settings, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Images of some maps, made anew in small ways, and their labels or votes."""
     weights, lengths, causal = data.weights[index], data.lengths[index], data.causal[index]
-    if augment:
+    if settings.augment:
         weights, lengths = augmented(weights, lengths, causal, generator)
-    return to_images(weights, lengths, causal), data.labels[index]
+    return to_images(weights, lengths, causal), (data.votes if settings.votes else data.labels)[index]
 
 
 def _loss(
@@ -128,23 +129,22 @@ class Task:
     seed: int
 
 
-def fit_all(data: Labelled, planted: Labelled, tasks: Sequence[Task], jobs: int = 1) -> list[PatternNetwork]:
+def fit_all(data: Labelled, planted: Labelled, tasks: Sequence[Task], jobs: int = 1) -> Iterator[PatternNetwork]:
     """The networks of all tasks in order, on the data's device; so small that several fit on one GPU at a time."""
     device = data.labels.device.type
     if jobs == 1:
-        return [fit(data.select(task.keep), task.settings, task.seed, planted) for task in tasks]
+        yield from (fit(data.select(task.keep), task.settings, task.seed, planted) for task in tasks)
+        return
     # Where it can be, in forks of one process that has imported torch.
     context: Any = multiprocessing.get_context("spawn" if os.name == "nt" else "forkserver")
     if os.name != "nt":
         context.set_forkserver_preload(["headwise.analyses.patterns.network"])
     given = (data.arrays(), planted.arrays(), device)
-    networks = []
     with ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=given) as pool:
         for task, state in zip(tasks, pool.map(_fitted, tasks), strict=True):
             network = PatternNetwork(task.settings.widths)
             network.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
-            networks.append(network.to(device).eval())
-    return networks
+            yield network.to(device).eval()
 
 
 _HERE: dict[str, Labelled] = {}

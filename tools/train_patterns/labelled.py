@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,10 +14,12 @@ from torch import Tensor
 
 from headwise.analyses.patterns.maps import images, shrink, shrink_visible
 from headwise.analyses.patterns.network import PATTERNS
-from headwise.analyses.patterns.store import read_labels, read_maps
+from headwise.analyses.patterns.store import Label, read_labels, read_maps
 from headwise.core.errors import InputError
 
-TENSORS, ARRAYS = ("weights", "lengths", "causal", "labels"), ("model", "head", "drawn", "names")
+TENSORS, ARRAYS = ("weights", "lengths", "causal", "labels", "votes"), ("model", "head", "drawn", "names")
+# Two labelled every map by the second edition of the guide; a third decided where they differ.
+PAIR, DECIDES = ("vision language model 4", "vision language model 5"), "vision language model 6"
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +30,7 @@ class Labelled:
     lengths: Tensor
     causal: Tensor
     labels: Tensor
+    votes: Tensor  # [map, pattern]: the share of labellers that gave it
     model: np.ndarray
     head: np.ndarray  # model, layer and head in one string: the unit that folds and resamples keep together
     drawn: np.ndarray
@@ -68,41 +72,58 @@ class Labelled:
         return total.hexdigest()
 
 
-def load_labelled(folder: Path, round: int = 1, labeller: str | None = None) -> Labelled:
-    """Maps with the labels of one pass of one labeller.
+def opinions(labels: Sequence[Label], labeller: str | None) -> dict[str, list[str]]:
+    """By map, the label that counts, followed by all that were given by those who count.
 
-    Where none is named it is the first in the table, so that a second opinion makes no map count twice.
+    Of one labeller where one is named. Else of those who decided together, where the table has them: what both of the
+    pair said, or what the third said of a map on which they differ. Else of the first in the table, so that a second
+    opinion makes no map count twice.
     """
+    given = {name: {own.id: own.label for own in labels if own.labeller == name} for name in (*PAIR, DECIDES)}
+    if labeller is None and all(given[name] for name in PAIR):
+        first, second = (given[name] for name in PAIR)
+        return {
+            name: [one] if one == second[name] else [given[DECIDES][name], given[DECIDES][name], one, second[name]]
+            for name, one in first.items()
+        }
+    if labeller is None and labels:
+        labeller = labels[0].labeller
+    return {own.id: [own.label] for own in labels if own.labeller == labeller}
+
+
+def load_labelled(folder: Path, round: int = 1, labeller: str | None = None) -> Labelled:
+    """Maps with the labels of one pass: of one labeller, or of those who decided together (`opinions`)."""
     maps = read_maps(folder / "maps.npz")
     with (folder / "maps.csv").open(newline="", encoding="utf-8") as file:
         origin = {row["id"]: row for row in csv.DictReader(file)}
     labels = [label for label in read_labels(folder / "labels.csv", maps) if label.round == round]
-    if labeller is None and labels:
-        labeller = labels[0].labeller
-    labels = [label for label in labels if label.labeller == labeller]
-    if not labels:
+    said = opinions(labels, labeller)
+    if not said:
         whose = "" if labeller is None else f" of '{labeller}'"
         raise InputError(
             f"{folder / 'labels.csv'} has no labels{whose} in pass {round}; name a labeller and a pass that are in it."
         )
-    unknown = [label.id for label in labels if label.id not in origin]
+    unknown = [name for name in said if name not in origin]
     if unknown:
         raise InputError(f"{folder / 'maps.csv'} says nothing of the labelled map '{unknown[0]}'.")
-    width = max(len(maps[label.id]) for label in labels)
-    weights = torch.zeros(len(labels), width, width)
-    for k, label in enumerate(labels):
-        own = torch.from_numpy(maps[label.id])
+    width = max(len(maps[name]) for name in said)
+    weights, votes = torch.zeros(len(said), width, width), torch.zeros(len(said), len(PATTERNS))
+    for k, (name, (_, *given)) in enumerate(said.items()):
+        own = torch.from_numpy(maps[name])
         weights[k, : len(own), : len(own)] = own / own.sum(-1, keepdim=True).clamp(min=1e-9)
-    rows = [origin[label.id] for label in labels]
+        for label in given or said[name]:
+            votes[k, PATTERNS.index(label)] += 1
+    rows = [origin[name] for name in said]
     return Labelled(
         weights,
-        torch.tensor([len(maps[label.id]) for label in labels]),
+        torch.tensor([len(maps[name]) for name in said]),
         torch.tensor([row["causal"] == "1" for row in rows]),
-        torch.tensor([PATTERNS.index(label.label) for label in labels]),
+        torch.tensor([PATTERNS.index(label) for label, *_ in said.values()]),
+        votes / votes.sum(-1, keepdim=True),
         np.array([row["model"] for row in rows]),
         np.array([f"{row['model']} L{row['layer']}H{row['head']}" for row in rows]),
         np.array([row["drawn"] for row in rows]),
-        np.array([label.id for label in labels]),
+        np.array(list(said)),
     )
 
 

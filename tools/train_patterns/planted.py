@@ -18,6 +18,7 @@ from headwise.analyses.patterns.network import PATTERNS
 MODEL = "planted"
 SHORTEST, LONGEST = 8, 128
 DARK = 0.5  # a shade (square root of the weight over the 99th percentile) that is seen as ink
+DARKER = 0.12  # by so much a line is darker than what is beside it
 MOST_TRIES = 60
 
 
@@ -26,9 +27,10 @@ class Seen:
     """What of the parts is seen in a map: shares of its height or length, and contrasts of shades."""
 
     stripe: float  # share of the rows over which the darkest column is dark and darker than what is beside it
-    line: float  # share of the rows in which a place near the diagonal is dark and darker than what is beside it
+    line: float  # share of the rows in which the place of a line by the diagonal is darker than what is beside it
     columns: float  # share of the differences between cells that whole columns explain
     blocks: float  # mean shade within segments over that outside
+    content: float  # mean shade beside the diagonal and outside the columns that are dark over half of their height
 
 
 def shades(weights: np.ndarray, visible: np.ndarray) -> np.ndarray:
@@ -47,8 +49,7 @@ def look(shade: np.ndarray, visible: np.ndarray, segment: np.ndarray) -> Seen:
     height = beside.sum(0)
     dark = beside & (shade >= np.maximum(DARK, usual[:, None] + 0.2))
     stripe = np.where(height >= n / 3, dark.sum(0) / np.maximum(height, 1), 0).max()
-    stands_out = visible & (shade >= np.maximum(DARK, usual[:, None] + 0.25))
-    line = max(np.diagonal(stands_out, offset).sum() / n for offset in range(-4, 5))
+    line = max(_stands_out(shade, visible, offset).sum() / n for offset in range(-4, 5))
     # columns as a whole, away from the diagonal: how much of the spread over cells they explain
     away = visible & (apart > 2)
     count = away.sum(0)
@@ -59,20 +60,34 @@ def look(shade: np.ndarray, visible: np.ndarray, segment: np.ndarray) -> Seen:
     blocks = 1.0
     if (away & ~same).any() and (away & same).any():
         blocks = shade[away & same].mean() / max(shade[away & ~same].mean(), 1e-3)
-    return Seen(float(stripe), float(line), float(columns), float(blocks))
+    rest = away & ~(((shade >= DARK) & visible).sum(0) >= visible.sum(0) / 2)
+    content = shade[rest].mean() if rest.any() else 0.0
+    return Seen(float(stripe), float(line), float(columns), float(blocks), float(content))
+
+
+def _stands_out(shade: np.ndarray, visible: np.ndarray, offset: int) -> np.ndarray:
+    """Of each row, whether its cell on a line along the diagonal is darker than those three to five cells beside it."""
+    n = len(shade)
+    rows = np.arange(max(0, -offset), min(n, n - offset))
+    columns = rows[:, None] + offset + np.array([-5, -4, -3, 3, 4, 5])
+    there = (columns >= 0) & (columns < n)
+    columns = np.clip(columns, 0, n - 1)
+    there &= visible[rows[:, None], columns]
+    beside = np.ma.median(np.ma.masked_array(shade[rows[:, None], columns], ~there), axis=1).filled(1.0)
+    return np.asarray(shade[rows, rows + offset] >= beside + DARKER)
 
 
 def is_clear(seen: Seen, wanted: str) -> bool:
     """Whether what is seen is clearly what was wanted."""
     if wanted == "vertical":
-        return seen.line < 0.3 and seen.blocks < 1.7 and seen.stripe >= 0.7 and seen.columns >= 0.5
+        return seen.line < 0.45 and seen.blocks < 1.7 and seen.stripe >= 0.6 and seen.columns >= 0.45
     if wanted == "diagonal":
-        return seen.line >= 0.5 and seen.stripe < 0.4 and seen.columns < 0.5
+        return seen.line >= 0.6 and seen.stripe < 0.4 and seen.columns < 0.5
     if wanted == "vertical+diagonal":
-        return seen.line >= 0.4 and seen.stripe >= 0.6 and seen.columns >= 0.4
+        return seen.line >= 0.6 and seen.stripe >= 0.6 and seen.columns >= 0.4
     if wanted == "block":
-        return seen.blocks >= 1.6 and seen.columns < 0.5 and seen.line < 0.6
-    return seen.line < 0.35 and seen.columns < 0.42 and seen.blocks < 1.3
+        return seen.blocks >= 1.8 and seen.columns < 0.55 and seen.line < 0.65
+    return seen.line < 0.5 and seen.columns < 0.42 and seen.blocks < 1.3 and seen.content >= 0.12
 
 
 def draw(wanted: str, causal: bool, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -86,21 +101,21 @@ def draw(wanted: str, causal: bool, rng: np.random.Generator) -> tuple[np.ndarra
         rng.integers(0, max(n // 3, 3), n)
     ]
     content = words @ rng.normal(size=(rank, rank)) @ words.T / rank
-    texture = rng.uniform(0.1, 0.9) if wanted != "heterogeneous" else rng.uniform(0.2, 1.8)
+    texture = rng.uniform(*{"vertical": (0.1, 1.6), "heterogeneous": (0.2, 2.4)}.get(wanted, (0.1, 0.9)))
     logits = texture * content + rng.uniform(0.05, 0.5) * rng.normal(size=(n, n))
     salience = rng.normal(size=n)
     if wanted == "heterogeneous":
         logits += rng.uniform(0, 0.7) * salience
-        if rng.random() < 0.3:  # a wide blur around the diagonal
-            logits -= rng.uniform(0.5, 2) * np.abs(away) / n
+        if rng.random() < 0.45:  # a wide blur around the diagonal
+            logits -= rng.uniform(0.5, 6) * np.abs(away) / n
         if rng.random() < 0.3:  # short columns: spots that a few neighbouring rows share
             for _ in range(int(rng.integers(2, max(n // 3, 3)))):
                 top, size = int(rng.integers(n)), int(rng.integers(2, max(n // 4, 3)))
                 logits[top : top + size, rng.integers(n)] += rng.uniform(1, 3)
     else:
         logits += rng.uniform(0, 0.5) * salience
-    if wanted in ("vertical", "vertical+diagonal"):
-        logits += _stripes(n, segment, ends, causal, rng)
+    if wanted in ("vertical", "vertical+diagonal"):  # a stripe alone may take nearly all of the attention
+        logits += _stripes(segment, ends, causal, 8.0 if wanted == "vertical" else 5.0, rng)
     if wanted in ("diagonal", "vertical+diagonal"):
         logits += _line(away, n, causal, rng)
     if wanted == "block":
@@ -112,12 +127,20 @@ def draw(wanted: str, causal: bool, rng: np.random.Generator) -> tuple[np.ndarra
             logits -= rng.uniform(1, 4) * np.abs(away) / n
         if rng.random() < 0.4:  # a token of each segment that the segment looks at
             logits[:, ends] += rng.uniform(0.5, 2.5)
-    if wanted in ("diagonal", "heterogeneous", "block") and rng.random() < 0.5:  # a first or last token, faintly
+    # Tokens at the ends that all look at: faintly where a line is all, a dark column where content or blocks are more.
+    if wanted == "diagonal" and rng.random() < 0.5:
         logits[:, rng.choice([0, n - 1])] += rng.uniform(0, 2)
+    if wanted in ("heterogeneous", "block") and rng.random() < 0.8:
+        logits[:, 0 if causal else rng.choice([0, n - 1])] += rng.uniform(1.5, 5)
+        if rng.random() < 0.3:
+            logits[:, ends[-1]] += rng.uniform(1.5, 5)
     if causal and rng.random() < 0.5:
         logits[:, 0] += rng.uniform(0, 3) if wanted != "diagonal" else rng.uniform(0, 1.5)
-    if wanted == "vertical" and rng.random() < 0.3:
-        logits += rng.uniform(0, 1) * (np.abs(away) <= 1)
+    if wanted == "vertical":
+        if rng.random() < 0.4:  # neighbours, faintly
+            logits += rng.uniform(0, 1.5) * (np.abs(away) <= 1)
+        if rng.random() < 0.3:
+            logits -= rng.uniform(0.5, 2.5) * np.abs(away) / n
     odd = rng.random(n) < rng.uniform(0, 0.08)  # rows of their own, as of delimiters: flat or elsewhere
     logits[odd] = rng.normal(size=(int(odd.sum()), n)) * rng.uniform(0.2, 2)
     if causal:
@@ -136,22 +159,25 @@ def _segments(n: int, fewest: int, rng: np.random.Generator) -> tuple[np.ndarray
             return np.repeat(np.arange(pieces), np.diff(edges)), edges[1:] - 1
 
 
-def _stripes(n: int, segment: np.ndarray, ends: np.ndarray, causal: bool, rng: np.random.Generator) -> np.ndarray:
+def _stripes(
+    segment: np.ndarray, ends: np.ndarray, causal: bool, strongest: float, rng: np.random.Generator
+) -> np.ndarray:
     """Columns that all rows look at, few or many; or each segment its own last token."""
+    n = len(segment)
     out = np.zeros((n, n))
     kind = rng.choice(["edge", "few", "many", "own"], p=[0.35, 0.3, 0.25, 0.1])
     if kind == "edge":
         columns = np.unique([0, *ends]) if rng.random() < 0.4 else np.array([0 if causal else rng.choice([0, n - 1])])
-        out[:, columns] += rng.uniform(1.5, 5)
+        out[:, columns] += rng.uniform(1.5, strongest)
     elif kind == "few":
         columns = rng.choice(max(int(0.7 * n), 1), int(rng.integers(1, 5)))
-        out[:, columns] += rng.uniform(1.5, 5, len(columns))
+        out[:, columns] += rng.uniform(1.5, strongest, len(columns))
     elif kind == "many":
         out += rng.uniform(1, 3) * (rng.normal(size=n) + (rng.random(n) < 0.15) * 1.5)
     elif causal:
-        out[:, 0] += rng.uniform(2, 5)
+        out[:, 0] += rng.uniform(2, strongest)
     else:
-        out += rng.uniform(2, 5) * (ends[segment][:, None] == np.arange(n)[None])
+        out += rng.uniform(2, strongest) * (ends[segment][:, None] == np.arange(n)[None])
     return out
 
 
@@ -160,7 +186,7 @@ def _line(away: np.ndarray, n: int, causal: bool, rng: np.random.Generator) -> n
     offset = int(rng.choice([0, -1, -1, -2, -3] if causal else [-2, -1, -1, 0, 1, 1, 2]))
     wide = rng.random() < 0.35
     width = rng.uniform(1, 0.08 * n + 1) if wide else rng.uniform(0.3, 1.0)
-    strength = rng.uniform(2, 5.5) * (1 + rng.uniform(0, 0.4) * rng.normal(size=(n, 1)))
+    strength = rng.uniform(2, 8) * (1 + rng.uniform(0, 0.4) * rng.normal(size=(n, 1)))
     out = strength * np.exp(-(((away - offset) / width) ** 2) / 2)
     if rng.random() < 0.3:  # more weight on one side
         out += rng.uniform(0.5, 2) * np.exp(-np.abs(away) / rng.uniform(2, 0.1 * n + 3))
@@ -193,6 +219,7 @@ def planted_maps(count: int, seed: int = 0) -> Labelled:
         torch.from_numpy(lengths),
         torch.from_numpy(causal).bool(),
         torch.from_numpy(labels),
+        torch.eye(len(PATTERNS))[labels],
         np.full(count, MODEL),
         heads,
         np.full(count, "planted"),

@@ -12,6 +12,7 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -148,14 +149,12 @@ def write_typical(path: Path, data: Labelled, classifier: PatternClassifier) -> 
 
 
 CANDIDATES = {
-    "labelled maps only": Settings(),
     "planted 1": Settings(planted=1),
-    "planted 3": Settings(planted=3),
-    "planted 1, less dropout and decay": Settings(planted=1, dropout=0.3, decay=0.05),
-    "planted 3, less dropout and decay": Settings(planted=3, dropout=0.3, decay=0.05),
-    "planted 1, wider": Settings(planted=1, widths=(16, 16, 32, 32, 64, 64, 96, 96)),
-    "planted 1, all channels": Settings(planted=1, channels=(0, 1, 2, 3, 4)),
-    "planted 1, averaged weights": Settings(planted=1, average=0.99),
+    "planted 1, votes": Settings(planted=1, votes=True),
+    "planted 1, votes, longer": Settings(planted=1, votes=True, epochs=120),
+    "planted 3, votes, longer": Settings(planted=3, votes=True, epochs=120),
+    "planted 1, votes, less dropout and decay": Settings(planted=1, votes=True, dropout=0.3, decay=0.05),
+    "planted 1, votes, mixup": Settings(planted=1, votes=True, mixup=0.2),
 }
 PLANTED = 3000  # planted maps, by seed 0
 
@@ -181,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="compare the candidates, with so many networks; no more",
     )
     parser.add_argument("--chosen", type=Path, help="the report of --choose: its best candidate is taken")
-    parser.add_argument("--settings", default="planted 1", choices=sorted(CANDIDATES))
+    parser.add_argument("--settings", default="planted 1, votes, longer", choices=sorted(CANDIDATES))
     parser.add_argument("--epochs", type=int, help="instead of those of the settings, to try the program out")
     parser.add_argument("--planted", type=int, default=PLANTED, help="how many planted maps to make")
     parser.add_argument("--jobs", type=int, default=1, help="networks trained at a time")
@@ -206,7 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     folds, seeds = head_folds(training), range(given.fold_networks)
     tasks = [Task(np.arange(len(training)), settings, seed) for seed in range(given.networks)]
     own_folds, own_models = (apart(training, group, settings, seeds) for group in (folds, training.model))
-    fitted = fit_all(training, planted, [*tasks, *own_folds, *own_models], given.jobs)
+    fitted = list(fit_all(training, planted, [*tasks, *own_folds, *own_models], given.jobs))
     networks, rest = tuple(fitted[: given.networks]), fitted[given.networks :]
     said = Said(
         held=predict(networks, held).argmax(-1),
@@ -239,11 +238,10 @@ def compared(
     """How each candidate does on the training models when the model itself is left out: what a new model will meet."""
     model, truth = training.model, training.labels.cpu().numpy()
     tasks = [task for settings in candidates.values() for task in apart(training, model, settings, seeds)]
-    fitted = fit_all(training, planted, tasks, jobs)
-    each = len(fitted) // len(candidates)
+    fitted, each = fit_all(training, planted, tasks, jobs), len(tasks) // len(candidates)
     tried = {}
-    for k, name in enumerate(candidates):
-        tried[name] = score(truth, judged(training, model, fitted[k * each : (k + 1) * each]), training.head)
+    for name in candidates:
+        tried[name] = score(truth, judged(training, model, list(islice(fitted, each))), training.head)
         print(name, tried[name]["macro F1"], tried[name]["accuracy"], flush=True)
     return tried
 

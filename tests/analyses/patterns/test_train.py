@@ -69,6 +69,7 @@ def planted_set(count: int, seed: int = 0) -> Labelled:
         torch.tensor(lengths),
         torch.tensor(causal),
         torch.tensor(labels),
+        torch.eye(5)[labels],
         np.full(count, "m"),
         heads,
         np.full(count, "design"),
@@ -100,7 +101,7 @@ def test_networks_trained_side_by_side_are_those_trained_in_turn() -> None:
     data, beside = planted_set(24), planted.planted_maps(10)
     settings = Settings(widths=(4,) * 8, epochs=1, batch=8, planted=0.5)
     tasks = [fitting.Task(np.arange(24) % 3 != k, settings, k) for k in range(2)]
-    alone, together = (fitting.fit_all(data, beside, tasks, jobs) for jobs in (1, 2))
+    alone, together = (list(fitting.fit_all(data, beside, tasks, jobs)) for jobs in (1, 2))
     for one, other in zip(alone, together, strict=True):
         np.testing.assert_allclose(predict([one], data), predict([other], data), atol=1e-6)
     without = fit(data.select(tasks[0].keep), settings, 0)
@@ -186,6 +187,34 @@ def test_reading_labelled_maps(tmp_path: Path) -> None:
         load_labelled(tmp_path, round=2)
 
 
+def test_where_two_labelled_and_a_third_decided_their_labels_count(tmp_path: Path) -> None:
+    names, rng = "abc", np.random.default_rng(0)
+    save_maps(tmp_path / "maps.npz", {name: rng.dirichlet(np.ones(5), 5) for name in names})
+    said = {
+        "x": dict.fromkeys(names, "heterogeneous"),
+        labelled.PAIR[0]: {"a": "block", "b": "vertical", "c": "vertical"},
+        labelled.PAIR[1]: {"a": "block", "b": "diagonal", "c": "diagonal"},
+        labelled.DECIDES: {"b": "diagonal", "c": "vertical+diagonal"},
+    }
+    for labeller, own in said.items():
+        for name, label in own.items():
+            append_label(tmp_path / "labels.csv", Label(name, label, labeller))
+    with (tmp_path / "maps.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", "model", "causal", "layer", "head", "drawn"])
+        writer.writerows([name, "m", "0", "1", "2", "design"] for name in names)
+    got = load_labelled(tmp_path)
+    assert [PATTERNS[k] for k in got.labels] == ["block", "diagonal", "vertical+diagonal"]
+    third = 1 / 3
+    votes = [[0, 0, 0, 1, 0], [third, 2 * third, 0, 0, 0], [third, third, third, 0, 0]]
+    torch.testing.assert_close(got.votes, torch.tensor(votes))
+    assert load_labelled(tmp_path, labeller="x").labels.tolist() == [4] * 3
+    # A network that learns votes learns something else than one that learns labels.
+    settings = Settings(widths=(4,) * 8, epochs=1, batch=3, augment=False)
+    one, other = (predict([fit(got, replace(settings, votes=votes), 0)], got) for votes in (False, True))
+    assert np.abs(one - other).max() > 1e-6
+
+
 def test_saving_and_loading_is_the_same_function(tmp_path: Path) -> None:
     torch.manual_seed(1)
     networks = []
@@ -220,6 +249,7 @@ def test_typical_maps_are_sure_and_right_and_of_different_heads_and_texts() -> N
         lengths=torch.tensor([30, 30, 30, 10, 30, 30, 30]),
         causal=torch.tensor([False, False, False, False, False, True, False]),
         labels=torch.tensor([0, 0, 0, 0, 1, 0, 0]),
+        votes=torch.eye(5)[[0, 0, 0, 0, 1, 0, 0]],
         model=np.full(7, "m"),
         head=np.array(["x", "y", "x", "z", "w", "v", "u"]),
         drawn=np.full(7, "design"),
@@ -296,16 +326,20 @@ def test_the_held_out_figures_are_those_of_the_shipped_weights(everything: Label
     assert got == pytest.approx(reported[0], abs=0.02)  # weights were rounded to half precision after scoring
 
 
-def test_the_table_of_agreement_is_what_the_labels_and_the_shipped_classifier_give() -> None:
-    made = importlib.import_module("agree").tables(DATA)
-    said = (DATA / "RESULTS.md").read_text(encoding="utf-8")
-    table = said.partition("made by tools/train_patterns/agree.py -->")[2].partition("<!-- end -->")[0].strip()
-    assert table == made
-    first, third = (_labels(name) for name in ("vision language model", "vision language model 3"))
-    both = sorted(set(first) & set(third))
+def test_the_tables_of_results_are_what_the_labels_and_the_shipped_classifier_give() -> None:
+    agree = importlib.import_module("agree")
+    said, found = (DATA / "RESULTS.md").read_text(encoding="utf-8"), agree.made_tables(DATA)
+    for name, table in found.items():
+        there = said.partition(f"<!-- {name}, made by tools/train_patterns/agree.py -->")[2].partition("<!-- end -->")[
+            0
+        ]
+        assert there.strip() == table
+    made = found["agreement"]
+    fourth, fifth = (_labels(name) for name in labelled.PAIR)
+    both = sorted(set(fourth) & set(fifth))
     assert len(both) == 285
-    pair = [first[name] for name in both], [third[name] for name in both]
-    told = f"labellers first and third | 285 | {cohen_kappa_score(*pair):.2f}"
+    pair = [fourth[name] for name in both], [fifth[name] for name in both]
+    told = f"labellers fourth and fifth | 285 | {cohen_kappa_score(*pair):.2f}"
     assert told in made
     assert f"{f1_score(*pair, average='macro'):.2f} (" in next(line for line in made.splitlines() if told in line)
 

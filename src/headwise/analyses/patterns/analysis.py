@@ -64,9 +64,9 @@ class Patterns(Observer):
     models and on planted ones.
 
     Traps: The classifier errs, more on models it never saw (`data/patterns/RESULTS.md` has its measured error: macro
-    F1 0.64 to 0.73 there, where two labellers have 0.72 to 0.80 with each other): shares that differ by a few points
-    are not told apart. A thin stripe beside a diagonal is where labellers part too. A map brought to one size loses
-    thin lines of long inputs. Single sentences have no blocks.
+    F1 0.62 to 0.77 there, where two labellers have 0.83 to 0.84 with each other): shares that differ by a few points
+    are not told apart. A dark first column over unordered content is where labellers part too. A map brought to one
+    size loses thin lines of long inputs. Single sentences have no blocks.
 
     Cost: All maps of an example in memory at once, and a small network on each (`benchmarks/bench_patterns.py`).
     """

@@ -83,7 +83,7 @@ def states(bench: Bench) -> Outcome:
         before = planes["pre-trained"]
         for key, plane in planes.items():
             rank = float(spearmanr(before.ravel(), plane.ravel()).statistic) if key != "pre-trained" else float("nan")
-            thirds = [float(part.mean()) for part in np.array_split(plane, 3)]
+            thirds = [float(part.mean()) if len(part) else float("nan") for part in np.array_split(plane, 3)]
             rows.append(
                 [name, key, float(plane.mean()), float(plane.max()), *thirds, "" if np.isnan(rank) else f"{rank:.2f}"]
             )

@@ -266,7 +266,7 @@ def test_where_an_example_takes_long_fewer_are_tried(planted_time: None, opened:
 
 def test_budgets_of_a_thousand_heads(opened: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     large = replace(plan_module.model_shape(opened, EncodedCorpus(texts(3), opened.encoder).scan), layers=36, heads=32)
-    names = {"distance": 30, "tree_probe": 30, "probing": 375, "attribution": 4, "surface": None}
+    names = {"patterns": 30, "distance": 30, "tree_probe": 30, "probing": 375, "attribution": 4, "surface": None}
     assert {name: make_analysis(name).allowance(large) for name in names} == names
     sizes = []
     for work, size in ((1.0, None), (8.0, None), (8.0, 7)):

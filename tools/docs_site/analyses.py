@@ -16,7 +16,7 @@ from docs_site.cache import kept, quick
 from docs_site.docstrings import notes, one_line, parameters, sections, table
 from docs_site.gallery import pictures_of
 from headwise import Corpus, Example, HeadModel, make_atlas
-from headwise.analyses.contract import Analysis, Observer, known_analyses, make_analysis
+from headwise.analyses.contract import Analysis, Observer, Shape, known_analyses, make_analysis
 from headwise.analyses.retrieval import trials
 from headwise.core.papers import reference
 from headwise.plots.registry import figures_for, tables_for
@@ -84,8 +84,20 @@ def _paper(cls: type[Analysis]) -> str:
 @cache
 def _served(cls: type[Analysis]) -> str:
     """Which models it is for: asked of the analysis itself."""
-    encoder, decoder = (Bed(_tiny(cls.name), causal=causal).refusal is None for causal in (False, True))
+    encoder, decoder = (not _refuses(cls.name, causal) for causal in (False, True))
     return "encoders and decoders" if encoder and decoder else "decoders" if decoder else "encoders"
+
+
+def _refuses(name: str, causal: bool) -> bool:
+    """Whether an analysis has no answer for an encoder or a decoder on a corpus with every annotation."""
+    shape = _shape(causal)
+    analysis = _tiny(name).planned(shape)
+    return not analysis.requires <= shape.annotations or analysis.refusal(shape) is not None
+
+
+@cache
+def _shape(causal: bool) -> Shape:
+    return Bed(_tiny("surface"), causal=causal).shape
 
 
 def _needs_model(cls: type[Analysis]) -> str:
@@ -161,10 +173,8 @@ def all_schemas() -> dict[str, Any]:
 
 
 def asked_of_decoders() -> list[str]:
-    """The questions that the tiny encoder and its corpus refuse."""
-    shape = Bed(_tiny("surface")).shape
-    asked = {name: _tiny(name) for name in own_analyses()}
-    return [n for n, one in asked.items() if one.requires - shape.annotations or one.refusal(shape) is not None]
+    """The questions that have no answer for an encoder."""
+    return [name for name in own_analyses() if _refuses(name, causal=False)]
 
 
 def planted_results(names: Sequence[str]) -> dict[str, xr.Dataset]:

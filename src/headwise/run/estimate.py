@@ -35,6 +35,7 @@ from headwise.text.encode import Encoded, batches
 T = TypeVar("T")
 SAMPLE = 16  # examples of a calibration
 PATIENCE = 20.0  # seconds after which work that tells how far it is need not end
+LONG = 60.0  # seconds of a first try of an experiment from where the second is on an eighth, not a quarter
 OPENING = "opening"
 DOUBLED = 8  # a state is merged with itself until it has so many times the examples: how its result's time grows
 
@@ -282,8 +283,8 @@ class _Calibration:
             try:
                 first = self._try(experiment, part, few)
                 # What takes long whatever it is given grows more slowly than two small tries say.
-                short = min(first.seconds, first.cpu_seconds) < PATIENCE  # however busy the machine is
-                second = max(more, every // 4) if short else more
+                long = min(first.seconds, first.cpu_seconds) > LONG  # however busy the machine is
+                second = more if long else max(more, every // 4)
                 line = Line(few, second, first, self._try(experiment, part, second))
                 return _cost(experiment.name, every, fitted(line, every))
             except HeadwiseError:  # too few for what it does

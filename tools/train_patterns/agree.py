@@ -61,13 +61,14 @@ def tables(folder: Path) -> str:
         kappa = cohen_kappa([PATTERNS[k] for k in truth], [PATTERNS[k] for k in said])
         between = f"{kappa.kappa:.2f} ({kappa.low:.2f} to {kappa.high:.2f})"
         lines.append(row(f"{kind}: labellers {one} and {other}", score(truth, said, a.head), between))
-    for short in ("decided", "fourth", "fifth", "first", "third"):
-        own = of_kind(labelled[short], HELD_OUT)
-        classified = predict(shipped_classifier().networks, own).argmax(-1)
+    held = {short: of_kind(labelled[short], HELD_OUT) for short in ("decided", "fourth", "fifth", "first", "third")}
+    decided = held["decided"]
+    said_of = dict(zip(decided.names, predict(shipped_classifier().networks, decided).argmax(-1), strict=True))
+    for short, own in held.items():
+        classified = np.array([said_of[name] for name in own.names])
         lines.append(row(f"{HELD_OUT}: classifier and {short}", score(own.labels.numpy(), classified, own.head)))
-        if short == "decided":
-            alike = own.votes.amax(-1).numpy() == 1
-            agreed = score(own.labels.numpy()[alike], classified[alike], own.head[alike])
+    alike, classified = decided.votes.amax(-1).numpy() == 1, np.array(list(said_of.values()))
+    agreed = score(decided.labels.numpy()[alike], classified[alike], decided.head[alike])
     lines.append(row(f"{HELD_OUT}: classifier, where fourth and fifth agree", agreed))
     return "\n".join(lines)
 

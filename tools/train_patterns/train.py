@@ -140,9 +140,13 @@ def pick_typical(data: Labelled, probabilities: np.ndarray) -> dict[str, list[in
     return found
 
 
-def write_typical(path: Path, data: Labelled, classifier: PatternClassifier) -> None:
+def probabilities_of(data: Labelled, classifier: PatternClassifier) -> np.ndarray:
+    """What a classifier says of every map, `[map, pattern]`."""
+    return classifier.probabilities(to_images(data.weights, data.lengths, data.causal)).cpu().numpy()
+
+
+def write_typical(path: Path, data: Labelled, probabilities: np.ndarray) -> None:
     """Choose and write the maps that the gallery shows."""
-    probabilities = classifier.probabilities(to_images(data.weights, data.lengths, data.causal)).cpu().numpy()
     cut = [own[:n, :n].cpu().numpy() for own, n in zip(data.weights, data.lengths.tolist(), strict=True)]
     picked = pick_typical(data, probabilities)
     save_maps(path, {f"{pattern}|{k}": cut[i] for pattern, own in picked.items() for k, i in enumerate(own)})
@@ -220,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.out is not None:
         save_classifier(given.out, classifier, about)
     if given.typical is not None:
-        write_typical(given.typical, everything, classifier)
+        write_typical(given.typical, everything, probabilities_of(everything, classifier))
     write_report(report, given.report)
 
 

@@ -64,17 +64,18 @@ def body_of(module: PreTrainedModel) -> nn.Module:
 
     Most classes name it; Llama 4's names something else.
     """
-    named = getattr(module, "base_model", module)
+    named: nn.Module = getattr(module, "base_model", module)
     if named is not module or not head_of(module, "decoder")[0]:
         return named
     inner = getattr(module, "model", None)
-    return inner if isinstance(inner, PreTrainedModel) else module
+    body: nn.Module = inner if isinstance(inner, PreTrainedModel) else module
+    return body
 
 
 def _decoded(module: PreTrainedModel, encoder: nn.Module, inputs: Mapping[str, Any]) -> Any:
     """The output of the decoder after its encoder, without the head (T5 has no module that holds both alone)."""
     read = encoder(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).last_hidden_state
-    decoder: nn.Module = module.get_decoder()  # type: ignore[no-untyped-call]
+    decoder: nn.Module = module.get_decoder()
     return decoder(
         input_ids=inputs["decoder_input_ids"],
         attention_mask=inputs["decoder_attention_mask"],

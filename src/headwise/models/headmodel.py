@@ -160,9 +160,9 @@ class HeadModel:
         if isinstance(model, nn.Module):
             module, name = opening.unwrapped(model), type(opening.unwrapped(model)).__name__
             if device is not None:
-                module = module.to(opening.device_of(device))  # type: ignore[arg-type]
+                module = module.to(opening.device_of(device))
             if dtype is not None:
-                module = module.to(dtype)  # type: ignore[arg-type]
+                module = module.to(dtype)
         else:
             where = opening.device_of(device)
             demo, model = model is None, opening.model_path(model)
@@ -389,7 +389,7 @@ class HeadModel:
         finally:
             self._undo = select_tap(self.module)
         try:
-            module = module.to(dtype)  # type: ignore[arg-type]
+            module = module.to(dtype)
         except (ValueError, RuntimeError, TypeError) as error:
             name = str(dtype).removeprefix("torch.")
             raise ModelError(

@@ -75,7 +75,8 @@ def row_mask(**arguments: Any) -> Tensor | None:
     length, offset = arguments.pop("q_length"), arguments.pop("q_offset", 0)
 
     def build(start: int, stop: int) -> Tensor:
-        return eager_mask(q_length=stop - start, q_offset=offset + start, **arguments)
+        rows: Tensor = eager_mask(q_length=stop - start, q_offset=offset + start, **arguments)
+        return rows
 
     shape = (arguments["batch_size"], 1, length, arguments["kv_length"])
     made = RowMask(build, shape, arguments.get("dtype", torch.float32), torch.device(arguments.get("device", "cpu")))

@@ -93,10 +93,10 @@ def load_model(
     found = said if asked is torch.float32 and dtype is None else next(model.parameters()).dtype
     if dtype is None and device.type == "cpu" and found in HALF:
         if asked == "auto":
-            model.to(torch.float32)  # type: ignore[arg-type]
+            model.to(torch.float32)
         notes.append(f"The checkpoint is in {str(found).removeprefix('torch.')}; on a CPU it is opened in float32.")
     if device_map is None:
-        model.to(device)  # type: ignore[arg-type]
+        model.to(device)
     model.train(False)
     if not missing:  # what is not in the files was drawn
         remember(model, where)
@@ -359,7 +359,7 @@ def check_text(model: type, name: str) -> None:
 def check_tokenizer(model: PreTrainedModel, tokenizer: Any, name: str) -> None:
     """Refuse a tokenizer that makes ids the model has no embedding for."""
     embeddings = model.get_input_embeddings()
-    rows = getattr(embeddings, "num_embeddings", None) or len(embeddings.weight)  # type: ignore[arg-type]
+    rows = getattr(embeddings, "num_embeddings", None) or len(embeddings.weight)
     largest = max(tokenizer.get_vocab().values(), default=-1)
     if largest >= rows:
         raise ModelError(

@@ -291,7 +291,7 @@ def _with_head(model: HeadModel, watch: _Watch, norms: _Norms, blocks: list[Bloc
             "or scales it), so no part of its logits is theirs alone"
         )
         return Structure(made, None, None, 1.0, None, reason)
-    head = model.module.get_output_embeddings()  # type: ignore[no-untyped-call]
+    head = model.module.get_output_embeddings()
     if head is None or head not in watch.given:
         return Structure(made, None, None, 1.0, None, f"{model.name} has no output matrix that can be read")
     last = list(model.sites.entries)[-1]

@@ -268,7 +268,8 @@ def mask(**arguments: Any) -> Tensor | None:
         or arguments.get("use_vmap")
         or not session.by_rows(arguments["batch_size"], arguments["q_length"], arguments["kv_length"])
     ):
-        return eager_mask(**arguments)
+        whole: Tensor | None = eager_mask(**arguments)
+        return whole
     arguments.pop("allow_is_causal_skip", None)
     return row_mask(**arguments)
 

@@ -163,5 +163,5 @@ def _tokenizer(ids: Mapping[str, int], causal: bool) -> PreTrainedTokenizerFast:
         tokenizer_object=inner,
         model_input_names=["input_ids", *([] if causal else ["token_type_ids"]), "attention_mask"],
         **{f"{name}_token": f"[{name.upper()}]" for name in names},
-    )  # type: ignore[no-untyped-call]
+    )
     return made

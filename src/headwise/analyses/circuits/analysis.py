@@ -152,7 +152,7 @@ class Circuits(Experiment):
 def ends(model: HeadModel, structure: Structure) -> tuple[Tensor, Tensor | None, set[str]]:
     """Embedding and unembedding `[token, width]`, the gain of the final norm folded in, and what they do not hold."""
     table = model.module.get_input_embeddings()
-    embedding = weight_in(table, "weight", table.weight).cpu()  # type: ignore[arg-type]
+    embedding = weight_in(table, "weight", table.weight).cpu()
     if embedding.shape[1] != model.hidden:
         raise ModelError(
             f"The embeddings of {model.name} have {embedding.shape[1]} dimensions, its layers {model.hidden}: what "

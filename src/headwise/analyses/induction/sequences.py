@@ -63,7 +63,7 @@ def repeats(model: HeadModel, count: int, length: int, seed: int) -> Repeats:
 
 def at_once(model: HeadModel, repeated: Repeats) -> int:
     """How many sequences go through the model together: their scores over the vocabulary are held."""
-    head = model.module.get_output_embeddings()  # type: ignore[no-untyped-call]
+    head = model.module.get_output_embeddings()
     vocabulary = getattr(head, "out_features", None) or model.config.vocab_size
     return max(1, LOGITS_BYTES // (4 * int(vocabulary) * len(repeated.rows[0])))
 

@@ -118,7 +118,7 @@ def say(model: HeadModel, trial: Trial) -> list[int]:
     """What the model says after the prompt, greedily, as far as the needle is long and a little more."""
     ids = torch.tensor([trial.prompt], device=model.device)
     with torch.no_grad(), model.evaluating():
-        out: Any = model.module.generate(  # type: ignore[operator]
+        out: Any = model.module.generate(
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=len(trial.places) + EXTRA,

@@ -277,7 +277,7 @@ def _removed(model: HeadModel, heads: Heads) -> tuple[PreTrainedModel, dict[int,
     try:
         if hasattr(config, "validate"):
             config.validate()
-        smaller: PreTrainedModel = type(model.module)(config).to(next(model.module.parameters()).dtype)  # type: ignore[arg-type]
+        smaller: PreTrainedModel = type(model.module)(config).to(next(model.module.parameters()).dtype)
     except Exception as error:  # configs and classes check numbers of heads in many ways
         cause = error.__cause__ or error
         reason = " ".join(str(cause).split()).rstrip(".")
@@ -285,7 +285,7 @@ def _removed(model: HeadModel, heads: Heads) -> tuple[PreTrainedModel, dict[int,
             f"{name} does not take {left} heads a layer ({reason[:200]}); remove another number, or {instead}."
         ) from error
     _fill(smaller, model, kept, groups, refusal)
-    smaller.to(model.device).eval()  # type: ignore[arg-type]
+    smaller.to(model.device).eval()
     idle = [(layer, stay.index(head)) for layer, head in heads for stay in (kept[layer],) if head in stay]
     if idle:
         with HeadModel.open(smaller) as opened:

@@ -301,12 +301,12 @@ def make_classifier(
             own = tokenizer.pad_token_id
             config.pad_token_id = own if own is not None else tokenizer.eos_token_id
         encoder = _load(transformers.AutoModelForSequenceClassification, where, config, model, options.start)
-        made = OwnClassifier(encoder.to(device), tokenizer)  # type: ignore[arg-type]
+        made = OwnClassifier(encoder.to(device), tokenizer)
         linear = [part for module in made.head_modules() for part in module.modules() if isinstance(part, nn.Linear)]
         for part in linear if options.new_pooler else ():
             draw(part, config)
     else:
-        encoder = _load(transformers.AutoModel, where, config, model, options.start).to(device)  # type: ignore[arg-type]
+        encoder = _load(transformers.AutoModel, where, config, model, options.start).to(device)
         about = {"layer": options.layer, "heads": options.heads, "dropout": options.dropout}
         made = PooledClassifier(encoder, tokenizer, task.outputs, **about, name=Path(where).name)  # type: ignore[arg-type]
     if options.start == "frozen":

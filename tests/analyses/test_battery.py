@@ -5,6 +5,7 @@ A new module in `analyses/` is checked without a word here.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -12,7 +13,9 @@ import torch
 
 from docs_site.analyses import units_of
 from headwise.analyses.contract import known_analyses, make_analysis
+from headwise.analyses.patterns import network
 from headwise.testing.battery import CHECKS, SMALL, STREAM_CHECKS, Bed
+from headwise.testing.corpora import battery_examples
 
 # Variables that depend on the order of heads by convention, with the reason.
 ORDER_DEPENDENT: dict[str, frozenset[str]] = {
@@ -21,6 +24,17 @@ ORDER_DEPENDENT: dict[str, frozenset[str]] = {
     # heads are joined by their validation scores, where some tie; in another order the probe starts from other weights
     "probing": frozenset({"curve_accuracy", "pooled_accuracy"}),
 }
+# Experiments that learn nothing from the corpus need no copies of it.
+LEARN_NOTHING = ("attribution",)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_network():
+    """One of the shipped networks sorts maps, not their mean: no check here asks how well."""
+    shipped = network.shipped_classifier()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(network, "_SHIPPED", {network.WEIGHTS: replace(shipped, networks=shipped.networks[:1])})
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +48,8 @@ def one_thread():
 
 @cache
 def bed(name: str, causal: bool) -> Bed:
-    return Bed(make_analysis(name, SMALL.get(name)), causal, order_dependent=ORDER_DEPENDENT.get(name, frozenset()))
+    examples = battery_examples() if name in LEARN_NOTHING else None
+    return Bed(make_analysis(name, SMALL.get(name)), causal, examples, ORDER_DEPENDENT.get(name, frozenset()))
 
 
 @pytest.mark.parametrize("check", CHECKS)

@@ -37,10 +37,9 @@ def word_level(full: np.ndarray, row: Encoded) -> np.ndarray:
     """[layer, head, from word, to word] by loops over words."""
     count = int(row.word.max()) + 1
     out = np.zeros((*full.shape[:2], count, count))
+    to_words = np.stack([full[..., row.word == b].sum(-1) for b in range(count)], -1)
     for a in range(count):
-        for b in range(count):
-            block = full[:, :, row.word == a][..., row.word == b]
-            out[:, :, a, b] = block.sum(-1).mean(-1)
+        out[:, :, a] = to_words[:, :, row.word == a].mean(2)
     return out
 
 

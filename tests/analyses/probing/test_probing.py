@@ -239,13 +239,19 @@ PHASES = (
 )
 
 
+KILLED = [first_word_task(90), first_word_task(90, "third", 2)], ProbingOptions(FAST, curve=(1,), random_baseline=True)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(planted: HeadModel) -> Any:
+    return probe(planted, *KILLED)
+
+
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_kill_in_any_phase_resumes_to_the_same_bytes(
-    planted: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str
+    planted: HeadModel, undisturbed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
-    tasks = [first_word_task(90), first_word_task(90, "third", 2)]
-    options = ProbingOptions(FAST, curve=(1,), random_baseline=True)
-    expected = probe(planted, tasks, options)
+    tasks, options = KILLED
     module, _, name = phase.rpartition(".")
     real = getattr(importlib.import_module(module), name)
     calls: list[int] = []
@@ -264,8 +270,8 @@ def test_a_kill_in_any_phase_resumes_to_the_same_bytes(
     monkeypatch.setattr(phase, real)
     with opened_store(tmp_path) as store:
         found = probe(planted, tasks, options, store=store)
-    assert found.identical(expected)
-    for name, variable in expected.variables.items():
+    assert found.identical(undisturbed)
+    for name, variable in undisturbed.variables.items():
         assert np.asarray(found[name].values).tobytes() == np.asarray(variable.values).tobytes(), name
 
 
@@ -473,19 +479,19 @@ def test_features_of_pairs_take_first_and_second_sentences(planted: HeadModel) -
 
 
 @pytest.mark.real
-def test_real_vectors_and_scikit_learn_agree_on_twenty_heads(shared: Path, wiki_model: HeadModel) -> None:
+def test_real_vectors_and_scikit_learn_agree_on_forty_heads(shared: Path, wiki_model: HeadModel) -> None:
     from sklearn.linear_model import LogisticRegression
 
     model = wiki_model
-    task = senteval_task(shared / "data" / "probing" / "subj_number.txt.gz").limit(120, 20, 80)
+    task = senteval_task(shared / "data" / "probing" / "subj_number.txt.gz").limit(60, 10, 40)
     vectors = collect_vectors(model, task.examples)
-    heads = vectors.heads.reshape(144, len(task.examples), -1)[np.random.default_rng(0).choice(144, 20, replace=False)]
+    heads = vectors.heads.reshape(144, len(task.examples), -1)[np.random.default_rng(0).choice(144, 40, replace=False)]
     labels = np.array(task.labels)
     found = fit_probes(heads, labels, task.split, ProbeSettings(solver="lbfgs", penalties=(1e-2,)))
-    for unit in range(20):
+    for unit in range(40):
         x = heads[unit].astype(np.float64)
         x = (x - x[task.split.train].mean(0)) / x[task.split.train].std(0)
-        reference = LogisticRegression(C=1 / (120 * 1e-2), max_iter=2000, tol=1e-5).fit(
+        reference = LogisticRegression(C=1 / (60 * 1e-2), max_iter=2000, tol=1e-5).fit(
             x[task.split.train], labels[task.split.train]
         )
         assert abs(found.test[unit] - reference.score(x[task.split.test], labels[task.split.test])) <= 0.005

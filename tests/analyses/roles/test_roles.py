@@ -396,7 +396,7 @@ def test_the_z_test_holds_its_level(skew: float) -> None:
     true = np.full((12, 12, 4), 3.0)
     rejected, family = [], []
     for _ in range(40):
-        found = decide(simulate(rng, 200, true, skew), 3.0)
+        found = decide(simulate(rng, 400, true, skew), 3.0)
         rejected.append((found["p_value"] < 0.05).mean())
         family.append((found["p_holm"] < 0.05).any())
         assert not (found["has_role"] & ~(found["p_value"] < 0.05)).any()

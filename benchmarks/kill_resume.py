@@ -227,6 +227,7 @@ def trials(
 ) -> Counter[tuple[str, str, str]]:
     """Stop and repeat so many times for each signal; an AssertionError at the first result that differs. With the
     process and the address of a head of Ray, by workers there."""
+    gc.disable()  # while all is imported, nearly nothing is garbage
     import matplotlib.backends.backend_agg
     import matplotlib.backends.backend_pdf
     import matplotlib.backends.backend_svg  # noqa: F401  (imported once, not in every fork)
@@ -242,8 +243,8 @@ def trials(
     # What a command imports on its way is imported here, and what there is stays: forks need not look through it.
     CliRunner().invoke(app, ["list"])
     Image.preinit()
-    gc.collect()
     gc.freeze()
+    gc.enable()
     if quick:
         _draw_less()
     rng = random.Random(seed)

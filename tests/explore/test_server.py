@@ -230,13 +230,15 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
 # Two servers in forks of one process, which has imported all that is large; it says who they are and how each ended.
 SERVERS = """
-import json, os, runpy, sys
+import gc, json, os, runpy, sys
 
+gc.disable()  # nothing here lives long enough to need it
 import headwise.atlas, headwise.cli, headwise.explore.explorer, headwise.explore.server, headwise.models.headmodel
 import uvicorn
 from typer.testing import CliRunner
 
 CliRunner().invoke(headwise.cli.app, ["--version"])  # what every command imports on its way
+gc.freeze()
 folder, *arguments = sys.argv[1:]
 servers = {}
 for name in ("SIGINT", "SIGTERM"):

@@ -24,6 +24,7 @@ from headwise.testing.corpora import battery_examples
 from headwise.text.readers.rows import row_of_example
 
 
+@pytest.mark.usefixtures("not_laid_out")
 def test_atlas_writes_everything_and_never_overwrites(
     headwise,
     model_folder: Path,
@@ -32,7 +33,7 @@ def test_atlas_writes_everything_and_never_overwrites(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sections, "figures_for", lambda group: figures_for(group)[:2])  # the next test draws them all
+    monkeypatch.setattr(sections, "figures_for", lambda group: figures_for(group)[:1])  # the next test draws them all
     out = tmp_path / "out"
     arguments = ("atlas", model_folder, "--corpus", corpus_file, "--out", out, "--analyses")
     first = headwise(*arguments, "surface")

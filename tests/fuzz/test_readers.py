@@ -57,6 +57,7 @@ def test_wrong_inputs_are_refused_in_a_sentence(name, tmp_path_factory, use):
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_payload_in_every_reader(name, tmp_path, use):
     target = TARGETS[name]
-    for which in range(len(PAYLOADS)):
-        for kind, where in (("field", 0.1), ("field", 0.6), ("number", 0.3), ("number", 0.8)):
-            attack(target, edited(target.seeds[0], [(kind, where, 0.0, which)]), tmp_path, use)
+    places = (("field", 0.1), ("field", 0.6), ("number", 0.3), ("number", 0.8))
+    contents = [edited(target.seeds[0], [(*place, 0.0, which)]) for which in range(len(PAYLOADS)) for place in places]
+    for content in dict.fromkeys(contents):  # where there are no numbers, both places of one are the end
+        attack(target, content, tmp_path, use)

@@ -78,7 +78,7 @@ def test_results_have_random_models_beside_them_and_are_kept(
 
 def test_units_of_a_model_add_up(model: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run_analyses(model, CORPUS, analyses(), tmp_path / "whole")
-    monkeypatch.setattr(nulls, "PART", 5)
+    monkeypatch.setattr(nulls, "PART", 9)
     told: list[tuple[int, int]] = []
 
     def progress(what: str, done: int, total: int) -> None:

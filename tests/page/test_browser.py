@@ -297,6 +297,7 @@ def test_three_models_stand_on_one_page_each_in_its_own_row(
     path = report.write_report(Atlas(groups, two.provenance), tmp_path, given).page
     tab = visit("#L1H2", path)
     tab.click("details[data-group=change_surface] summary")
+    tab.wait_for_selector("table.changes tr.sure")  # it is filled once it has opened, and all at once
     rows = [text.split("\t")[:2] for text in tab.locator("table.changes tr.sure").all_inner_texts()]
     assert rows == [["mass: first", "new"], ["mass: first", "newest"]]
     assert tab.locator("#card .models button").all_inner_texts() == names["model_all"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.spatial.distance import cdist
 
 
 def classical_mds(distance: np.ndarray, axes: int = 2) -> tuple[np.ndarray, np.ndarray]:
@@ -88,4 +89,4 @@ def fix_signs(points: np.ndarray) -> np.ndarray:
 
 
 def _euclidean(points: np.ndarray) -> np.ndarray:
-    return np.asarray(np.sqrt(((points[:, None] - points[None]) ** 2).sum(-1)))
+    return np.asarray(cdist(points, points))

@@ -177,8 +177,15 @@ def test_language_models_are_scored_by_their_loss(tmp_path: Path, causal: bool) 
             assert shared.baseline[i] == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.fixture(scope="module")
+def undisturbed(trained: dict[str, Path]) -> xr.Dataset:
+    return ablate(subject_of(trained["last_layer"]))
+
+
 @pytest.mark.parametrize("phase", ["batches", "importance"])
-def test_a_killed_run_goes_on_to_the_same_bytes(trained: dict[str, Path], tmp_path: Path, phase: str) -> None:
+def test_a_killed_run_goes_on_to_the_same_bytes(
+    trained: dict[str, Path], undisturbed: xr.Dataset, tmp_path: Path, phase: str
+) -> None:
     class Killed(Exception):
         pass
 
@@ -197,7 +204,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(trained: dict[str, Path], tmp_pa
     assert len([path for path in kept if path.name.startswith(phase.removesuffix("es")[:5])]) == 2
     stamps = {path: path.stat().st_mtime_ns for path in kept}
     resumed = ablate(subject_of(trained["last_layer"]), folder=tmp_path / "run", report=watch)
-    whole = ablate(subject_of(trained["last_layer"]))
+    whole = undisturbed
     xr.testing.assert_identical(resumed, whole)
     assert all(np.array_equal(resumed[n].values.tobytes(), whole[n].values.tobytes()) for n in whole.data_vars)
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())  # what was done is not done again

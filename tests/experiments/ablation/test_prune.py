@@ -28,6 +28,14 @@ from headwise.text import Corpus, open_corpus
 
 CPU = PruneOptions(device="cpu", mode="remove", limit=4)
 AUTO = PruneOptions(device="cpu", limit=4)
+
+
+@pytest.fixture(autouse=True)
+def timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One timed pass instead of the shortest of five."""
+    monkeypatch.setattr("headwise.experiments.ablation.worth.REPEATS", 1)
+
+
 SIZES = {
     "hidden_size": 32,
     "intermediate_size": 48,

@@ -75,6 +75,7 @@ def train(
     device = next(model.parameters()).device
     epochs = recipe.epochs if options.epochs is None else options.epochs
     history: list[dict[str, float]] = []
+    predicted: np.ndarray | None = None
     steps_each = -(-len(rows["train"]) // recipe.batch_size)
     steps = steps_each * epochs
     if epochs:
@@ -104,11 +105,13 @@ def train(
                 raise InputError(
                     f"{task.name}: the loss became NaN or infinite in epoch {epoch}; take a smaller learning rate."
                 )
-            scores = score(task.metrics, rows["dev"].targets, predict(model, task, rows["dev"], half))
+            predicted = predict(model, task, rows["dev"], half)
+            scores = score(task.metrics, rows["dev"].targets, predicted)
             history.append({"epoch": epoch, "loss": mean, **scores})
             if checkpoint is not None:
                 checkpoint.write(model, optimizer, history)
-    predicted = predict(model, task, rows["dev"], half)
+    if predicted is None:  # nothing was left to train
+        predicted = predict(model, task, rows["dev"], half)
     return Trained(score(task.metrics, rows["dev"].targets, predicted), history, predicted)
 
 

@@ -298,6 +298,7 @@ def test_draw_and_probe(headwise, model_folder: Path, tmp_path: Path) -> None:
     assert Atlas.load(tmp_path / "probing")["probing"]["accuracy"].shape == (1, 2, 3)
 
 
+@pytest.mark.usefixtures("not_laid_out")
 def test_draw_a_relation(headwise, tmp_path: Path) -> None:
     singles = [example for example in battery_examples() if not example.has_pair]
     planted, examples = planted_annotations(singles, (("tree", "children", "previous"),))

@@ -401,7 +401,7 @@ def test_nothing_of_the_callers_is_left_changed(tmp_path: Path) -> None:
 def test_two_seeds_give_two_draws_and_are_two_runs(tmp_path: Path) -> None:
     module, tokenizer = random_model()
     opened = HeadModel.open(module, tokenizer=tokenizer)
-    corpus = Corpus.from_examples(battery_examples(1)[:5], "battery")
+    corpus = Corpus.from_examples(battery_examples(1)[:2], "battery")
     drawing = [
         make_analysis("gradient"),
         make_analysis("attribution", {"length": "all", "patterns": 0, "method": "sketch"}),

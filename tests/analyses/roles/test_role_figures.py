@@ -83,7 +83,7 @@ def made(layers: int = 4, heads: int = 5, seed: int = 0) -> xr.Dataset:
 
 
 @pytest.mark.parametrize(("layers", "heads"), [(4, 5), (1, 2), (24, 16)])
-def test_the_grid_has_a_small_square_for_each_role_of_each_head(layers: int, heads: int) -> None:
+def test_the_grid_has_a_small_square_for_each_role_of_each_head(layers: int, heads: int, not_laid_out: None) -> None:
     dataset = made(layers, heads)
     figure = role_grid(dataset)
     big, *small = [c for c in figure.axes[0].collections if isinstance(c, PatchCollection)]
@@ -102,7 +102,7 @@ def test_the_grid_has_a_small_square_for_each_role_of_each_head(layers: int, hea
     assert counts.sum(1).tolist() == dataset["has_role"].sel(role=list(FINE)).sum(["head", "role"]).values.tolist()
 
 
-def test_venn_and_upset_count_every_head_once() -> None:
+def test_venn_and_upset_count_every_head_once(not_laid_out: None) -> None:
     dataset = made(6, 6)
     members = dataset["has_role"].sel(role=list(COARSE)).values.reshape(-1, 4)
     shown = [text.get_text() for text in venn(dataset).axes[0].texts]
@@ -149,14 +149,14 @@ def test_the_legend_of_the_grid_lies_as_the_small_squares_do() -> None:
     assert placed["nsubj"].y0 > placed["advmod"].y0 > placed["block"].y0
 
 
-def test_counts_are_of_the_roles_that_are_shown() -> None:
+def test_counts_are_of_the_roles_that_are_shown(not_laid_out: None) -> None:
     dataset = made()
     dataset["bias_n"].loc[{"role": "sep"}] = 7
     assert "n = 50 inputs" in texts(venn(dataset))
     assert "n = 7 to 50 inputs" in texts(role_grid(dataset))
 
 
-def test_missing_and_unreachable_roles_are_named() -> None:
+def test_missing_and_unreachable_roles_are_named(not_laid_out: None) -> None:
     dataset = made()
     dataset["bias"].loc[{"role": "syntactic"}] = np.nan
     dataset["ceiling"].loc[{"role": "block"}] = 2.1
@@ -195,7 +195,7 @@ def test_several_tasks_side_by_side(atlas: dict[str, xr.Dataset]) -> None:
         special_tokens({})
 
 
-def test_frame_drawings(atlas: dict[str, xr.Dataset]) -> None:
+def test_frame_drawings(atlas: dict[str, xr.Dataset], not_laid_out: None) -> None:
     example = battery_examples()[0]
     said = texts(frame_annotation(example))
     assert "Perception" in said

@@ -204,7 +204,7 @@ def test_no_question_makes_it_fall(client: Client) -> None:
         },
     )
 
-    @settings(max_examples=70, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.sampled_from(list(beside)), good, st.dictionaries(NAMES, VALUES, max_size=2), st.none() | st.binary())
     def fuzz(path: str, sound: dict[str, Any], strange: dict[str, Any], noise: bytes | None) -> None:
         content = json.dumps({**sound, **beside[path], **strange}).encode()

@@ -358,7 +358,7 @@ def assert_same(found: xr.Dataset, expected: xr.Dataset, what: str) -> None:
         f"{what}: variables differ: {sorted(map(str, set(found.data_vars) ^ set(expected.data_vars)))}"
     )
     for name in found.data_vars:
-        a, b = found[name], expected[name]
+        a, b = found.variables[name], expected.variables[name]
         assert a.dims == b.dims, f"{what}: {name} has dims {a.dims}, not {b.dims}"
         assert a.shape == b.shape, f"{what}: {name} has shape {a.shape}, not {b.shape}"
         if a.dtype.kind == "f":
@@ -366,7 +366,8 @@ def assert_same(found: xr.Dataset, expected: xr.Dataset, what: str) -> None:
         else:
             np.testing.assert_array_equal(a.values, b.values, err_msg=f"{what}: {name}")
     for name in found.coords:
-        np.testing.assert_array_equal(found[name].values, expected[name].values, err_msg=f"{what}: labels of {name}")
+        labels = found.variables[name].values, expected.variables[name].values
+        np.testing.assert_array_equal(*labels, err_msg=f"{what}: labels of {name}")
 
 
 def permuted(dataset: xr.Dataset, order: Sequence[Sequence[int]]) -> xr.Dataset:

@@ -41,8 +41,8 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def random(causal: bool = False, **sizes) -> HeadModel:
-    module, tokenizer = random_model(causal=causal, **sizes)
+def random(causal: bool = False, d_head: int = 12, **sizes) -> HeadModel:
+    module, tokenizer = random_model(causal=causal, d_head=d_head, **sizes)
     return HeadModel.open(module, tokenizer=tokenizer)
 
 
@@ -57,7 +57,7 @@ def test_correlations_shares_and_offsets_by_plain_loops(causal: bool, tmp_path: 
     from headwise.analyses.attribution import contributions
 
     model = random(causal)
-    found = run(model, TEXTS, tmp_path, Attribution(method="exact"))["attribution"]
+    found = run(model, TEXTS, tmp_path, Attribution(method="exact", patterns=0))["attribution"]
     sums = {source: {"pearson": [], "spearman": [], "own": [], "sep": []} for source in ("previous_layer", "input")}
     mass, pairs = np.zeros((model.layers, model.heads, 79)), np.zeros(79)
     for index, example in enumerate(TEXTS):
@@ -160,6 +160,7 @@ def test_offsets_gain_the_sources(causal: bool, tmp_path: Path) -> None:
     model.close()
 
 
+@pytest.mark.usefixtures("not_laid_out")
 def test_models_each_on_its_own_corpus_stand_in_one_figure(tmp_path: Path) -> None:
     """As the paper's Fig 4 has three languages: any number of pairs of a model and a corpus, whatever their sizes."""
     corpora = {"encoder": (random(), TEXTS), "decoder": (random(causal=True, heads=2), TEXTS[:1])}
@@ -230,9 +231,9 @@ def test_one_token_inputs_are_left_out_and_counted(tmp_path: Path) -> None:
 
 
 def test_a_model_in_half_precision_is_computed_in_float32_and_the_result_says_so(tmp_path: Path) -> None:
-    module, tokenizer = random_model()
+    module, tokenizer = random_model(d_head=12)
     model = HeadModel.open(module.to(torch.bfloat16), tokenizer=tokenizer)
-    single = HeadModel.open(random_model()[0].to(torch.bfloat16).float(), tokenizer=tokenizer)
+    single = HeadModel.open(random_model(d_head=12)[0].to(torch.bfloat16).float(), tokenizer=tokenizer)
     half = run(model, TEXTS, tmp_path / "half", Attribution(patterns=0))["attribution"]
     assert half.attrs["computed_in"] == "float32, from weights in half precision"
     assert model.dtype == torch.bfloat16
@@ -247,7 +248,8 @@ def test_a_killed_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(module, "BATCH_TOKENS", 8)
     model = random()
-    whole = run(model, TEXTS, tmp_path / "whole", Attribution())["attribution"]
+    asked = Attribution(patterns=1)
+    whole = run(model, TEXTS, tmp_path / "whole", asked)["attribution"]
     real, seen = Gathered.observe, []
 
     def dying(self, batch, sample):
@@ -258,8 +260,8 @@ def test_a_killed_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(Gathered, "observe", dying)
     with pytest.raises(KeyboardInterrupt):
-        run(model, TEXTS, tmp_path / "cut", Attribution())
-    again = run(model, TEXTS, tmp_path / "cut", Attribution())["attribution"]
+        run(model, TEXTS, tmp_path / "cut", asked)
+    again = run(model, TEXTS, tmp_path / "cut", asked)["attribution"]
     assert len(seen) == 4  # two done, one killed, that one again
     assert whole.identical(again)
     model.close()

@@ -100,6 +100,7 @@ def test_every_figure_is_drawn_and_says_what_it_shows(layers: int, heads: int, r
         assert "Pascual" in drawn.paper or spec.name == "mixing"
 
 
+@pytest.mark.usefixtures("not_laid_out")
 def test_medians_and_points_are_the_numbers() -> None:
     dataset = made()
     figure = correlation(dataset, sources=["input"])
@@ -111,6 +112,7 @@ def test_medians_and_points_are_the_numbers() -> None:
         correlation(dataset, sources=["attention"])
 
 
+@pytest.mark.usefixtures("not_laid_out")
 def test_kinds_of_token_that_no_text_has_are_not_named() -> None:
     dataset = made()
     assert {"cls", "sep"} <= set(texts(special_tokens(dataset)).split())
@@ -120,6 +122,7 @@ def test_kinds_of_token_that_no_text_has_are_not_named() -> None:
     assert {"punct", "other"} <= set(said)
 
 
+@pytest.mark.usefixtures("not_laid_out")
 def test_no_point_lies_below_its_panel() -> None:
     dataset = made()
     dataset["pearson"].loc[{"source": "input", "layer": 2, "head": 1}] = -0.6  # in a panel that is not the last
@@ -138,6 +141,7 @@ def test_a_legend_is_no_wider_than_its_figure() -> None:
     assert [text.get_text() for text in legend.get_texts()] == [handle.get_label() for handle in handles]
 
 
+@pytest.mark.usefixtures("not_laid_out")
 def test_maps_stand_above_each_other() -> None:
     dataset = made(2, 3, n=6)
     attention, deep = dataset["sample_attention"].values, dataset["sample_input"].values
@@ -153,6 +157,7 @@ def test_maps_stand_above_each_other() -> None:
             map_pairs(attention, deep, **({"tokens": dataset["token_text"].values.tolist()} | wrong))
 
 
+@pytest.mark.usefixtures("not_laid_out")
 def test_one_word() -> None:
     dataset = made(2, 3, n=6)
     layers, tokens = dataset["sample_layer"].values, dataset["token_text"].values.tolist()
@@ -165,6 +170,7 @@ def test_one_word() -> None:
             word_mix(*wrong)
 
 
+@pytest.mark.usefixtures("not_laid_out")
 def test_several_models_side_by_side() -> None:
     figure = contribution_centre({"English": made(seed=1), "German": made(5, 2, seed=2)})
     assert len(figure.axes) == 2
@@ -175,6 +181,7 @@ def test_several_models_side_by_side() -> None:
     assert "rollout" not in said
 
 
+@pytest.mark.usefixtures("not_laid_out")
 def test_one_head_shows_where_it_looks_and_both_contributions() -> None:
     dataset = made()
     with style.context():

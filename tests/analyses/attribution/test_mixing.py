@@ -325,11 +325,12 @@ def test_other_architectures(name: str) -> None:
 # --- in the analysis --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("not_laid_out")
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_analysis_sets_readings_side_by_side(causal: bool, tmp_path: Path) -> None:
     """Distances, what stays, and rank correlations of every two readings, by plain loops over the texts."""
     texts = ["the old teacher saw a cat", "a dog saw the small house", "she sleeps ."]
-    module, tokenizer = random_model(causal=causal, layers=2, heads=2)
+    module, tokenizer = random_model(causal=causal, layers=2, heads=2, d_head=10)
     model = HeadModel.open(module, tokenizer=tokenizer)
     asked = Attribution(method="exact", patterns=0, readings=tuple(READINGS))
     corpus = Corpus.from_examples([Example(text=text) for text in texts], "few")

@@ -335,7 +335,7 @@ def test_the_structural_probe_stands_beside_the_others_when_asked() -> None:
     found = make_atlas(model, corpus, ["tree_probe"], parameters=parameters, full=True)["tree_probe"]
     assert found["uuas"].dims == ("hidden_layer",)
     assert found.sizes["hidden_layer"] == 2  # what enters the one layer, and what leaves it
-    assert int(found.attrs["structural_layer"]) == int(found["validation_uuas"].argmax())
+    assert int(found.attrs["structural_layer"]) == int(found["validation_uuas"].values.argmax())
     assert bool(((found["uuas_low"] <= found["uuas"]) & (found["uuas"] <= found["uuas_high"])).all())
     assert make_analysis("tree_probe").headline(found)[-1].startswith("structural probe, hidden states")
 

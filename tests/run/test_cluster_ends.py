@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from headwise.core.store import Piece
 from headwise.run import cluster
 from headwise.run.blame import KILLS, TRIES, Blame
 from headwise.run.cluster import Backend, RayWorkers, workers_of
+from headwise.run.connection import connect
 
 
 class Gone(Exception):
@@ -245,6 +247,19 @@ def test_a_wrong_address_is_told_before_anything_is_opened(monkeypatch: pytest.M
         pass  # nothing was to be made
     with pytest.raises(HeadwiseError, match="at 'nowhere:1'"), workers_of(Backend("ray", address="nowhere:1")):
         raise AssertionError("nothing is begun")
+
+
+def test_a_head_that_does_not_answer_is_told_at_once() -> None:
+    """Ray itself would go on asking for minutes."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        asked: list[str] = []
+        ray = SimpleNamespace(is_initialized=lambda: False, init=lambda address, **_: asked.append(address))
+        assert connect(ray, f"127.0.0.1:{port}", 1)
+        assert connect(ray, "auto", 1)
+    with pytest.raises(HeadwiseError, match=rf"^Ray cannot be reached at '127.0.0.1:{port}' \("):
+        connect(ray, f"127.0.0.1:{port}", 1)
+    assert asked == [f"127.0.0.1:{port}", "auto"]
 
 
 def test_workers_that_end_before_they_begin_end_the_run(workers: RayWorkers) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from headwise.core.errors import HeadwiseError, MissingExtraError
+
+ANSWER = 10.0  # seconds for the head of a cluster to answer
 
 
 def import_ray() -> Any:
@@ -33,11 +36,12 @@ def connect(ray: Any, address: str | None, workers: int) -> bool:
     try:
         with _same_signals():
             if address:
+                _knock(address)
                 ray.init(address=address, **quiet)
             else:
                 cores = max(os.cpu_count() or 1, workers)
                 ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
-    except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         where = f"at '{address}'" if address else "on this machine"
         words = " ".join(str(error).split())[:300].rstrip(".")
         token = (
@@ -47,6 +51,13 @@ def connect(ray: Any, address: str | None, workers: int) -> bool:
         )
         raise HeadwiseError(f"Ray cannot be reached {where} ({words}); see `ray status` there{token}.") from error
     return True
+
+
+def _knock(address: str) -> None:
+    """Whether anybody answers at `HOST:PORT`: Ray itself goes on asking for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "/" not in address:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER).close()
 
 
 @contextmanager

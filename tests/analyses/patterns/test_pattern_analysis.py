@@ -50,6 +50,19 @@ def test_equals_one_map_at_a_time(causal: bool) -> None:
     assert ("more harm than good" in line) != bool(got.attrs["correction_helps"])
 
 
+def test_the_headline_has_intervals_and_no_number_where_nothing_was_looked_at() -> None:
+    module, tokenizer = random_model()
+    model = HeadModel.open(module, tokenizer=tokenizer)
+    patterns = make_analysis("patterns")
+    got = make_atlas(model, Corpus.from_texts([LONG, f"{LONG} {LONG}", "a dog saw the cat in the house ."]), [patterns])
+    [line] = patterns.headline(got["patterns"])
+    place = int(got["patterns"]["overall"].values.argmax())
+    share, low, high = (100 * float(got["patterns"][f"overall{end}"][place]) for end in ("", "_low", "_high"))
+    assert f"{PATTERNS[place]} {share:.0f} % ({low:.0f} to {high:.0f})" in line
+    [line] = patterns.headline(make_atlas(model, Corpus.from_texts(["dog", "cat"]), [patterns])["patterns"])
+    assert line == "No example has 6 tokens or more, so no map was looked at."
+
+
 def test_planted_heads_get_their_pattern() -> None:
     planted = planted_model([["previous", "next", "self"], ["cls", "sep", "block"]], words=WORDS, max_length=120)
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)

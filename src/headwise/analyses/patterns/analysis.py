@@ -176,14 +176,22 @@ class Patterns(Observer):
 
     def headline(self, dataset: xr.Dataset) -> list[str]:
         counted, corrected = dataset["overall"], dataset["overall_corrected"]
+        if counted.isnull().all():
+            return [f"No example has {self.min_tokens} tokens or more, so no map was looked at."]
         if corrected.isnull().all():
-            shares = ", ".join(f"{name} {100 * float(counted[k]):.0f} %" for k, name in enumerate(PATTERNS))
+            shares = ", ".join(f"{name} {_percent(dataset, 'overall', k)}" for k, name in enumerate(PATTERNS))
             labelled = dataset["confusion"].values
             why = "a correction for the classifier's confusion would do more harm than good here"
             right = f"{100 * np.trace(labelled) / max(labelled.sum(), 1):.0f} % of {labelled.sum():,}"
             return [f"Of all maps, as counted ({why}; it is right on {right} labelled maps): {shares}"]
         shares = ", ".join(
-            f"{name} {100 * float(counted[k]):.0f} % ({100 * float(corrected[k]):.0f})"
+            f"{name} {_percent(dataset, 'overall', k)}, corrected {_percent(dataset, 'overall_corrected', k)}"
             for k, name in enumerate(PATTERNS)
         )
-        return [f"Of all maps, as counted (and corrected for the classifier's confusion): {shares}"]
+        return [f"Of all maps, as counted and corrected for the classifier's confusion: {shares}"]
+
+
+def _percent(dataset: xr.Dataset, name: str, place: int) -> str:
+    """A share of maps in per cent, with its interval where there is one."""
+    share, low, high = (100 * float(dataset[name + suffix][place]) for suffix in ("", "_low", "_high"))
+    return f"{share:.0f} %" + ("" if np.isnan(low) else f" ({low:.0f} to {high:.0f})")

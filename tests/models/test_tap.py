@@ -13,8 +13,11 @@ from tiny_models import SERVED, build, ids_batch
 
 from headwise.core.errors import ModelError, ParameterError
 from headwise.models import HeadModel, Layer, Rows
+from headwise.models.calling import own_thread
 from headwise.models.masks import RowMask
+from headwise.models.structure import find_structure
 from headwise.models.tap import SESSION, attention
+from headwise.models.weights import head_weights
 
 
 def test_two_threads_do_not_meet() -> None:
@@ -105,6 +108,45 @@ def test_models_in_the_middle_of_each_others_passes() -> None:
     assert [rows.layer for rows in first.seen] == [rows.layer for rows in second.seen] == [0, 1, 2]
     assert torch.equal(first.attention(), expected)  # type: ignore[arg-type]
     assert torch.equal(second.attention(), there)  # type: ignore[arg-type]
+
+
+def test_hooks_leave_the_calls_of_another_thread_alone() -> None:
+    """Whoever reads the weights of a model must not read another thread's pass, nor change it: here one of other tokens
+    runs in the middle, and torch calls a hook without its keywords, as between the two steps of its removal."""
+    model = HeadModel.open(build(*SERVED["qwen3"]))
+    structure = find_structure(model)
+    alone = list(head_weights(model, structure))
+    ids = ids_batch((9, 4), seed=7).ids
+    with torch.no_grad():
+        expected, during = model.module(input_ids=ids).last_hidden_state, list[torch.Tensor]()
+
+    def elsewhere() -> None:
+        with torch.no_grad():
+            during.append(model.module(input_ids=ids).last_hidden_state)
+
+    def run_elsewhere(*_: object) -> None:
+        if threading.current_thread() is threading.main_thread():
+            thread = threading.Thread(target=elsewhere)
+            thread.start()
+            thread.join()
+
+    entry = structure.blocks[0].module
+    with entry.register_forward_pre_hook(run_elsewhere):
+        watched = list(head_weights(model, find_structure(model)))
+    assert len(during) > 2
+    assert all(torch.equal(hidden, expected) for hidden in during)
+    for mine, theirs in zip(watched, alone, strict=True):
+        assert all(
+            torch.equal(getattr(mine, name), getattr(theirs, name)) for name in ("query", "key", "value", "output")
+        )
+
+    seen: list[object] = []
+    hook = own_thread(lambda module, args, kwargs: seen.append(kwargs))
+    thread = threading.Thread(target=hook, args=(entry, ()))
+    thread.start()
+    thread.join()
+    hook(entry, (), {"mine": True})
+    assert seen == [{"mine": True}]
 
 
 def test_without_a_session_a_tapped_model_is_its_eager_self_and_generates() -> None:

@@ -1,10 +1,11 @@
-"""Calls the smallest part of a model that computes a stack, with the inputs that part takes, and sets evaluation mode
-or a number of threads for a while."""
+"""Calls the smallest part of a model that computes a stack, with the inputs that part takes; sets evaluation mode or a
+number of threads for a while; and keeps hooks to the thread that set them."""
 
 from __future__ import annotations
 
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -12,15 +13,15 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from headwise.core.errors import ModelError
 from headwise.models.sizes import head_of
 
 
 def call_part(
-    module: PreTrainedModel,
+    module: transformers.PreTrainedModel,
     encoder: nn.Module | None,
     stack: str,
     ids: Tensor,
@@ -59,7 +60,20 @@ def call_part(
     return part(**{key: value for key, value in inputs.items() if key in accepted or "kwargs" in accepted})
 
 
-def body_of(module: PreTrainedModel) -> nn.Module:
+def own_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook that leaves calls of other threads alone: a module has one list of hooks for all of them.
+
+    torch sets and removes a hook with keywords in two steps, and between them calls it from elsewhere without them.
+    """
+    owner = threading.get_ident()
+
+    def own(*given: Any) -> Any:
+        return hook(*given) if threading.get_ident() == owner else None
+
+    return own
+
+
+def body_of(module: transformers.PreTrainedModel) -> nn.Module:
     """The model without its head, where that is a module of its own; the model itself otherwise.
 
     Most classes name it; Llama 4's names something else.
@@ -68,11 +82,11 @@ def body_of(module: PreTrainedModel) -> nn.Module:
     if named is not module or not head_of(module, "decoder")[0]:
         return named
     inner = getattr(module, "model", None)
-    body: nn.Module = inner if isinstance(inner, PreTrainedModel) else module
+    body: nn.Module = inner if isinstance(inner, transformers.PreTrainedModel) else module
     return body
 
 
-def _decoded(module: PreTrainedModel, encoder: nn.Module, inputs: Mapping[str, Any]) -> Any:
+def _decoded(module: transformers.PreTrainedModel, encoder: nn.Module, inputs: Mapping[str, Any]) -> Any:
     """The output of the decoder after its encoder, without the head (T5 has no module that holds both alone)."""
     read = encoder(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).last_hidden_state
     decoder: nn.Module = module.get_decoder()
@@ -85,7 +99,7 @@ def _decoded(module: PreTrainedModel, encoder: nn.Module, inputs: Mapping[str, A
     )
 
 
-def shifted(module: PreTrainedModel, ids: np.ndarray) -> np.ndarray:
+def shifted(module: transformers.PreTrainedModel, ids: np.ndarray) -> np.ndarray:
     """The token ids that a decoder reads for a target, as the model itself makes them from labels."""
     labels, config = torch.from_numpy(ids)[None], module.config
     make = getattr(module, "prepare_decoder_input_ids_from_labels", None) or getattr(module, "_shift_right", None)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.core.errors import ModelError
+from headwise.models.calling import own_thread
 from headwise.models.headmodel import HeadModel
 from headwise.models.placing import weight_in
 from headwise.models.session import Session
@@ -70,7 +71,7 @@ class Recorded:
         watched = [b.other for b in structure.blocks] + [b.projection for b in structure.blocks if b.writing]
         with ExitStack() as stack, torch.no_grad(), model.evaluating():
             for module in (*(m for m in watched if m is not None), structure.head):
-                stack.callback(module.register_forward_hook(self._keep).remove)
+                stack.callback(module.register_forward_hook(own_thread(self._keep)).remove)
             stack.enter_context(session.running())
             self.output: Any = model.run(batch.ids, batch.real, batch.types, logits=True)
         assert session.final is not None

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.models.intercept import intercepted_forward
-from headwise.models.tap import NAME, SESSION, Call
+from headwise.models.tap import NAME, SESSION, Call, register
 
 Undo = Callable[[], object]
 
@@ -25,6 +25,7 @@ Undo = Callable[[], object]
 def select_tap(module: nn.Module) -> list[Undo]:
     """Choose the registered function on every config in a model (submodels are tapped too), and lead the few others
     there; gives what undoes it."""
+    register()
     undo: list[Undo] = []
     configs = {id(c): c for c in (getattr(m, "config", None) for m in module.modules()) if c is not None}
     for config in configs.values():

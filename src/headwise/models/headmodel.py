@@ -11,8 +11,8 @@ from typing import Any, Self
 from weakref import WeakSet
 
 import torch
+import transformers
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from headwise.core.checks import at_least, one_of
 from headwise.core.errors import InputError, ModelError, ParameterError, unknown
@@ -66,7 +66,7 @@ class HeadModel:
 
     def __init__(
         self,
-        module: PreTrainedModel,
+        module: transformers.PreTrainedModel,
         tokenizer: Any,
         name: str,
         stack: str | None,

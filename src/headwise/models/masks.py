@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor
 from torch.utils._pytree import tree_map
-from transformers.masking_utils import eager_mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,9 @@ def row_mask(**arguments: Any) -> Tensor | None:
     length, offset = arguments.pop("q_length"), arguments.pop("q_offset", 0)
 
     def build(start: int, stop: int) -> Tensor:
-        rows: Tensor = eager_mask(q_length=stop - start, q_offset=offset + start, **arguments)
+        rows: Tensor = transformers.masking_utils.eager_mask(
+            q_length=stop - start, q_offset=offset + start, **arguments
+        )
         return rows
 
     shape = (arguments["batch_size"], 1, length, arguments["kv_length"])

@@ -4,11 +4,10 @@ states."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 
 from headwise.core.errors import ModelError
 from headwise.models.calling import call_part, evaluating
@@ -16,6 +15,9 @@ from headwise.models.placing import home_of
 from headwise.models.session import Session
 from headwise.models.sites import Sites, find_sites
 from headwise.models.trace import TraceWatcher
+
+if TYPE_CHECKING:  # transformers takes seconds to bring it: whoever opens a model waits, nobody else
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,7 +19,6 @@ import huggingface_hub
 import torch
 import transformers
 from torch import nn
-from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 from transformers.models.auto import modeling_auto as auto
 
 from headwise.core.checks import shown
@@ -50,7 +49,7 @@ def load_model(
     dtype: torch.dtype | None,
     notes: list[str],
     device_map: str | dict[str, Any] | None = None,
-) -> PreTrainedModel:
+) -> transformers.PreTrainedModel:
     """The model in a folder or under a hub name, with the head that `task` asks for (None: the one the checkpoint
     has), on one device or spread by a map."""
     if task is not None and task not in TASKS:
@@ -169,7 +168,9 @@ def load_config(name: str | Path) -> Any:
     if file.is_file() and file.stat().st_size > LONGEST_CONFIG:
         raise ModelError(f"The config.json of '{name}' has over {LONGEST_CONFIG:,} bytes, which none of a model has.")
     with spoken(name, "config.json"):
-        config = AutoConfig.from_pretrained(where, trust_remote_code=False, local_files_only=offline(where))
+        config = transformers.AutoConfig.from_pretrained(
+            where, trust_remote_code=False, local_files_only=offline(where)
+        )
         counted = list(_counted(config.to_dict()))
     for key, count in counted:
         if count > MOST_PARTS:
@@ -246,7 +247,7 @@ def _class_for(config: Any, task: str | None, name: str | Path) -> Any:
 
 def _load(
     chosen: Any, *, where: str, config: Any, name: str | Path, dtype: Any, placed: dict[str, Any]
-) -> tuple[PreTrainedModel, list[str]]:
+) -> tuple[transformers.PreTrainedModel, list[str]]:
     with spoken(name, "weights"):
         model, info = chosen.from_pretrained(
             where,
@@ -264,7 +265,7 @@ def _load(
     return model, sorted(info["missing_keys"])
 
 
-def base_prefix(model: PreTrainedModel) -> str:
+def base_prefix(model: transformers.PreTrainedModel) -> str:
     prefix = model.base_model_prefix
     return f"{prefix}." if prefix and hasattr(model, prefix) else ""
 
@@ -321,7 +322,7 @@ def load_tokenizer(name: str | Path) -> Any:
     if Path(where).is_dir() and not any((Path(where) / file).is_file() for file in TOKENIZER_FILES):
         raise ModelError(f"The folder '{name}' has no tokenizer; put tokenizer.json there, or pass `tokenizer`.")
     with spoken(name, "tokenizer"):
-        return AutoTokenizer.from_pretrained(
+        return transformers.AutoTokenizer.from_pretrained(
             where, use_fast=True, trust_remote_code=False, local_files_only=offline(where)
         )
 
@@ -356,7 +357,7 @@ def check_text(model: type, name: str) -> None:
         )
 
 
-def check_tokenizer(model: PreTrainedModel, tokenizer: Any, name: str) -> None:
+def check_tokenizer(model: transformers.PreTrainedModel, tokenizer: Any, name: str) -> None:
     """Refuse a tokenizer that makes ids the model has no embedding for."""
     embeddings = model.get_input_embeddings()
     rows = getattr(embeddings, "num_embeddings", None) or len(embeddings.weight)
@@ -368,9 +369,9 @@ def check_tokenizer(model: PreTrainedModel, tokenizer: Any, name: str) -> None:
         )
 
 
-def unwrapped(module: nn.Module) -> PreTrainedModel:
+def unwrapped(module: nn.Module) -> transformers.PreTrainedModel:
     """The model inside wrappers that compile or spread it."""
-    while not isinstance(module, PreTrainedModel):
+    while not isinstance(module, transformers.PreTrainedModel):
         inner = getattr(module, "_orig_mod", None) or getattr(module, "module", None)
         if not isinstance(inner, nn.Module):
             raise ModelError(

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from headwise.core.checks import shown
 from headwise.core.errors import ParameterError, unknown
@@ -62,7 +62,7 @@ def map_of(given: DeviceMap | None) -> str | dict[str, Any] | None:
 
 def home_of(module: nn.Module) -> torch.device:
     """The device that inputs go to and statistics are taken on: where the embeddings are computed."""
-    embeddings = module.get_input_embeddings() if isinstance(module, PreTrainedModel) else None
+    embeddings = module.get_input_embeddings() if isinstance(module, transformers.PreTrainedModel) else None
     for part in (embeddings, module):
         device = getattr(getattr(part, "_hf_hook", None), "execution_device", None)
         if device is not None:

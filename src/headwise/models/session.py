@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.models.blocks import Attending, Room, serves
+from headwise.models.calling import own_thread
 from headwise.models.fused import Seen, fused_answers, scores_of, sight_of
 from headwise.models.gathered import ALL, Block, Gathered, Seeing, Sight, Wanted
 from headwise.models.interventions import Plan, on_outputs, on_weights
@@ -91,8 +92,8 @@ class Session:
         with ExitStack() as stack:
             if "hidden" in self.needs:
                 for entry in self.sites.entries:
-                    stack.callback(entry.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
-                    stack.callback(entry.register_forward_hook(self._leave).remove)
+                    stack.callback(entry.register_forward_pre_hook(own_thread(self._enter), with_kwargs=True).remove)
+                    stack.callback(entry.register_forward_hook(own_thread(self._leave)).remove)
             if self.streams:
                 stream_hooks(self.streams, self.sites, self.real, lambda: SESSION.get() is self, stack)
             token = SESSION.set(self)
@@ -100,7 +101,7 @@ class Session:
             yield self
             self.final = self.final if self._left is None else self._hidden(self._left)
 
-    # Hooks fire in every thread that runs the module: they act only for the session of their own context.
+    # A watcher may run the model again, in a session of its own: hooks act only for the session of their context.
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if SESSION.get() is self:
             self._entering[module] = hidden_input(args, kwargs)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
-from transformers import PreTrainedModel
 from transformers.models.auto import modeling_auto as auto
+
+if TYPE_CHECKING:  # transformers takes seconds to bring it: whoever opens a model waits, nobody else
+    from transformers import PreTrainedModel
 
 DEFAULT_LIMIT = 512
 UNLIMITED = 10**6  # tokenizers without a limit say 1e30

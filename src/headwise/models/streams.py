@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.core.errors import ModelError, ParameterError, unknown
+from headwise.models.calling import own_thread
 from headwise.models.interventions import Intervention, Mean, Patch, is_stream
 from headwise.models.sites import Sites, hidden_input
 
@@ -69,9 +70,10 @@ def stream_hooks(streams: Streams, sites: Sites, real: Tensor, active: Callable[
     for (module, stream), by_call in changes.items():
         hook = _Hook(by_call, stream, real, active, sites.tokens_first)
         if stream == "residual":
-            stack.callback(module.register_forward_pre_hook(hook.before, with_kwargs=True, prepend=True).remove)
+            before = own_thread(hook.before)
+            stack.callback(module.register_forward_pre_hook(before, with_kwargs=True, prepend=True).remove)
         else:
-            stack.callback(module.register_forward_hook(hook.after).remove)
+            stack.callback(module.register_forward_hook(own_thread(hook.after)).remove)
 
 
 class _Hook:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.core.errors import ModelError
+from headwise.models.calling import own_thread
 from headwise.models.headmodel import HeadModel
 from headwise.models.placing import weight_in
 from headwise.models.session import Session
@@ -110,7 +111,7 @@ class _Watch:
     def hooked(self, module: nn.Module) -> Iterator[None]:
         with ExitStack() as stack:
             for part in module.modules():
-                stack.callback(part.register_forward_hook(self._keep, with_kwargs=True).remove)
+                stack.callback(part.register_forward_hook(own_thread(self._keep), with_kwargs=True).remove)
             yield
 
     def _keep(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:

@@ -14,9 +14,8 @@ from contextvars import ContextVar
 from typing import Any, ClassVar, Protocol
 
 import torch
+import transformers
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import eager_mask
 
 from headwise.core.errors import ModelError
 from headwise.models.masks import row_mask, rows_of
@@ -268,11 +267,13 @@ def mask(**arguments: Any) -> Tensor | None:
         or arguments.get("use_vmap")
         or not session.by_rows(arguments["batch_size"], arguments["q_length"], arguments["kv_length"])
     ):
-        whole: Tensor | None = eager_mask(**arguments)
+        whole: Tensor | None = transformers.masking_utils.eager_mask(**arguments)
         return whole
     arguments.pop("allow_is_causal_skip", None)
     return row_mask(**arguments)
 
 
-AttentionInterface.register(NAME, attention)
-AttentionMaskInterface.register(NAME, mask)
+def register() -> None:
+    """Make both known to transformers; where a model is tapped, for what holds them there takes seconds to import."""
+    transformers.AttentionInterface.register(NAME, attention)
+    transformers.AttentionMaskInterface.register(NAME, mask)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.core.errors import ModelError
+from headwise.models.calling import own_thread
 from headwise.models.headmodel import HeadModel
 from headwise.models.sites import hidden_input
 from headwise.models.structure import Block, Norm, Structure, affine
@@ -70,7 +71,7 @@ def _arguments(model: HeadModel, structure: Structure) -> Mapping[nn.Module, tup
     ids = torch.ones(1, 1, dtype=torch.int64, device=model.device)
     with ExitStack() as stack, torch.no_grad(), model.evaluating():
         for block in structure.blocks:
-            stack.callback(block.module.register_forward_pre_hook(keep, with_kwargs=True).remove)
+            stack.callback(block.module.register_forward_pre_hook(own_thread(keep), with_kwargs=True).remove)
         model.run(ids, torch.ones_like(ids, dtype=torch.bool), torch.zeros_like(ids))
     return kept
 
@@ -162,5 +163,5 @@ def _gains_only(norms: tuple[Norm, ...]) -> Iterator[None]:
                 scaled: Tensor = x * norm.gain.to(x)
                 return scaled.to(output.dtype)
 
-            stack.callback(norm.module.register_forward_hook(plain).remove)
+            stack.callback(norm.module.register_forward_hook(own_thread(plain)).remove)
         yield

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from headwise.core.errors import ModelError
 from headwise.models import HeadModel
+from headwise.models.calling import own_thread
 from headwise.models.sites import LayerCount, hidden_input, hidden_output
 from headwise.models.tap import SESSION, Call
 from headwise.text.encode import Batch
@@ -103,8 +104,8 @@ class Passage:
             stack.enter_context(self.model.evaluating())
             stack.enter_context(differentiable(self.model.module))
             for entry in self.sites.entries:
-                stack.callback(entry.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
-                stack.callback(entry.register_forward_hook(self._leave).remove)
+                stack.callback(entry.register_forward_pre_hook(own_thread(self._enter), with_kwargs=True).remove)
+                stack.callback(entry.register_forward_hook(own_thread(self._leave)).remove)
             token = SESSION.set(self)
             stack.callback(SESSION.reset, token)
             stack.enter_context(_UntilFinished())

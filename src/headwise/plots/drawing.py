@@ -91,8 +91,7 @@ def draw_head(
             f"Left: the token that looks; right: the token looked at; opacity of a line: {what}, 0 to 1 "
             f"(under {threshold:g} not drawn)"
         )
-        style.annotate_figure(fig, title, [*notes, "One input", how])
-        return style.finish(fig)
+        return style.complete(fig, title, [*notes, "One input", how])
 
 
 def _colours(highlight: Highlight, count: int) -> dict[int, str]:

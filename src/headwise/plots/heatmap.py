@@ -86,8 +86,7 @@ def heatmap_panels(arrays: Mapping[str, xr.DataArray], **look: Unpack[Look]) -> 
         order = f"Heads sorted within each layer, largest first{'; cells carry head numbers' if numbered else ''}"
         hatched = any(np.isnan(plane).any() for plane in planes.values())
         notes = [*look.get("notes", ()), order if sort else "", "Hatched: not defined" if hatched else ""]
-        style.annotate_figure(fig, look.get("title", ""), notes)
-        return style.finish(fig)
+        return style.complete(fig, look.get("title", ""), notes)
 
 
 def _plane(name: str, array: xr.DataArray) -> np.ndarray:

@@ -54,8 +54,7 @@ def all_maps(
         listing = token_listing(tokens, width - 0.1, first="Tokens" if keys is None else "Target")
         if keys is not None:
             listing += "\n" + token_listing(keys, width - 0.1, first="Source")
-        fig = style.new_figure(width, rows * cell + 0.95 + 0.115 * (listing.count("\n") + 1))
-        ax = fig.subplots()
+        fig, ax = style.one_panel(width, rows * cell + 0.95 + 0.115 * (listing.count("\n") + 1))
         image = ax.imshow(
             mosaic,
             cmap=style.SEQUENTIAL,
@@ -85,8 +84,7 @@ def all_maps(
             notes.append(f"{rows} of {whole[0]} layers and {columns} of {whole[1]} heads are drawn, evenly spread")
         title = "All attention maps of one input" if maps.shape[:2] == whole else "Attention maps of one input"
         title = title if what == "attention weight" else f"Maps of one input: {what}"
-        style.annotate_figure(fig, title, notes, below=listing)
-        return style.finish(fig)
+        return style.complete(fig, title, notes, below=listing)
 
 
 def _mosaic(maps: np.ndarray) -> tuple[np.ma.MaskedArray, tuple[int, int], int]:

@@ -59,7 +59,6 @@ def rc() -> dict[str, Any]:
         "font.family": list(fonts()),
         "font.size": NORMAL,
         "axes.titlesize": NORMAL,
-        "axes.titleweight": "normal",
         "axes.titlelocation": "left",
         "axes.titlepad": 4.0,
         "axes.labelsize": NORMAL,
@@ -69,7 +68,6 @@ def rc() -> dict[str, Any]:
         "axes.linewidth": 0.6,
         "axes.spines.top": False,
         "axes.spines.right": False,
-        "axes.unicode_minus": True,
         "axes.axisbelow": True,
         **{f"{axis}tick.{name}": value for axis in "xy" for name, value in _TICKS.items()},
         "grid.color": "#e6e6e6",
@@ -85,17 +83,13 @@ def rc() -> dict[str, Any]:
         "text.color": INK,
         "text.parse_math": False,  # tokens and model names may hold dollar signs
         "hatch.linewidth": 0.5,
-        "figure.facecolor": "white",
         "savefig.facecolor": "white",
-        "savefig.bbox": None,
         "savefig.dpi": 300,
         "figure.dpi": 150,
         "figure.constrained_layout.w_pad": 0.03,
         "figure.constrained_layout.h_pad": 0.03,
-        "svg.fonttype": "path",
         "svg.hashsalt": "headwise",
         "pdf.fonttype": 42,
-        "path.simplify": True,
     }
 
 
@@ -120,6 +114,12 @@ def _defaults() -> dict[str, Any]:
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure that belongs to no window, laid out by itself."""
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def one_panel(width: float, height: float) -> tuple[Figure, Axes]:
+    """A new figure with one pair of axes in it."""
+    figure = new_figure(width, height)
+    return figure, figure.subplots()
 
 
 def layer_colours(layers: int) -> np.ndarray:
@@ -193,6 +193,14 @@ def finish(figure: Figure) -> Figure:
     # nothing, every saving draws the figure twice.
     figure.set_layout_engine(None)
     return figure
+
+
+def complete(
+    figure: Figure, title: str, notes: Iterable[str], legend: Sequence[Artist] = (), columns: int = 1, below: str = ""
+) -> Figure:
+    """The figure with its title, legend and small print (see `annotate_figure`), laid out."""
+    annotate_figure(figure, title, notes, legend, columns, below)
+    return finish(figure)
 
 
 def panel_labels(axes: Sequence[Axes], titles: Sequence[str] = ()) -> None:

@@ -42,8 +42,7 @@ def word_grid(words: np.ndarray, kinds: np.ndarray, title: str = "") -> Figure:
     with style.context():
         cell = min(0.52, (style.PAGE - 0.6) / heads)
         width = max(style.COLUMN, heads * cell + 0.6)
-        fig = style.new_figure(width, layers * min(cell, 0.24 if heads <= READABLE else cell) + 0.85)
-        ax = fig.subplots()
+        fig, ax = style.one_panel(width, layers * min(cell, 0.24 if heads <= READABLE else cell) + 0.85)
         used = [kind for kind in COLOURS if (kinds == kind).any()]
         colours = {kind: 1 - PALE * (1 - np.array(to_rgb(COLOURS[kind]))) for kind in used}
         plain = np.ones(3)
@@ -65,5 +64,4 @@ def word_grid(words: np.ndarray, kinds: np.ndarray, title: str = "") -> Figure:
             Patch(facecolor=to_hex(tuple(colours[kind].tolist())), edgecolor="#999999", linewidth=0.4, label=kind)
             for kind in used
         ]
-        style.annotate_figure(fig, title or "What each head does", [], legend, columns=6)
-        return style.finish(fig)
+        return style.complete(fig, title or "What each head does", [], legend, columns=6)

@@ -65,8 +65,7 @@ def correlation(dataset: xr.Dataset, *, sources: Sequence[str] | None = None) ->
     bars = data.interval_text(data.has(dataset, "pearson_low"))
     median = Line2D([], [], color=style.BLACK, linewidth=1.6, label="median of the heads of a layer")
     notes = [*_origin(dataset, "pearson"), _rule_text(dataset), _error_text(dataset), bars]
-    style.annotate_figure(fig, "Correlation of attention with what tokens contribute", notes, [median])
-    return style.finish(fig)
+    return style.complete(fig, "Correlation of attention with what tokens contribute", notes, [median])
 
 
 @figure(
@@ -124,8 +123,7 @@ def special_tokens(dataset: xr.Dataset) -> Figure:
         style.layer_axis(ax, data.numbers(dataset, "layer"))
     how = "One point per head; lines: mean over the heads of a layer. No interval drawn; intervals are in the tables"
     notes = [*_origin(dataset, "share"), _error_text(dataset), how]
-    style.annotate_figure(fig, BY_TYPE, notes, legend_handles(series), 4)
-    return style.finish(fig)
+    return style.complete(fig, BY_TYPE, notes, legend_handles(series), 4)
 
 
 @figure(
@@ -146,8 +144,7 @@ def persisting_patterns(dataset: xr.Dataset) -> Figure:
         ax.set_xlabel("layer (0 = first)")
     how = "Patterns as the network of `patterns` names them, not corrected for its errors; intervals are in the tables"
     notes = [*_origin(dataset, "pattern_share"), how]
-    style.annotate_figure(fig, "Patterns of attention maps and of contribution maps", notes, pattern_legend(), 5)
-    return style.finish(fig)
+    return style.complete(fig, "Patterns of attention maps and of contribution maps", notes, pattern_legend(), 5)
 
 
 def _panels(

@@ -120,8 +120,7 @@ def _side_by_side(
     scale = ScalarMappable(shade, style.SEQUENTIAL)
     fig.colorbar(scale, ax=list(axes.ravel()), fraction=0.02, pad=0.01, label="share of 1 (square-root scale)")
     listing = token_listing(data.texts(dataset, "token_text"), style.PAGE - 0.1, lines=2)
-    style.annotate_figure(fig, title, [*_sample_notes(dataset), how], below=listing)
-    return style.finish(fig)
+    return style.complete(fig, title, [*_sample_notes(dataset), how], below=listing)
 
 
 @figure(
@@ -165,8 +164,7 @@ def word_mix(layers: ArrayLike, tokens: Sequence[str], token: int, *, notes: Seq
     with style.context():
         part = mixed[:, token]
         count = len(part)
-        fig = style.new_figure(style.PAGE, min(1.9 + 0.2 * count, style.PAGE_HEIGHT))
-        ax = fig.subplots()
+        fig, ax = style.one_panel(style.PAGE, min(1.9 + 0.2 * count, style.PAGE_HEIGHT))
         shade = PowerNorm(0.5, 0, max(float(part.max()), 1e-9))
         image = ax.imshow(part, cmap=style.SEQUENTIAL, norm=shade, aspect="auto", interpolation="nearest")
         ax.set_xticks(range(len(tokens)), list(tokens), rotation=60, ha="right", rotation_mode="anchor")
@@ -185,8 +183,7 @@ def word_mix(layers: ArrayLike, tokens: Sequence[str], token: int, *, notes: Seq
             f"Token {token}, “{tokens[token]}” (bold): shares of its hidden state that come from each input token; "
             "rows sum to 1; from .10 on they are printed"
         )
-        style.annotate_figure(fig, f"What “{tokens[token]}” is made of, layer by layer", [*notes, how])
-        return style.finish(fig)
+        return style.complete(fig, f"What “{tokens[token]}” is made of, layer by layer", [*notes, how])
 
 
 def map_pairs(
@@ -240,8 +237,7 @@ def map_pairs(
         width = min(max(heads * cell + 0.95, style.COLUMN), style.PAGE)
         listing = token_listing(tokens, width - 0.1, lines=3)
         tall = count * cell * pitch_row / pitch_column
-        fig = style.new_figure(width, tall + 0.95 + 0.115 * (listing.count("\n") + 1))
-        ax = fig.subplots()
+        fig, ax = style.one_panel(width, tall + 0.95 + 0.115 * (listing.count("\n") + 1))
         shown, shade = np.ma.masked_invalid(mosaic), PowerNorm(0.5, 0, 1)
         image = ax.imshow(shown, cmap=style.SEQUENTIAL, norm=shade, aspect="equal", interpolation="auto")
         ax.set_xticks((n - 1) / 2 + np.arange(heads) * pitch_column, [str(h) for h in range(heads)])
@@ -257,8 +253,7 @@ def map_pairs(
         bar.ax.set_yticklabels(["0", ".01", ".05", ".1", ".25", ".5", "1"])
         bar.set_label("share of 1 (square-root scale)")
         how = "Within a map: rows receive, columns give, first token top left"
-        style.annotate_figure(fig, title, [*notes, how], below=listing)
-        return style.finish(fig)
+        return style.complete(fig, title, [*notes, how], below=listing)
 
 
 def _maps(dataset: xr.Dataset, name: str) -> np.ndarray:

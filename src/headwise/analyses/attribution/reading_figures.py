@@ -45,8 +45,7 @@ def mixing_by_layer(dataset: xr.Dataset) -> Figure:
     style.panel_labels(axes, ["what stays", "how far away, all counted"])
     bars = "Bars: 95 % interval of the mean over examples" if data.has(dataset, "mixed_own_low") else ""
     notes = [data.source_text(dataset), data.count_text(dataset, "mixed_own"), bars]
-    style.annotate_figure(fig, "What leaves each layer, by reading", notes, lines, 3)
-    return style.finish(fig)
+    return style.complete(fig, "What leaves each layer, by reading", notes, lines, 3)
 
 
 @figure(
@@ -73,8 +72,7 @@ def agreement_of_readings(dataset: xr.Dataset) -> Figure:
     style.panel_labels(axes, ["heads", "what leaves a layer"])
     fig.colorbar(ScalarMappable(shade, style.DIVERGING), ax=axes, fraction=0.02, pad=0.01, label="Spearman's ρ")
     notes = [*data.ground(dataset, "between"), "Means over layers; no interval drawn"]
-    style.annotate_figure(fig, "How far readings of mixing agree", notes)
-    return style.finish(fig)
+    return style.complete(fig, "How far readings of mixing agree", notes)
 
 
 def _lines(ax: Axes, dataset: xr.Dataset, name: str) -> list[Artist]:

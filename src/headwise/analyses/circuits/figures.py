@@ -49,8 +49,7 @@ def composition(dataset: xr.Dataset) -> Figure:
     from headwise.core.labels import parse_head
 
     colours = {"query": style.BLUE, "key": style.VERMILION, "value": style.GREEN}
-    fig = style.new_figure(style.PAGE, 2.9)
-    ax = fig.subplots()
+    fig, ax = style.one_panel(style.PAGE, 2.9)
     sure = np.flatnonzero(dataset["pair_p_adjusted"].values < 0.05)[:SHOWN]
     strongest = float(np.nanmax(dataset["pair_composition"].values, initial=1e-9))
     for i in sure[::-1]:
@@ -67,8 +66,7 @@ def composition(dataset: xr.Dataset) -> Figure:
         str(dataset.attrs.get("model", "")),
         f"{len(sure)} of {int(dataset['compositions_sure'])} sure pairs drawn",
     ]
-    style.annotate_figure(fig, "Heads that compose", notes, handles, 3)
-    return style.finish(fig)
+    return style.complete(fig, "Heads that compose", notes, handles, 3)
 
 
 @table_of("circuits", name="pairs", title="The strongest compositions", note="An earlier head into a later one.")

@@ -41,8 +41,7 @@ def _shown_types(dataset: xr.Dataset) -> list[str]:
 def antecedents(dataset: xr.Dataset) -> Figure:
     """Bars `[baseline or head, mention_type]` with 95 % intervals (Clark et al. 2019, Table 2)."""
     types = _shown_types(dataset)
-    fig = style.new_figure(style.PAGE, 3.0)
-    ax = fig.subplots()
+    fig, ax = style.one_panel(style.PAGE, 3.0)
     at = dataset.sel(mention_type=types)
     overall = dataset.sel(mention_type="all")
     layer, head = int(overall["best_layer"]), int(overall["best_head"])
@@ -80,8 +79,7 @@ def antecedents(dataset: xr.Dataset) -> Figure:
         "p-values beside it",
         str(dataset.attrs.get("note", "")),
     ]
-    style.annotate_figure(fig, "Heads that find antecedents", notes, ax.get_legend_handles_labels()[0], 3)
-    return style.finish(fig)
+    return style.complete(fig, "Heads that find antecedents", notes, ax.get_legend_handles_labels()[0], 3)
 
 
 @figure(

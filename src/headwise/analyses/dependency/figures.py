@@ -82,8 +82,7 @@ def table(dataset: xr.Dataset) -> Figure:
         *(("best baseline", 0.78, "left"), ("p (corrected)", 0.99, "right")),
     )
     line = 0.165
-    fig = style.new_figure(style.PAGE, line * (len(found) + 1) + 0.95)
-    ax = fig.subplots()
+    fig, ax = style.one_panel(style.PAGE, line * (len(found) + 1) + 0.95)
     ax.set_axis_off()
     ax.set_xlim(0, 1)
     ax.set_ylim(len(found) + 0.5, -1)
@@ -116,8 +115,7 @@ def table(dataset: xr.Dataset) -> Figure:
         _left_out(dataset, len(found)),
         str(dataset.attrs.get("note", "")),
     ]
-    style.annotate_figure(fig, "The best head for each dependency relation", notes)
-    return style.finish(fig)
+    return style.complete(fig, "The best head for each dependency relation", notes)
 
 
 @figure(
@@ -134,8 +132,7 @@ def accuracy(dataset: xr.Dataset) -> Figure:
     """Accuracy of each relation's best head with its interval, and the best baseline, sorted by margin."""
     found = _fitting(dataset)
     found = found.assign(margin=found["accuracy"] - found["baseline"]).sort_values("margin", kind="stable")
-    fig = style.new_figure(style.COLUMN + 1.2, 0.155 * len(found) + 1.35)
-    ax = fig.subplots()
+    fig, ax = style.one_panel(style.COLUMN + 1.2, 0.155 * len(found) + 1.35)
     y = np.arange(len(found))
     better = found["p_adjusted"].to_numpy() < 0.05
     ax.hlines(y, found["baseline"], found["accuracy"], color=style.PALE, linewidth=1.5, zorder=1)
@@ -165,8 +162,7 @@ def accuracy(dataset: xr.Dataset) -> Figure:
         "syntactic head to the dependent",
         _left_out(dataset, len(found)),
     ]
-    style.annotate_figure(fig, "Single heads against the best baseline", notes, handles, 1)
-    return style.finish(fig)
+    return style.complete(fig, "Single heads against the best baseline", notes, handles, 1)
 
 
 @figure(
@@ -211,8 +207,7 @@ def no_op(dataset: xr.Dataset) -> Figure:
     at = dataset.sel(relation=list(found["relation"]))
     order = np.argsort(np.nan_to_num(at["best_noop_without"].values - at["best_noop_with"].values), kind="stable")
     at, found = at.isel(relation=order), found.iloc[order]
-    fig = style.new_figure(style.COLUMN + 1.2, 0.155 * len(found) + 1.2)
-    ax = fig.subplots()
+    fig, ax = style.one_panel(style.COLUMN + 1.2, 0.155 * len(found) + 1.2)
     y = np.arange(len(found))
     top, handles = 0.05, []
     for name, colour, shift in (("with", style.BLUE, 0.12), ("without", style.VERMILION, -0.12)):
@@ -228,8 +223,7 @@ def no_op(dataset: xr.Dataset) -> Figure:
     ax.grid(axis="x")
     count, bars = data.count_text(dataset, "best_noop_without"), "Bars: 95 % interval of the mean over examples"
     notes = [data.source_text(dataset), count, bars]
-    style.annotate_figure(fig, "Do heads rest when their relation does not apply?", notes, handles, 1)
-    return style.finish(fig)
+    return style.complete(fig, "Do heads rest when their relation does not apply?", notes, handles, 1)
 
 
 def _dot(colour: str, label: str, **marker: str) -> Line2D:

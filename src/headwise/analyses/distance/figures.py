@@ -60,8 +60,7 @@ def head_map(dataset: xr.Dataset) -> Figure:
     stress = dataset.attrs.get("stress_smacof" if name == "mds_smacof" else "stress")
     said = "" if stress is None else f"Stress {stress:.2f}: how far the distances on paper are from the divergences"
     notes = _notes(dataset, said)
-    style.annotate_figure(fig, "Heads as points: near heads attend alike", notes, handles, 6)
-    return style.finish(fig)
+    return style.complete(fig, "Heads as points: near heads attend alike", notes, handles, 6)
 
 
 @figure(
@@ -111,8 +110,7 @@ def tree(dataset: xr.Dataset) -> Figure:
     _bar(fig, _by_layer(layers), top, "layer", fraction=0.03, pad=0.01).set_ticks(sorted({0, layers - 1}))
     top.set_ylabel("distance of a merge")
     notes = _notes(dataset, "Distance of a merge: Ward's, on the root of the divergence")
-    style.annotate_figure(fig, "Families of heads", notes)
-    return style.finish(fig)
+    return style.complete(fig, "Families of heads", notes)
 
 
 @figure(
@@ -128,8 +126,7 @@ def layers(dataset: xr.Dataset) -> Figure:
     """Mean distance of heads by their layers, with the test of within against between."""
     values = data.values(dataset, "layer_js", ("layer", "layer_b"))
     numbers = data.numbers(dataset, "layer")
-    fig = style.new_figure(style.COLUMN, 3.5)
-    ax = fig.subplots()
+    fig, ax = style.one_panel(style.COLUMN, 3.5)
     image = ax.imshow(np.ma.masked_invalid(values), cmap="viridis_r", vmin=0, interpolation="nearest")
     step = _step(len(numbers))
     for axis in (ax.xaxis, ax.yaxis):
@@ -141,8 +138,7 @@ def layers(dataset: xr.Dataset) -> Figure:
     _bar(fig, image, ax, "mean divergence (nats)", fraction=0.045, pad=0.02)
     within, between, p = (float(dataset[name]) for name in ("js_within_layer", "js_between_layers", "layer_p_value"))
     said = f"Within a layer {within:.3f}, between layers {between:.3f} nats; permutation test p = {p:.4f}, one-tailed"
-    style.annotate_figure(fig, "Are heads of one layer alike?", _notes(dataset, said if np.isfinite(p) else ""))
-    return style.finish(fig)
+    return style.complete(fig, "Are heads of one layer alike?", _notes(dataset, said if np.isfinite(p) else ""))
 
 
 def _scatter_groups(ax: Axes, points: np.ndarray, groups: Sequence[str]) -> list[Line2D]:

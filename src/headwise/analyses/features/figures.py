@@ -190,5 +190,4 @@ def from_cls(dataset: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
     labels = {name: data.labels(one, "feature") for name, one in several.items()}
     notes = [_behind(one, "from_cls", labels[name], f"{name}: " if name else "") for name, one in several.items()]
     notes.append("Mean over inputs; intervals are in the tables")
-    style.annotate_figure(fig, "What the first token attends to in the last layer", notes)
-    return style.finish(fig)
+    return style.complete(fig, "What the first token attends to in the last layer", notes)

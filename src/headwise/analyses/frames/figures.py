@@ -88,8 +88,7 @@ def frame_annotation(example: Example) -> Figure:
         gap = 0.09
         starts = np.concatenate([[0.0], np.cumsum([style.text_width(word, style.LARGE) + gap for word in words])])
         total = max(float(starts[-1]), 2.2)
-        fig = style.new_figure(min(total + 0.5, style.PAGE), 1.45)
-        ax = fig.subplots()
+        fig, ax = style.one_panel(min(total + 0.5, style.PAGE), 1.45)
         ax.set_xlim(-0.1, total + 0.1)
         ax.set_ylim(-0.75, 0.75)
         ax.axis("off")
@@ -109,8 +108,7 @@ def frame_annotation(example: Example) -> Figure:
             ax.text((left + right) / 2, 0.36 * up, label.replace("_", " "), ha="center", va=low, **name)
         frame = example.frames[0].frame.replace("_", " ")
         note = f"Frame: {frame}; above: the target; below: its elements (dotted: not core)"
-        style.annotate_figure(fig, "", [note])
-        return style.finish(fig)
+        return style.complete(fig, "", [note])
 
 
 def frame_heads(
@@ -181,5 +179,4 @@ def frame_heads(
             "Below: the weights of that row; red: its elements. One sentence, so no interval"
         )
         title = "The heads that link targets to elements most" + (f": frame {frame}" if frame else "")
-        style.annotate_figure(fig, title, [data.source_text(dataset), how])
-        return style.finish(fig)
+        return style.complete(fig, title, [data.source_text(dataset), how])

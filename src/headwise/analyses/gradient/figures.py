@@ -70,8 +70,7 @@ def importance(dataset: xr.Dataset) -> Figure:
         "Lines: mean over the heads of a layer",
         data.interval_text(any(one.bounds is not None for one in series)),
     ]
-    style.annotate_figure(fig, "What attention the loss hangs on", notes, legend_handles(series), 3)
-    return style.finish(fig)
+    return style.complete(fig, "What attention the loss hangs on", notes, legend_handles(series), 3)
 
 
 @figure(

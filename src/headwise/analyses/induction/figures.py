@@ -66,8 +66,7 @@ def profile(dataset: xr.Dataset) -> Figure:
     """Weight by offset of the six best heads by `prefix_matching`."""
     score = dataset["prefix_matching"].values
     best = [divmod(int(i), score.shape[1]) for i in np.argsort(-score, axis=None, kind="stable")[:SHOWN]]
-    fig = style.new_figure(style.PAGE, 2.6)
-    ax = fig.subplots()
+    fig, ax = style.one_panel(style.PAGE, 2.6)
     offsets = dataset["offset"].values
     for place, (layer, head) in enumerate(best):
         values = dataset["profile"].isel(layer=layer, head=head).values
@@ -80,8 +79,7 @@ def profile(dataset: xr.Dataset) -> Figure:
     ax.set_ylim(bottom=0)
     handles = ax.get_legend_handles_labels()[0]
     notes = [str(dataset.attrs.get("model", "")), f"T = {dataset.attrs['length']} tokens"]
-    style.annotate_figure(fig, "Weight by offset, six best heads by prefix matching", notes, handles, SHOWN)
-    return style.finish(fig)
+    return style.complete(fig, "Weight by offset, six best heads by prefix matching", notes, handles, SHOWN)
 
 
 @figure(
@@ -97,8 +95,7 @@ def profile(dataset: xr.Dataset) -> Figure:
 def disabled(dataset: xr.Dataset) -> Figure:
     """The effect of the best heads against random draws."""
     attrs = dataset.attrs
-    fig = style.new_figure(style.COLUMN, 1.7)
-    ax = fig.subplots()
+    fig, ax = style.one_panel(style.COLUMN, 1.7)
     drawn = dataset["drawn_effect"].values
     height = np.linspace(0.15, 0.85, len(drawn))
     ax.scatter(drawn, height, s=12, color=style.BLUE, label=f"{len(drawn)} random draws", zorder=3)
@@ -108,5 +105,4 @@ def disabled(dataset: xr.Dataset) -> Figure:
     ax.set_yticks([])
     ax.set_xlabel("rise of the second half's loss (nats)")
     notes = [str(attrs.get("model", "")), f"Best: {attrs['disabled']}", f"p = {attrs['disabled_p']:.2g}"]
-    style.annotate_figure(fig, "Disabling induction heads", notes, ax.get_legend_handles_labels()[0], 2)
-    return style.finish(fig)
+    return style.complete(fig, "Disabling induction heads", notes, ax.get_legend_handles_labels()[0], 2)

@@ -42,8 +42,7 @@ def heads(dataset: xr.Dataset) -> Figure:
 )
 def layers(dataset: xr.Dataset) -> Figure:
     """`direct` summed over heads, and `direct_other`, by layer."""
-    fig = style.new_figure(style.PAGE, 2.4)
-    ax = fig.subplots()
+    fig, ax = style.one_panel(style.PAGE, 2.4)
     place = np.arange(dataset.sizes["layer"])
     ax.axhline(0, color=style.GREY, linewidth=0.6)
     attention, other = dataset["direct"].sum("head").values, dataset["direct_other"].values
@@ -57,5 +56,4 @@ def layers(dataset: xr.Dataset) -> Figure:
     ax.set_ylabel("logit")
     rest = ", ".join(f"{name} {float(dataset[f'direct_{name}']):+.2f}" for name in ("embedding", "constant"))
     notes = [data.source_text(dataset), f"Logit {float(dataset['logit']):.2f}; {rest}"]
-    style.annotate_figure(fig, "Direct contributions by layer", notes, ax.get_legend_handles_labels()[0], 2)
-    return style.finish(fig)
+    return style.complete(fig, "Direct contributions by layer", notes, ax.get_legend_handles_labels()[0], 2)

@@ -89,8 +89,7 @@ def histogram_grid(
     cell_width = min((style.PAGE - 0.45) / heads, 1.0)
     cell_height = min(0.52, cell_width, (style.PAGE_HEIGHT - 1.2) / rows)
     width = max(heads * cell_width + 0.45, style.COLUMN)
-    fig = style.new_figure(width, rows * cell_height + 1.2)
-    ax = fig.subplots()
+    fig, ax = style.one_panel(width, rows * cell_height + 1.2)
     _cells(ax, bars, offsets)
     for (layer, head), peak in np.ndenumerate(_peaks(bars)):
         if np.isfinite(peak):
@@ -113,8 +112,7 @@ def histogram_grid(
         "Each head is scaled to its own peak, whose height is printed; intervals, where computed, are in the tables",
     ]
     title = f"Relative position of {'' if chosen == 'attention' else 'the '}{what}"
-    style.annotate_figure(fig, title, notes, handles, 3 if width > 5 else 1)
-    return style.finish(fig)
+    return style.complete(fig, title, notes, handles, 3 if width > 5 else 1)
 
 
 @figure(
@@ -166,8 +164,7 @@ def centre_lines(datasets: Mapping[str, xr.Dataset], source: str = "attention") 
     if not datasets:
         raise ParameterError("`datasets` must name at least one dataset; it is empty.")
     with style.context():
-        fig = style.new_figure(style.COLUMN, 2.9)
-        ax = fig.subplots()
+        fig, ax = style.one_panel(style.COLUMN, 2.9)
         notes = []
         for index, (which, dataset) in enumerate(datasets.items()):
             if source not in data.labels(dataset, "source"):
@@ -187,8 +184,7 @@ def centre_lines(datasets: Mapping[str, xr.Dataset], source: str = "attention") 
         ax.set_ylabel("centre of mass (tokens)\n← before      after →")
         handles, _ = ax.get_legend_handles_labels()
         how = f"Lines: mean over the heads of a layer; shade: its 95 % interval over heads. {EVERY_OFFSET}"
-        style.annotate_figure(fig, "Mean centre of mass by layer", [*notes, how], handles, min(3, len(handles)))
-        return style.finish(fig)
+        return style.complete(fig, "Mean centre of mass by layer", [*notes, how], handles, min(3, len(handles)))
 
 
 def same_inputs(dataset: xr.Dataset) -> xr.Dataset:
@@ -258,8 +254,7 @@ def by_layer(datasets: xr.Dataset | Mapping[str, xr.Dataset], name: str, title: 
     style.panel_labels(list(axes[:count]), list(named))
     bars = data.interval_text(any(one.bounds is not None for one in shown.values()))
     handles = legend_handles(list(shown.values()))
-    style.annotate_figure(fig, title, [*notes, lines, bars], handles, 3 if count > 1 else 1)
-    return style.finish(fig)
+    return style.complete(fig, title, [*notes, lines, bars], handles, 3 if count > 1 else 1)
 
 
 def _sources(dataset: xr.Dataset, name: str) -> list[Series]:

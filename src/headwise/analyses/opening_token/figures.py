@@ -40,8 +40,7 @@ def heads(dataset: xr.Dataset) -> Figure:
 )
 def change(dataset: xr.Dataset) -> Figure:
     """`first_without` against `first_with`."""
-    fig = style.new_figure(style.COLUMN, 2.9)
-    axes = fig.subplots()
+    fig, axes = style.one_panel(style.COLUMN, 2.9)
     given, gone = dataset["first_with"].values, dataset["first_without"].values
     colours = np.repeat(style.layer_colours(len(given)), given.shape[1], axis=0)
     axes.axline((0, 0), slope=1, color=style.GREY, linewidth=0.6, linestyle=":")
@@ -51,5 +50,4 @@ def change(dataset: xr.Dataset) -> Figure:
     axes.set_xlabel("with the opening token")
     axes.set_ylabel("without")
     style.panel_labels([axes], ["weight on the first token (colour: layer)"])
-    style.annotate_figure(fig, "With and without the opening token", data.ground(dataset, "change"))
-    return style.finish(fig)
+    return style.complete(fig, "With and without the opening token", data.ground(dataset, "change"))

@@ -67,8 +67,7 @@ def gallery(dataset: xr.Dataset | None = None, maps: Mapping[str, Sequence[np.nd
             ax.set_xlabel(f"{len(weights)} tokens", fontsize=style.SMALL)
     note = "White: no weight; black: the map's 99th percentile; shades by the square root"
     how = "Rows are queries, columns keys; triangular maps are from causal models"
-    style.annotate_figure(fig, "Typical attention maps of each kind", [note, how])
-    return style.finish(fig)
+    return style.complete(fig, "Typical attention maps of each kind", [note, how])
 
 
 @figure(
@@ -116,8 +115,7 @@ def shares(dataset: xr.Dataset) -> Figure:
     if np.isnan(data.values(dataset, "overall_corrected", ("pattern",))).all():
         bars = "Intervals: 95 %, over examples; as counted, since a correction would do more harm than good here"
     notes = [data.source_text(dataset), f"n = {count:,} examples" if count else "", bars]
-    style.annotate_figure(fig, "The five kinds of attention map", notes, pattern_legend(), columns=len(PATTERNS))
-    return style.finish(fig)
+    return style.complete(fig, "The five kinds of attention map", notes, pattern_legend(), columns=len(PATTERNS))
 
 
 @figure(
@@ -139,8 +137,7 @@ def heads(dataset: xr.Dataset) -> Figure:
     colours = np.array([to_rgb(solid[name]) for name in PATTERNS])[top]
     strength = np.clip((share - 0.2) / 0.8, 0.08, 1)[..., None] * 0.85
     cell = min(0.42, (style.PAGE - 0.7) / count)
-    fig = style.new_figure(max(style.COLUMN, count * cell + 0.8), layers * min(cell, 0.3) + 1.25)
-    ax = fig.subplots()
+    fig, ax = style.one_panel(max(style.COLUMN, count * cell + 0.8), layers * min(cell, 0.3) + 1.25)
     ax.imshow(np.where(known[..., None], 1 - strength * (1 - colours), 1.0), aspect="auto", interpolation="nearest")
     if cell >= 0.28 and layers * count <= 600:
         for layer, head in zip(*np.nonzero(known), strict=True):
@@ -153,8 +150,7 @@ def heads(dataset: xr.Dataset) -> Figure:
     how = "Numbers: per cent of the examples, as counted; paler: a smaller share; intervals are in the tables"
     notes = [*data.ground(dataset, "proportion"), how]
     legend = [Patch(facecolor=solid[name], label=name) for name in PATTERNS]
-    style.annotate_figure(fig, "The commonest kind of map of each head", notes, legend, columns=3)
-    return style.finish(fig)
+    return style.complete(fig, "The commonest kind of map of each head", notes, legend, columns=3)
 
 
 def shares_by_corpus(results: Mapping[str, xr.Dataset], corrected: bool = False) -> Figure:
@@ -171,16 +167,14 @@ def shares_by_corpus(results: Mapping[str, xr.Dataset], corrected: bool = False)
         raise ParameterError("`results` must hold at least one corpus.")
     name = "overall_corrected" if corrected else "overall"
     with style.context():
-        fig = style.new_figure(min(style.PAGE, 1.4 + 0.75 * len(results) + 1), 2.9)
-        ax = fig.subplots()
+        fig, ax = style.one_panel(min(style.PAGE, 1.4 + 0.75 * len(results) + 1), 2.9)
         values = np.stack([data.values(dataset, name, ("pattern",)) for dataset in results.values()])
         stack_patterns(ax, values, list(results), numbers=True)
         ax.set_ylabel("share of maps")
         what = "Corrected for the classifier's confusion" if corrected else "As counted"
         behind = [f"{corpus}: {_behind(dataset)}" for corpus, dataset in results.items() if _behind(dataset)]
         notes = [f"{what}; intervals are in the tables. In per cent", *behind]
-        style.annotate_figure(fig, "Kinds of attention map by corpus", notes, pattern_legend(), columns=3)
-        return style.finish(fig)
+        return style.complete(fig, "Kinds of attention map by corpus", notes, pattern_legend(), columns=3)
 
 
 def _behind(dataset: xr.Dataset) -> str:

@@ -147,8 +147,7 @@ def poolings(dataset: xr.Dataset) -> Figure:
     values = 100 * data.values(dataset, "pooled_accuracy", dims)
     bounds = data.interval(dataset, "pooled_accuracy", dims)
     tasks, labels = _names(dataset), data.labels(dataset, "pooling")
-    fig = style.new_figure(style.PAGE, 0.9 + 0.3 * len(tasks))
-    ax = fig.subplots()
+    fig, ax = style.one_panel(style.PAGE, 0.9 + 0.3 * len(tasks))
     handles = []
     for j, label in enumerate(labels):
         other = label, style.cycle(style.OKABE_ITO, j), style.cycle(style.MARKERS, j)
@@ -176,8 +175,7 @@ def poolings(dataset: xr.Dataset) -> Figure:
     ax.set_xlabel(score_label(dataset))
     notes = [*_notes(dataset), "Lines: 95 % interval"]
     title = "Sentence vectors from the last layer, the best layer and the best heads"
-    style.annotate_figure(fig, title, notes, handles, columns=len(handles) if len(handles) < 6 else 3)
-    return style.finish(fig)
+    return style.complete(fig, title, notes, handles, columns=len(handles) if len(handles) < 6 else 3)
 
 
 @figure(
@@ -226,8 +224,7 @@ def curves(dataset: xr.Dataset) -> Figure:
     for name, dashes in levels.items():
         handles.append(Line2D([], [], color=style.GREY, linestyle=dashes, label=_POOLINGS[name][0]))
     notes = [*_notes(dataset), "Bands: 95 % interval"]
-    style.annotate_figure(fig, "Accuracy of the n best heads together", notes, handles, columns=len(handles))
-    return style.finish(fig)
+    return style.complete(fig, "Accuracy of the n best heads together", notes, handles, columns=len(handles))
 
 
 @figure(
@@ -242,15 +239,13 @@ def curves(dataset: xr.Dataset) -> Figure:
 def syntactic_semantic(dataset: xr.Dataset) -> Figure:
     """`syntactic_score` against `semantic_score`, one point per head, coloured by layer (Jo & Myaeng 2020, Fig 5)."""
     x, y = (100 * data.values(dataset, name, ("layer", "head")) for name in ("syntactic_score", "semantic_score"))
-    fig = style.new_figure(style.COLUMN, 3.3)
-    ax = fig.subplots()
+    fig, ax = style.one_panel(style.COLUMN, 3.3)
     head_points(fig, ax, x, y, data.numbers(dataset, "layer"))
     r = float(correlation(x.ravel(), y.ravel()).r)
     ax.set_xlabel("syntactic score: mean accuracy (%)")
     ax.set_ylabel("semantic score: mean accuracy (%)")
     notes = [data.source_text(dataset), f"Pearson correlation over heads: {r:.2f}" if np.isfinite(r) else ""]
-    style.annotate_figure(fig, "Syntactic and semantic score", notes)
-    return style.finish(fig)
+    return style.complete(fig, "Syntactic and semantic score", notes)
 
 
 @figure(
@@ -266,8 +261,7 @@ def task_correlation(dataset: xr.Dataset) -> Figure:
     values = data.values(dataset, "task_correlation", ("task", "task_b"))
     tasks = _names(dataset)
     size = min(style.PAGE, 1.9 + 0.36 * len(tasks))
-    fig = style.new_figure(size, size * 0.88)
-    ax = fig.subplots()
+    fig, ax = style.one_panel(size, size * 0.88)
     image = ax.imshow(values, cmap=style.DIVERGING, vmin=-1, vmax=1)
     colours = mpl.colormaps[style.DIVERGING]
     for (i, j), value in np.ndenumerate(values):
@@ -285,5 +279,4 @@ def task_correlation(dataset: xr.Dataset) -> Figure:
     bar.outline.set_linewidth(0.4)
     heads_count = dataset.sizes.get("layer", 0) * dataset.sizes.get("head", 0)
     notes = [data.source_text(dataset), f"{heads_count} heads" if heads_count else ""]
-    style.annotate_figure(fig, "Tasks that the same heads are good at", notes)
-    return style.finish(fig)
+    return style.complete(fig, "Tasks that the same heads are good at", notes)

@@ -24,8 +24,7 @@ _SHOWN = (("localisation", "among heads", style.BLUE, "o"), ("layer_localisation
 def localised_tasks(dataset: xr.Dataset) -> Figure:
     """`localisation` and `layer_localisation[task]` with their intervals, a row a task."""
     names = np.atleast_1d(dataset["paper_task" if "paper_task" in dataset.coords else "task"].values)
-    fig = style.new_figure(style.COLUMN, 1.2 + 0.24 * len(names))
-    ax = fig.subplots()
+    fig, ax = style.one_panel(style.COLUMN, 1.2 + 0.24 * len(names))
     for index, (name, words, colour, marker) in enumerate(_SHOWN):
         middle, low, high = (data.values(dataset, f"{name}{end}", ("task",)) for end in ("", "_low", "_high"))
         place = np.arange(len(names)) + 0.22 * index - 0.11
@@ -38,5 +37,4 @@ def localised_tasks(dataset: xr.Dataset) -> Figure:
     ax.set(xlim=(0, 1), ylim=(len(names) - 0.4, -0.6), xlabel="localisation (0 even, 1 a single one)")
     handles, _ = ax.get_legend_handles_labels()
     notes = [*data.ground(dataset, "accuracy", each="test examples"), "Right: effective number of heads"]
-    style.annotate_figure(fig, "How localised each task is", notes, handles, 2)
-    return style.finish(fig)
+    return style.complete(fig, "How localised each task is", notes, handles, 2)

@@ -40,8 +40,7 @@ def heads(dataset: xr.Dataset) -> Figure:
 def trials(dataset: xr.Dataset) -> Figure:
     """`emitted[length, depth]` as a grid with its numbers."""
     values = dataset["emitted"].values
-    fig = style.new_figure(style.COLUMN, 0.9 + 0.35 * len(values))
-    ax = fig.subplots()
+    fig, ax = style.one_panel(style.COLUMN, 0.9 + 0.35 * len(values))
     image = ax.imshow(values, vmin=0, vmax=1, cmap=style.SEQUENTIAL, aspect="auto")
     for row, column in np.ndindex(*values.shape):
         value = values[row, column]
@@ -52,5 +51,4 @@ def trials(dataset: xr.Dataset) -> Figure:
     ax.set_ylabel("tokens")
     fig.colorbar(image, ax=ax, label="share said")
     passed = f"{dataset.attrs['trials_passed']} of {dataset.attrs['trials']} trials passed"
-    style.annotate_figure(fig, "The needle", [data.source_text(dataset), passed])
-    return style.finish(fig)
+    return style.complete(fig, "The needle", [data.source_text(dataset), passed])

@@ -130,8 +130,7 @@ def score_distributions(dataset: xr.Dataset) -> Figure:
         f"Dashed: τ. (b) has all {len(shown_roles(dataset, roles))} roles. "
         "No interval is drawn: these are distributions over inputs"
     )
-    style.annotate_figure(fig, "Sieve bias and its tests", notes_on(dataset, shown, how))
-    return style.finish(fig)
+    return style.complete(fig, "Sieve bias and its tests", notes_on(dataset, shown, how))
 
 
 def score_axis(ax: Axes, dataset: xr.Dataset, what: str = "sieve bias", least: float = 2**-4) -> None:
@@ -146,8 +145,7 @@ def score_axis(ax: Axes, dataset: xr.Dataset, what: str = "sieve bias", least: f
 
 def role_rows(names: Sequence[str], own: float, each: float) -> tuple[Figure, Axes]:
     """A figure with a row of height `each` for every role, the first at the top, and `own` inches for the rest."""
-    fig = style.new_figure(style.PAGE, own + each * len(names))
-    ax = fig.subplots()
+    fig, ax = style.one_panel(style.PAGE, own + each * len(names))
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.4, -0.6)
     return fig, ax
@@ -189,8 +187,7 @@ def role_grid(dataset: xr.Dataset) -> Figure:
     width = min(style.PAGE, 0.8 + heads * 0.44)
     cell = (width - 0.6) / heads
     pitch = 1.14  # rows stand further apart than columns: the head's number has its place between them
-    fig = style.new_figure(max(width, 3.6), min(layers * pitch * cell + 1.3, style.PAGE_HEIGHT))
-    ax = fig.subplots()
+    fig, ax = style.one_panel(max(width, 3.6), min(layers * pitch * cell + 1.3, style.PAGE_HEIGHT))
     squares: dict[str, list[Rectangle]] = {"": [], **{role: [] for role in FINE}}
     small = 0.8 / 3
     for layer in range(layers):
@@ -217,8 +214,7 @@ def role_grid(dataset: xr.Dataset) -> Figure:
         "The legend's places are those within a square. In brackets: heads with the role. Below a square: its head. "
         "No interval: each small square is a test"
     )
-    style.annotate_figure(fig, "What each head does", notes_on(dataset, FINE, how, FINE), handles, 3)
-    return style.finish(fig)
+    return style.complete(fig, "What each head does", notes_on(dataset, FINE, how, FINE), handles, 3)
 
 
 @figure(
@@ -236,8 +232,7 @@ def roles_by_layer(dataset: xr.Dataset) -> Figure:
     counts = data.values(dataset, "per_layer", ("layer", "role"))[:, [labels.index(role) for role in chosen]]
     table = np.column_stack([counts, data.values(dataset, "multi_skilled", ("layer",))])
     heads = dataset.sizes["head"]
-    fig = style.new_figure(style.PAGE, min(1.9 + 0.2 * len(table), style.PAGE_HEIGHT))
-    ax = fig.subplots()
+    fig, ax = style.one_panel(style.PAGE, min(1.9 + 0.2 * len(table), style.PAGE_HEIGHT))
     image = ax.imshow(table, cmap=style.SEQUENTIAL, vmin=0, vmax=heads, aspect="auto")
     if len(table) <= 40:
         for (row, column), value in np.ndenumerate(table):
@@ -251,8 +246,7 @@ def roles_by_layer(dataset: xr.Dataset) -> Figure:
     bar.set_label("heads of the layer")
     bar.outline.set_linewidth(0.4)
     notes = notes_on(dataset, chosen, f"{heads} heads a layer; no interval: counts of heads", labels)
-    style.annotate_figure(fig, "How many heads of each layer have a role", notes)
-    return style.finish(fig)
+    return style.complete(fig, "How many heads of each layer have a role", notes)
 
 
 @figure(
@@ -293,8 +287,7 @@ def tau_sweep(dataset: xr.Dataset) -> Figure:
     """`sweep[threshold, role]` for the coarse roles and `sweep_unskilled[threshold]`."""
     labels, thresholds = data.labels(dataset, "role"), np.asarray(dataset["threshold"].values, dtype=float)
     counts = data.values(dataset, "sweep", ("threshold", "role"))
-    fig = style.new_figure(style.COLUMN, 2.9)
-    ax = fig.subplots()
+    fig, ax = style.one_panel(style.COLUMN, 2.9)
     heads = dataset.sizes["layer"] * dataset.sizes["head"]
     shown = main_roles(dataset)
     for index, role in enumerate(shown):
@@ -308,5 +301,4 @@ def tau_sweep(dataset: xr.Dataset) -> Figure:
     ax.set_ylabel(f"share of {heads} heads")
     handles, _ = ax.get_legend_handles_labels()
     notes = notes_on(dataset, shown, "No interval: shares of heads")
-    style.annotate_figure(fig, "Roles at other thresholds, all layers", notes, handles, 3)
-    return style.finish(fig)
+    return style.complete(fig, "Roles at other thresholds, all layers", notes, handles, 3)

@@ -35,8 +35,7 @@ def p_scatter(dataset: xr.Dataset) -> Figure:
     roles = data.labels(dataset, "role")
     shown = shown_roles(dataset, roles)
     values = data.values(dataset, "p_value", _LHR)
-    fig = style.new_figure(style.PAGE, 3.1)
-    ax = fig.subplots()
+    fig, ax = style.one_panel(style.PAGE, 3.1)
     for index, role in enumerate(shown):
         p = values[..., roles.index(role)].ravel()
         place = index - 0.4 + 0.8 * (np.arange(p.size) + 0.5) / p.size
@@ -48,8 +47,7 @@ def p_scatter(dataset: xr.Dataset) -> Figure:
     ax.set(xlim=(-0.6, len(shown) - 0.4), ylim=(-0.03, 1.03), ylabel="p-value (H0: mean bias ≤ τ)")
     between = f"{undecided(values):.1%} of the points lie between the dotted lines".replace("%", " %")
     how = f"{between}. Within a column: heads in the order of layers. No interval: each point is one test"
-    style.annotate_figure(fig, "p-values of all heads", notes_on(dataset, shown, how))
-    return style.finish(fig)
+    return style.complete(fig, "p-values of all heads", notes_on(dataset, shown, how))
 
 
 @figure(
@@ -86,5 +84,4 @@ def labels(dataset: xr.Dataset) -> Figure:
     how = (
         f"{int((mean & ~test).sum())} of {int(mean.sum())} roles that means call are not confirmed. No interval: counts"
     )
-    style.annotate_figure(fig, "Roles by mean and by test", notes_on(dataset, shown, how), handles, 2)
-    return style.finish(fig)
+    return style.complete(fig, "Roles by mean and by test", notes_on(dataset, shown, how), handles, 2)

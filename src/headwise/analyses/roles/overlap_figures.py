@@ -91,8 +91,7 @@ def upset(dataset: xr.Dataset, roles: Sequence[str] | None = None, most: int = 2
     sizes.set_xlabel("heads of the role")
     sizes.spines["left"].set_visible(False)
     how = f"{len(members)} heads in all layers; no interval: these are counts of heads"
-    style.annotate_figure(fig, "Which roles go together", notes_on(dataset, chosen, how, roles or COARSE))
-    return style.finish(fig)
+    return style.complete(fig, "Which roles go together", notes_on(dataset, chosen, how, roles or COARSE))
 
 
 _ELLIPSES = ((0.350, 0.400, 140), (0.450, 0.500, 140), (0.544, 0.500, 40), (0.644, 0.400, 40))
@@ -117,8 +116,7 @@ def venn(dataset: xr.Dataset) -> Figure:
     """The four coarse roles as a Venn diagram of heads, from `has_role`."""
     members = memberships(dataset, COARSE).reshape(-1, len(COARSE))
     shown = shown_roles(dataset, COARSE)
-    fig = style.new_figure(style.COLUMN, 3.1)
-    ax = fig.subplots()
+    fig, ax = style.one_panel(style.COLUMN, 3.1)
     for (x, y, angle), role, place, size in zip(_ELLIPSES, COARSE, _NAMES, members.sum(0), strict=True):
         colour, count = COLOURS[role], size if role in shown else "not computed"
         ax.add_patch(Ellipse((x, y), 0.72, 0.45, angle=angle, facecolor=colour, alpha=0.22, linewidth=0))
@@ -136,5 +134,4 @@ def venn(dataset: xr.Dataset) -> Figure:
     ax.set_aspect("equal")
     ax.axis("off")
     how = "Heads of all layers; areas are not to scale; no interval: counts of heads"
-    style.annotate_figure(fig, "Roles of heads", notes_on(dataset, COARSE, how))
-    return style.finish(fig)
+    return style.complete(fig, "Roles of heads", notes_on(dataset, COARSE, how))

@@ -43,5 +43,4 @@ def beside_random(dataset: xr.Dataset) -> Figure:
         "Coloured, and in brackets: heads with the role after correction. "
         f"{count} random model{'s' if count > 1 else ''}. Points cut at 1/32; intervals are in the tables"
     )
-    style.annotate_figure(fig, "Roles of heads beside random weights", notes_on(dataset, shown, how, shown))
-    return style.finish(fig)
+    return style.complete(fig, "Roles of heads beside random weights", notes_on(dataset, shown, how, shown))

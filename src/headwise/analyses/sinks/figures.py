@@ -63,5 +63,4 @@ def values(dataset: xr.Dataset) -> Figure:
     style.layer_axis(right, data.numbers(dataset, "layer"))
     style.panel_labels([left, right], ["values (colour: layer)", "hidden states"])
     notes = data.ground(dataset, "value_norm_ratio")
-    style.annotate_figure(fig, "What the first token carries", notes)
-    return style.finish(fig)
+    return style.complete(fig, "What the first token carries", notes)

@@ -72,8 +72,7 @@ def token_types(dataset: xr.Dataset) -> Figure:
     notes = _notes(dataset, series)
     shown = {one.label: one for own in series.values() for one in own}
     handles = legend_handles(list(shown.values()))
-    style.annotate_figure(fig, "Attention to each kind of token", notes, handles, 4 if many else 2)
-    return style.finish(fig)
+    return style.complete(fig, "Attention to each kind of token", notes, handles, 4 if many else 2)
 
 
 @figure(
@@ -94,8 +93,7 @@ def conversation_roles(dataset: xr.Dataset) -> Figure:
     axes[0].set_ylim(-0.02, 1.02)
     style.panel_labels(axes, list(panels.values()))
     handles = legend_handles(series["role_mass"])
-    style.annotate_figure(fig, "Attention to each role of a conversation", _notes(dataset, series), handles, 5)
-    return style.finish(fig)
+    return style.complete(fig, "Attention to each role of a conversation", _notes(dataset, series), handles, 5)
 
 
 @figure(
@@ -115,8 +113,7 @@ def positions(dataset: xr.Dataset) -> Figure:
     axes[0].set_ylim(-0.02, 1.06)
     axes[0].set_yticks(np.linspace(0, 1, 6))
     handles = legend_handles(series["position"])
-    style.annotate_figure(fig, "Attention to neighbouring positions", _notes(dataset, series), handles, 2)
-    return style.finish(fig)
+    return style.complete(fig, "Attention to neighbouring positions", _notes(dataset, series), handles, 2)
 
 
 @figure(
@@ -152,8 +149,7 @@ def entropy(dataset: xr.Dataset) -> Figure:
             _draw_uniform(ax, reference)
     axes[0].set_ylim(0, max(top, 0.1) * 1.14)
     style.panel_labels(axes, list(panels.values()))
-    style.annotate_figure(fig, "How broadly heads attend", _notes(dataset, series))
-    return style.finish(fig)
+    return style.complete(fig, "How broadly heads attend", _notes(dataset, series))
 
 
 @figure(
@@ -171,8 +167,7 @@ def max_weight(dataset: xr.Dataset) -> Figure:
     fig, axes = _by_layer(dataset, series, 2.5, "mean largest weight of a row", name_best=True)
     axes[0].set_ylim(0, 1.06)
     axes[0].set_yticks(np.linspace(0, 1, 6))
-    style.annotate_figure(fig, "How much the most attended token gets", _notes(dataset, series))
-    return style.finish(fig)
+    return style.complete(fig, "How much the most attended token gets", _notes(dataset, series))
 
 
 @figure(

@@ -35,8 +35,7 @@ def uas(dataset: xr.Dataset) -> Figure:
     values, bounds = data.values(dataset, "uas", ("probe",)), data.interval(dataset, "uas", ("probe",))
     probes = data.labels(dataset, "probe")
     order = [i for i in np.argsort(np.where(np.isnan(values), np.inf, -values)) if np.isfinite(values[i])]
-    fig = style.new_figure(style.COLUMN, 2.6)
-    ax = fig.subplots()
+    fig, ax = style.one_panel(style.COLUMN, 2.6)
     for place, index in enumerate(order):
         _, colour = _NAMES.get(probes[index], (probes[index], style.PALE))
         errors = None if bounds is None else [[values[index] - bounds[0][index]], [bounds[1][index] - values[index]]]
@@ -62,8 +61,7 @@ def uas(dataset: xr.Dataset) -> Figure:
         else "",
         "Bars: 95 % interval over sentences" if bounds is not None else "No interval over sentences",
     ]
-    style.annotate_figure(fig, "Parsing from attention", notes)
-    return style.finish(fig)
+    return style.complete(fig, "Parsing from attention", notes)
 
 
 @figure(

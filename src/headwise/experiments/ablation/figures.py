@@ -97,8 +97,7 @@ def layers(dataset: xr.Dataset) -> Figure:
         for key, found in parts.items():
             found.append(np.asarray(dataset[f"{prefix}{key}"].values, dtype=float))
     middle, low, high, p = (np.concatenate(parts[key]) for key in parts)
-    fig = style.new_figure(style.COLUMN, 0.9 + 0.19 * len(names))
-    ax = fig.subplots()
+    fig, ax = style.one_panel(style.COLUMN, 0.9 + 0.19 * len(names))
     place = np.arange(len(names))
     colours = [style.SKY if value < SURE else "white" for value in p]
     errors = scale * np.abs(np.stack([middle - low, high - middle]))
@@ -108,10 +107,9 @@ def layers(dataset: xr.Dataset) -> Figure:
     ax.set_yticks(place, names)
     ax.invert_yaxis()
     ax.set_xlabel(f"change of {dataset.attrs.get('metric', 'score')} ({unit})")
-    style.annotate_figure(
+    return style.complete(
         fig, "Score without a layer or a set of heads", [*_notes(dataset), "Filled: corrected p < 0.05"]
     )
-    return style.finish(fig)
 
 
 @figure(
@@ -138,16 +136,14 @@ def importance(dataset: xr.Dataset) -> Figure:
     sign = -1.0 if dataset.attrs.get("higher_better", 1) else 1.0
     x = data.values(dataset, "importance", ("layer", "head"))
     y = sign * scale * data.values(dataset, "difference", ("layer", "head"))
-    fig = style.new_figure(style.COLUMN, 2.6)
-    ax = fig.subplots()
+    fig, ax = style.one_panel(style.COLUMN, 2.6)
     head_points(fig, ax, x, y, data.numbers(dataset, "layer"))
     ax.axhline(0, color=style.GREY, linewidth=0.5)
     ax.set_xlabel("first-order importance (nats)")
     ax.set_ylabel(f"harm of disabling ({unit})")
     spearman = dataset.attrs.get("importance_spearman")
     note = "" if spearman is None else f"Spearman over heads {float(spearman):.2f}".replace("-", "−")
-    style.annotate_figure(fig, "Importance and harm of heads", [*_notes(dataset), note])
-    return style.finish(fig)
+    return style.complete(fig, "Importance and harm of heads", [*_notes(dataset), note])
 
 
 @figure(
@@ -166,8 +162,7 @@ def roles(dataset: xr.Dataset) -> Figure:
     found = [data.values(dataset, f"role_correlation{key}", ("role",)) for key in keys]
     shown = [i for i in np.argsort(-found[0], kind="stable").tolist() if np.isfinite(found[0][i])]
     middle, low, high, p = (values[shown] for values in found)
-    fig = style.new_figure(style.COLUMN, 0.9 + 0.17 * len(shown))
-    ax = fig.subplots()
+    fig, ax = style.one_panel(style.COLUMN, 0.9 + 0.17 * len(shown))
     place = np.arange(len(shown))
     ax.hlines(place, low, high, color=style.BLUE, linewidth=0.9)
     for row, value in enumerate(middle):
@@ -179,9 +174,8 @@ def roles(dataset: xr.Dataset) -> Figure:
     ax.set_yticks(place, [labels[i].replace("_", " ") for i in shown])
     ax.set_ylim(len(shown) - 0.5, -0.5)
     ax.set_xlabel("correlation of harm and bias to the role")
-    style.annotate_figure(
+    return style.complete(
         fig,
         "Harm of disabling heads, by role",
         [*_notes(dataset), "Lines: 95 % interval", "Filled: corrected p < 0.05"],
     )
-    return style.finish(fig)

@@ -73,8 +73,7 @@ def _thirds(dataset: xr.Dataset, variable: str, dim: str, title: str, label: str
     style.panel_labels(list(axes), models)
     handles, _ = axes[0].get_legend_handles_labels()
     notes = ["Whiskers: 95 % interval over inputs, paired", "Thirds of the layers, mean over their heads"]
-    style.annotate_figure(fig, title, [_against(dataset), *notes], legend=handles, columns=3)
-    return style.finish(fig)
+    return style.complete(fig, title, [_against(dataset), *notes], legend=handles, columns=3)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,5 +64,4 @@ def gained_and_lost(dataset: xr.Dataset) -> Figure:
         "Numbers above: all heads with the role, before → after",
         "No interval: counts of heads",
     ]
-    style.annotate_figure(fig, "Roles gained and lost", notes, handles, 4)
-    return style.finish(fig)
+    return style.complete(fig, "Roles gained and lost", notes, handles, 4)

@@ -30,8 +30,7 @@ def score_figure(summary: Sequence[Mapping[str, Any]], metric: str | None = None
         raise ParameterError("There are no finished trainings to draw.")
     with style.context():
         tasks = list(dict.fromkeys(row["task"] for row in summary))
-        fig = style.new_figure(style.PAGE, 0.9 + 0.2 * len(summary) + 0.15 * len(tasks))
-        ax = fig.subplots()
+        fig, ax = style.one_panel(style.PAGE, 0.9 + 0.2 * len(summary) + 0.15 * len(tasks))
         names, place = [], []
         at = 0.0
         for number, task in enumerate(tasks):
@@ -58,5 +57,4 @@ def score_figure(summary: Sequence[Mapping[str, Any]], metric: str | None = None
             f"Dot: median over {' to '.join(map(str, seeds))} seeds; line: its interval by order statistics (coverage "
             f"at least {100 * coverage:.0f} %)"
         ]
-        style.annotate_figure(fig, "Fine-tuning scores", notes, legend=handles, columns=len(tasks))
-        return style.finish(fig)
+        return style.complete(fig, "Fine-tuning scores", notes, legend=handles, columns=len(tasks))

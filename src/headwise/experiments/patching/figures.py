@@ -43,8 +43,7 @@ def heads(dataset: xr.Dataset) -> Figure:
 )
 def first_order(dataset: xr.Dataset) -> Figure:
     """`estimate` against `recovered`, the largest named."""
-    fig = style.new_figure(style.COLUMN, 2.8)
-    ax = fig.subplots()
+    fig, ax = style.one_panel(style.COLUMN, 2.8)
     exact, first = dataset["recovered"].values, dataset["estimate"].values
     colours = np.repeat(style.layer_colours(len(exact)), exact.shape[1], axis=0)
     ends = [min(exact.min(), first.min()), max(exact.max(), first.max())]
@@ -60,8 +59,7 @@ def first_order(dataset: xr.Dataset) -> Figure:
     notes = [
         f"Pearson {dataset.attrs['pearson']:.2f}, Spearman {dataset.attrs['spearman']:.2f} over {exact.size} heads"
     ]
-    style.annotate_figure(fig, "First order against exact", [*notes, "Colour: layer"])
-    return style.finish(fig)
+    return style.complete(fig, "First order against exact", [*notes, "Colour: layer"])
 
 
 @figure(
@@ -78,8 +76,7 @@ def positions(dataset: xr.Dataset) -> Figure:
     values = dataset[name].values
     flat = values.reshape(-1, values.shape[-1])
     order = np.argsort(-np.nanmax(np.abs(flat), -1), kind="stable")[:SHOWN]
-    fig = style.new_figure(style.COLUMN, 0.9 + 0.14 * len(order))
-    ax = fig.subplots()
+    fig, ax = style.one_panel(style.COLUMN, 0.9 + 0.14 * len(order))
     reach = float(np.nanmax(np.abs(flat[order]), initial=1e-9))
     image = ax.imshow(flat[order][:, ::-1], cmap=style.DIVERGING, vmin=-reach, vmax=reach, aspect="auto")
     labels = [head_name(*divmod(int(i), values.shape[1])) for i in order]
@@ -88,5 +85,4 @@ def positions(dataset: xr.Dataset) -> Figure:
     ax.set_xticks(range(len(offsets)), [str(offset) for offset in offsets])
     ax.set_xlabel("position from the end")
     fig.colorbar(image, ax=ax, label="share of d")
-    style.annotate_figure(fig, "By position", ["exact" if name == "recovered_at" else "first order"])
-    return style.finish(fig)
+    return style.complete(fig, "By position", ["exact" if name == "recovered_at" else "first order"])

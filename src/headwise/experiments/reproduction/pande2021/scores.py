@@ -37,8 +37,7 @@ def sieves(bench: Bench) -> Outcome:
             ax.set(xticks=[], yticks=[])
             ax.set_title(name, loc="center", fontsize=style.SMALL)
         notes = ["Rows: the token that looks; columns: what it should look at", "No interval: sets of tokens"]
-        style.annotate_figure(fig, f"Sieves of: {' '.join(row.tokens)}", notes)
-        drawn = style.finish(fig)
+        drawn = style.complete(fig, f"Sieves of: {' '.join(row.tokens)}", notes)
     caption = "Bright: the tokens of the sieve. The paper draws one token of each."
     return Outcome(pictures=[Picture("sieves", "Sieves of one input", caption, drawn)])
 

@@ -24,7 +24,7 @@ from headwise.models.interventions import (
 from headwise.models.masks import is_open
 from headwise.models.opening import quiet
 from headwise.models.sites import LayerCount, Sites
-from headwise.models.tap import SESSION, Call
+from headwise.models.tap import Call, Running, led_to
 from headwise.text.encode import Encoder
 from headwise.text.example import Example
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 OURS = ("input_ids", "attention_mask", "return_dict_in_generate", "num_return_sequences", "use_cache")
 
 
-class Generation:
+class Generation(Running):
     """A session for many passes, of the whole input or of its last token with what was cached before it.
 
     Parameters
@@ -47,10 +47,6 @@ class Generation:
 
     def __init__(self, sites: Sites, plan: Plan) -> None:
         self.plan, self.layer_count = plan, LayerCount(sites)
-
-    def by_rows(self, batch_size: int, queries: int, keys: int) -> bool:
-        """Never: what is generated is short."""
-        return False
 
     def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
         """The call's attention with what is planned for its layer; without a plan, the model's own."""
@@ -115,9 +111,9 @@ def generated(
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     settings = {"do_sample": False, "pad_token_id": model.pad_id, "max_new_tokens": max_new_tokens, **options}
     devices = [model.device] if model.device.type == "cuda" else []
-    token = SESSION.set(Generation(model.sites, plan) if plan else None)
+    session = Generation(model.sites, plan) if plan else None
     try:
-        with model.evaluating(), torch.no_grad(), quiet(), torch.random.fork_rng(devices):
+        with led_to(session), model.evaluating(), torch.no_grad(), quiet(), torch.random.fork_rng(devices):
             torch.manual_seed(seed)
             found = module.generate(**inputs, **settings, use_cache=not whole)
     except (ValueError, TypeError) as error:  # options that transformers does not know or that do not go together
@@ -125,6 +121,4 @@ def generated(
             raise
         said = " ".join(str(error).split())[:300]
         raise ParameterError(f"transformers refuses to generate with {', '.join(options)}: {said}") from error
-    finally:
-        SESSION.reset(token)
     return [int(token) for token in found[0, prompt:]]

@@ -16,12 +16,12 @@ from headwise.core.labels import existing_heads, head_name
 from headwise.models import HeadModel
 from headwise.models.session import Session
 from headwise.models.vectors import pool_tokens, token_rule
-from headwise.models.view import Layer, Rows
+from headwise.models.view import Layer, Watcher
 
 CONFIG = "head_pooling.json"
 
 
-class _Chosen:
+class _Chosen(Watcher):
     """Takes the outputs of the chosen heads out of a pass, with their history for gradients."""
 
     needs = frozenset({"outputs"})
@@ -29,9 +29,6 @@ class _Chosen:
     def __init__(self, wanted: dict[int, list[int]], real: Tensor, token: str) -> None:
         self.wanted, self.real, self.token = wanted, real, token
         self.found: dict[tuple[int, int], Tensor] = {}
-
-    def rows(self, rows: Rows) -> None:
-        """Weights are not asked for."""
 
     def layer(self, layer: Layer) -> None:
         heads = self.wanted.get(layer.layer)

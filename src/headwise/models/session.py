@@ -18,14 +18,14 @@ from headwise.models.masks import RowMask, is_open
 from headwise.models.sites import LayerCount, Sites, hidden_input, hidden_output
 from headwise.models.streamed import Streaming, Watch
 from headwise.models.streams import Streams, stream_hooks
-from headwise.models.tap import SESSION, Call, FormedCall, Running
+from headwise.models.tap import SESSION, Call, FormedCall, Running, led_to
 from headwise.models.view import Asking, Layer, Rows, Watcher
 from headwise.stats.gpu import has_kernels
 
 BLOCK_BYTES = 512 * 2**20
 
 
-class Session:
+class Session(Running):
     """What one forward pass of one model is watched with.
 
     Parameters
@@ -96,8 +96,7 @@ class Session:
                     stack.callback(entry.register_forward_hook(own_thread(self._leave)).remove)
             if self.streams:
                 stream_hooks(self.streams, self.sites, self.real, lambda: SESSION.get() is self, stack)
-            token = SESSION.set(self)
-            stack.callback(SESSION.reset, token)
+            stack.enter_context(led_to(self))
             yield self
             self.final = self.final if self._left is None else self._hidden(self._left)
 
@@ -298,6 +297,3 @@ def gathered_type(call: Call) -> Tensor:
 def at_least_single(values: Tensor) -> Tensor:
     """Float32 or better: statistics are never taken in half precision."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
-
-
-_check: type[Running] = Session  # a session is what the tap calls

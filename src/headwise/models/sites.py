@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.core.errors import ModelError
-from headwise.models.tap import SESSION, Call
+from headwise.models.tap import Call, Running, led_to
 
 KINDS = ("encoder", "decoder", "cross")
 NO_ATTENTION = "{} has no attention, so it has no heads to look at; give a transformer."
@@ -85,15 +85,12 @@ class _Seen:
     causal: bool
 
 
-class Probe:
+class Probe(Running):
     """A session that notes every attention call and compares the tap's numbers with the model's own eager function."""
 
     def __init__(self, real: Tensor) -> None:
         self.real = real
         self.seen: list[_Seen] = []
-
-    def by_rows(self, batch_size: int, queries: int, keys: int) -> bool:
-        return False
 
     def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
         if call.value.ndim != 4 or len(call.value) != len(self.real) or call.sizes[1] % call.sizes[4]:
@@ -130,12 +127,8 @@ def find_sites(
 ) -> tuple[Sites, str]:
     """Run a probe and sort the attention calls it made; gives the sites of the asked-for stack and its name."""
     probe = Probe(real)
-    token = SESSION.set(probe)
-    try:
-        with torch.no_grad():
-            run()
-    finally:
-        SESSION.reset(token)
+    with led_to(probe), torch.no_grad():
+        run()
     name = type(model).__name__
     if not probe.seen:
         if not has_attention(model):

@@ -20,7 +20,7 @@ from headwise.models.calling import own_thread
 from headwise.models.headmodel import HeadModel
 from headwise.models.placing import weight_in
 from headwise.models.session import Session
-from headwise.models.view import Layer, Rows
+from headwise.models.view import Layer, Watcher
 
 CLOSE = 1e-4  # relative: what two ways of computing the same may differ by, in float32
 CLOSE_HALF = 2e-2  # and where the model computes in half precision
@@ -86,7 +86,7 @@ class Structure:
     refusal: str | None
 
 
-class _Watch:
+class _Watch(Watcher):
     """Keeps what every module took and gave in one run, and the heads' outputs."""
 
     needs = frozenset({"outputs", "hidden"})
@@ -96,9 +96,6 @@ class _Watch:
         self.taken: dict[nn.Module, Tensor] = {}
         self.given: dict[nn.Module, Tensor] = {}
         self.layers: list[Layer] = []
-
-    def rows(self, rows: Rows) -> None:
-        """Weights are not asked for."""
 
     def layer(self, layer: Layer) -> None:
         self.layers.append(layer)

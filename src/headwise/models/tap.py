@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 import transformers
@@ -35,15 +36,30 @@ HARMLESS = frozenset((
 ))  # fmt: skip
 
 
-class Running(Protocol):
+class Running:
     """A session: whatever is told of every attention call while it lasts."""
 
-    def attend(self, call: Call) -> tuple[Tensor, Tensor | None]: ...
-    def by_rows(self, batch_size: int, queries: int, keys: int) -> bool: ...
+    def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
+        """The output of a call, and its weights where they are known."""
+        raise NotImplementedError
+
+    def by_rows(self, batch_size: int, queries: int, keys: int) -> bool:
+        """Whether the mask of such an input is built by rows."""
+        return False
 
 
 SHARPER = "headwise_sharper"  # an attention module with this attribute has its scores multiplied by it
 SESSION: ContextVar[Running | None] = ContextVar("headwise_session", default=None)
+
+
+@contextmanager
+def led_to(session: Running | None) -> Iterator[None]:
+    """Within, this is the session of the current context."""
+    token = SESSION.set(session)
+    try:
+        yield
+    finally:
+        SESSION.reset(token)
 
 
 class Call:

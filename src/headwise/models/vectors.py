@@ -19,7 +19,7 @@ from headwise.core.errors import InputError
 from headwise.core.files import claim
 from headwise.core.store import Store, digest_of
 from headwise.core.workers import current, whole
-from headwise.models.view import Layer, Rows
+from headwise.models.view import Layer, Watcher
 from headwise.text.encode import Batch, Encoded, batches
 from headwise.text.example import Example
 
@@ -73,7 +73,7 @@ def pool_tokens(values: Tensor, real: Tensor, token: str) -> Tensor:
     return (values * weight).sum(-2) / weight.sum(-2)
 
 
-class _Watcher:
+class _Watcher(Watcher):
     """Takes the sentence's vector of each layer and head out of one batch."""
 
     needs = frozenset({"outputs", "hidden"})
@@ -82,9 +82,6 @@ class _Watcher:
         self.batch, self.token = batch, token
         self.heads: list[Tensor] = []
         self.entering: list[Tensor] = []
-
-    def rows(self, rows: Rows) -> None:
-        """Weights are not asked for."""
 
     def layer(self, layer: Layer) -> None:
         assert layer.outputs is not None

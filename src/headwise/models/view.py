@@ -56,15 +56,17 @@ class Layer:
 
 class Watcher(Protocol):
     """Whoever wants to see a forward pass. Both methods are called inside it, layer by layer, under no_grad unless
-    gradients were asked for."""
+    gradients were asked for. A subclass writes those it needs."""
 
     needs: frozenset[str]
 
     def rows(self, rows: Rows) -> None:
         """Called for each block of query rows, in order (only where `needs` has `attention`)."""
+        return
 
     def layer(self, layer: Layer) -> None:
         """Called once for each layer, after its last block of rows."""
+        return
 
 
 @runtime_checkable

@@ -16,7 +16,7 @@ from headwise.models.calling import own_thread
 from headwise.models.headmodel import HeadModel
 from headwise.models.sites import hidden_input
 from headwise.models.structure import Block, Norm, Structure, affine
-from headwise.models.tap import SESSION, Call, FormedCall
+from headwise.models.tap import Call, FormedCall, Running, led_to
 
 ROWS = 4096  # directions sent at a time
 
@@ -40,14 +40,11 @@ class _Seen(Exception):
     """Raised inside attention once query, key and value are there: the rest would be for nothing."""
 
 
-class _Reader:
+class _Reader(Running):
     """A session that keeps the first attention call and ends the pass there."""
 
     def __init__(self) -> None:
         self.call: Call | None = None
-
-    def by_rows(self, batch_size: int, queries: int, keys: int) -> bool:
-        return False
 
     def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
         self.call = call
@@ -121,22 +118,19 @@ def _sent(
 ) -> tuple[Tensor | None, ...]:
     """Query, key and value `[row, head, d]` for these rows, each an input of one token at the first position."""
     reader = _Reader()
-    token = SESSION.set(reader)
     try:
-        block.module(
-            *(rows if value is example else value for value in args),
-            **{name: rows if value is example else value for name, value in kwargs.items()},
-        )
+        with led_to(reader):
+            block.module(
+                *(rows if value is example else value for value in args),
+                **{name: rows if value is example else value for name, value in kwargs.items()},
+            )
     except _Seen:
         pass
     except Exception as error:  # whatever a module that cannot run apart may raise
         raise ModelError(
             f"{type(block.module).__name__} cannot be run apart from its layer ({type(error).__name__}), so its "
-            "weights "
-            "cannot be read."
+            "weights cannot be read."
         ) from error
-    finally:
-        SESSION.reset(token)
     if reader.call is None:
         raise ModelError(f"{type(block.module).__name__} calls no attention of its own; its weights cannot be read.")
     call = reader.call

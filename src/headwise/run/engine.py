@@ -12,7 +12,7 @@ from headwise.core.failures import Failure
 from headwise.models import HeadModel
 from headwise.models.ask import Answers, Ask, side_by_side
 from headwise.models.gradients import stream_gradients
-from headwise.models.view import Layer, Rows
+from headwise.models.view import Layer, Rows, Watcher
 from headwise.run.clock import SEEN, stage
 from headwise.stats.accumulators import State
 from headwise.text.encode import Batch
@@ -86,7 +86,7 @@ def _joint(group: Sequence[Settled]) -> Settled:
     return slice(group[0][0].start, group[-1][0].stop), {name: all_layers(name) for name in group[0][1]}
 
 
-class Maps:
+class Maps(Watcher):
     """Keeps the maps of a batch, `maps[example, layer, head, row, key]`, and what their rows see; or those of some
     rows, which are asked for, so that a GPU forms no others.
 
@@ -113,9 +113,6 @@ class Maps:
             self.visible = visible.new_empty(examples, self._layers, 1, *self._size)
         self.maps[:, layer, :, rows] = weights
         self.visible[:, layer, :, rows] = visible[:, :1]
-
-    def layer(self, layer: Layer) -> None:
-        pass
 
 
 class Observation:

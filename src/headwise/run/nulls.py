@@ -19,7 +19,7 @@ from headwise.core.workers import Made, current, whole
 from headwise.models import HeadModel
 from headwise.models.tap import SHARPER
 from headwise.models.twins import with_random_weights
-from headwise.models.view import Layer, Rows
+from headwise.models.view import Rows, Watcher
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
 from headwise.run.plan import Part
@@ -35,7 +35,7 @@ SEED = 7_919_000  # far from the seeds that people give to models of their own
 BATCH_TOKENS = 4096
 
 
-class Sharpness:
+class Sharpness(Watcher):
     """Watches a pass: the mean largest weight of a row, over all rows and heads."""
 
     needs = frozenset({"attention"})
@@ -47,9 +47,6 @@ class Sharpness:
         real = self.batch.real[:, None, rows.start : rows.stop]
         self.total += float((rows.weights.amax(-1) * real).sum())
         self.count += float(real.sum()) * rows.weights.shape[1]
-
-    def layer(self, layer: Layer) -> None:
-        pass
 
 
 def sharpness(model: HeadModel, rows: Sequence[Encoded]) -> float:

@@ -17,7 +17,7 @@ from headwise.core.errors import ModelError
 from headwise.models import HeadModel
 from headwise.models.calling import own_thread
 from headwise.models.sites import LayerCount, hidden_input, hidden_output
-from headwise.models.tap import SESSION, Call
+from headwise.models.tap import SESSION, Call, Running, led_to
 from headwise.text.encode import Batch
 
 
@@ -46,7 +46,7 @@ class _UntilFinished:
         return True
 
 
-class Passage:
+class Passage(Running):
     """Watches and changes one pass. Methods are for subclasses to fill in; layer and head numbers are those of the tap.
 
     Parameters
@@ -73,9 +73,6 @@ class Passage:
         """What leaves the last layer."""
 
     # --- the session of the tap ---------------------------------------------------------------------------------------
-
-    def by_rows(self, batch_size: int, queries: int, keys: int) -> bool:
-        return False
 
     def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
         layer = self._layers.of_call(call.module)
@@ -106,8 +103,7 @@ class Passage:
             for entry in self.sites.entries:
                 stack.callback(entry.register_forward_pre_hook(own_thread(self._enter), with_kwargs=True).remove)
                 stack.callback(entry.register_forward_hook(own_thread(self._leave)).remove)
-            token = SESSION.set(self)
-            stack.callback(SESSION.reset, token)
+            stack.enter_context(led_to(self))
             stack.enter_context(_UntilFinished())
             yield
 

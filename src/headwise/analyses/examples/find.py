@@ -13,7 +13,7 @@ from headwise.analyses.roles.sieves.build import sieve_matrix
 from headwise.core.errors import ParameterError
 from headwise.core.labels import existing_heads
 from headwise.models import HeadModel
-from headwise.models.view import Layer, Rows
+from headwise.models.view import Rows, Watcher
 from headwise.text.encode import Encoded, batches
 from headwise.text.example import Example
 
@@ -63,7 +63,7 @@ class Hit:
     weight: float
 
 
-class _Watch:
+class _Watch(Watcher):
     """Keeps the map of one head."""
 
     needs = frozenset({"attention"})
@@ -74,9 +74,6 @@ class _Watch:
     def rows(self, rows: Rows) -> None:
         if rows.layer == self.at[0]:
             self.maps.append(rows.weights[:, self.at[1]].cpu().numpy())
-
-    def layer(self, layer: Layer) -> None:
-        """Only weights are asked for."""
 
 
 def find_rows(

@@ -12,13 +12,13 @@ from torch import Tensor
 from headwise.analyses.examples.best import Best
 from headwise.analyses.roles.sieves import Sieve, sieve_matrices
 from headwise.models import HeadModel
-from headwise.models.view import Layer, Rows
+from headwise.models.view import Rows, Watcher
 from headwise.text.encode import Batch, Encoded, batches
 
 BATCH_TOKENS = 2048
 
 
-class Watch:
+class Watch(Watcher):
     """Keeps, for each example, layer, head and kind (sharp, then each role), the best value, its query and its key; and
     adds up the weight on each role over the rows that have one."""
 
@@ -62,9 +62,6 @@ class Watch:
             added = torch.stack(masses, -1), torch.stack(counts, -1)  # head, role
             old = self.mass.get(rows.layer)
             self.mass[rows.layer] = added if old is None else (old[0] + added[0], old[1] + added[1])
-
-    def layer(self, layer: Layer) -> None:
-        """Only weights are asked for."""
 
 
 def observe_piece(

@@ -14,7 +14,7 @@ from headwise.core.errors import ModelError
 from headwise.models import HeadModel
 from headwise.models.direct import Recorded
 from headwise.models.structure import Structure
-from headwise.models.view import Layer, Rows
+from headwise.models.view import Rows, Watcher
 from headwise.text.encode import Batch, Encoded, collate
 from headwise.text.made import made_row, word_ids
 
@@ -68,7 +68,7 @@ def at_once(model: HeadModel, repeated: Repeats) -> int:
     return max(1, LOGITS_BYTES // (4 * int(vocabulary) * len(repeated.rows[0])))
 
 
-class Watch:
+class Watch(Watcher):
     """Takes mean weights by offset from the second halves of one batch.
 
     `profile[layer]` is `[example, head, offset]`, the mean of `A[i, i − offset]` over the rows i of the second half
@@ -102,9 +102,6 @@ class Watch:
         self.profile[rows.layer] = share if before is None else before + share
         self.uniform[rows.layer] = self.uniform.get(rows.layer, 0.0) + float((1 / seen).sum()) / length
         self.most.setdefault(rows.layer, []).append(own.argmax(-1))
-
-    def layer(self, layer: Layer) -> None:
-        """Only weights are asked for."""
 
 
 def halves(logits: Tensor, batch: Batch, repeated: Repeats) -> Tensor:

@@ -22,7 +22,7 @@ from headwise.core.labels import head_name
 from headwise.core.workers import current, whole
 from headwise.models import HeadModel
 from headwise.models.ask import Answers, Ask
-from headwise.models.view import Layer, Rows
+from headwise.models.view import Watcher
 from headwise.stats.accumulators import Moments
 from headwise.text.encode import Batch, Encoded, batches
 from headwise.text.made import made_row
@@ -136,7 +136,7 @@ class OpeningToken(Experiment):
         ]
 
 
-class Watch:
+class Watch(Watcher):
     """Keeps, for each example of a batch and each layer, the mean weight on the first token and how often it is above
     the threshold."""
 
@@ -147,14 +147,10 @@ class Watch:
         self.ask: Ask | None = Ask({FIRST: batch.kind("first")}, uniform=True)
         self.found: dict[str, list[Tensor]] = {"first": [], "rate": []}
 
-    def rows(self, rows: Rows) -> None: ...
-
     def answers(self, answers: Answers) -> None:
         _, sums = on_first(answers, self.batch, self.threshold)
         for name, total in (("first", sums["first"]), ("rate", sums["above"])):
             self.found[name].append(torch.where(sums["rows"] > 0, total.double() / sums["rows"], torch.nan))
-
-    def layer(self, layer: Layer) -> None: ...
 
 
 def with_opening(model: HeadModel, row: Encoded, opening: bool) -> Encoded:

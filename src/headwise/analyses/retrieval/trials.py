@@ -11,7 +11,7 @@ import torch
 
 from headwise.core.errors import InputError, ModelError
 from headwise.models import HeadModel
-from headwise.models.view import Layer, Rows
+from headwise.models.view import Rows, Watcher
 from headwise.text.encode import Encoded, collate
 from headwise.text.made import made_row
 
@@ -95,7 +95,7 @@ def said_at_most(model: HeadModel) -> int:
     return max(len(_ids(model, said)) for _, said, _ in NEEDLES) + EXTRA
 
 
-class _Watch:
+class _Watch(Watcher):
     """Keeps where each head looks most from the last rows."""
 
     needs = frozenset({"attention"})
@@ -109,9 +109,6 @@ class _Watch:
         if start < rows.stop:
             own = rows.weights[0, :, start - rows.start :].argmax(-1)
             self.most.setdefault(rows.layer, []).append(own.cpu().numpy())
-
-    def layer(self, layer: Layer) -> None:
-        """Only weights are asked for."""
 
 
 def say(model: HeadModel, trial: Trial) -> list[int]:

@@ -15,7 +15,7 @@ from headwise.core.store import Store
 from headwise.core.workers import current, whole
 from headwise.models import HeadModel
 from headwise.models.vectors import IN_MEMORY, scratch_array
-from headwise.models.view import Layer, Rows
+from headwise.models.view import Rows, Watcher
 from headwise.models.words import word_index, word_maps
 from headwise.probes.tree import Trees, WordMaps, flat_maps
 from headwise.probes.vectors import WordVectors
@@ -135,7 +135,7 @@ def _map_piece(model: HeadModel, some: Sequence[Batch]) -> tuple[dict[str, np.nd
     return {"values": np.concatenate(found)}, {}
 
 
-class _Maps:
+class _Maps(Watcher):
     """Gathers the word-level maps of one batch, all layers."""
 
     needs = frozenset({"attention"})
@@ -147,9 +147,6 @@ class _Maps:
     def rows(self, rows: Rows) -> None:
         part = word_maps(rows, self.index)
         self.layers[rows.layer] = self.layers[rows.layer] + part if rows.layer in self.layers else part
-
-    def layer(self, layer: Layer) -> None:
-        pass
 
     def maps(self) -> np.ndarray:
         """`[example, layer · heads + head, from word, to word]`"""

@@ -13,11 +13,11 @@ from headwise.core.store import Store
 from headwise.core.workers import current, whole
 from headwise.experiments.ablation.subjects import Subject
 from headwise.experiments.work import Report, silent
-from headwise.models.view import Layer, Rows
+from headwise.models.view import Rows, Watcher
 from headwise.stats.intervals import mean_interval
 
 
-class _First:
+class _First(Watcher):
     """Adds up the weights on the first token of all later rows, by example, layer and head."""
 
     needs = frozenset({"attention"})
@@ -28,9 +28,6 @@ class _First:
     def rows(self, rows: Rows) -> None:
         later = rows.weights[:, :, max(0, 1 - rows.start) :, 0].double().sum(-1)
         self.sums[rows.layer] = self.sums[rows.layer] + later if rows.layer in self.sums else later
-
-    def layer(self, layer: Layer) -> None:
-        """Outputs are not asked for."""
 
 
 def sink_share(subject: Subject, *, store: Store | None = None, report: Report = silent) -> dict[str, np.ndarray]:

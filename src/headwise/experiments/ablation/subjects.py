@@ -19,7 +19,7 @@ from headwise.models import HeadModel
 from headwise.models.calling import evaluating
 from headwise.models.interventions import Plan
 from headwise.models.session import Session
-from headwise.models.view import Layer, Rows, Watcher
+from headwise.models.view import Layer, Watcher
 from headwise.run.encoded import EncodedCorpus
 from headwise.text import Corpus
 from headwise.text.encode import Batch, batches
@@ -29,16 +29,13 @@ MAX_LENGTH = 128
 BATCH_TOKENS = 4096
 
 
-class HeadOutputs:
+class HeadOutputs(Watcher):
     """Keeps head outputs (after interventions) for a classifier that reads them."""
 
     needs = frozenset({"outputs"})
 
     def __init__(self) -> None:
         self.outputs: dict[int, Tensor] = {}
-
-    def rows(self, rows: Rows) -> None:
-        """Weights are not asked for."""
 
     def layer(self, layer: Layer) -> None:
         assert layer.outputs is not None

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from headwise.core.released import PAPER, RELEASED
 from headwise.models import HeadModel
-from headwise.models.view import Layer, Rows
+from headwise.models.view import Rows, Watcher
 from headwise.text.encode import Batch, collate
 
 PADDED = 200  # tokens to which the released code pads every input
 
 
-class _Keep:
+class _Keep(Watcher):
     """Keeps every block of attention weights of one batch."""
 
     needs = frozenset({"attention"})
@@ -28,11 +28,8 @@ class _Keep:
     def rows(self, rows: Rows) -> None:
         self.blocks.append(rows.weights)
 
-    def layer(self, layer: Layer) -> None:
-        """Maps are all that is wanted."""
 
-
-class _Compare:
+class _Compare(Watcher):
     """Adds up products of another model's weights with kept ones, block by block."""
 
     needs = frozenset({"attention"})
@@ -47,9 +44,6 @@ class _Compare:
         self.sums[rows.layer].append(
             torch.stack([(own * other).sum((-1, -2)), (own * own).sum((-1, -2)), (other * other).sum((-1, -2))])
         )
-
-    def layer(self, layer: Layer) -> None:
-        """Nothing is left to do."""
 
     def cosine(self) -> Tensor:
         """`[example, layer, head]`; weights are zero at padding unless asked for, so only real tokens count."""

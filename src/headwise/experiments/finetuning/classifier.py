@@ -24,7 +24,7 @@ from headwise.models import HeadModel, opening
 from headwise.models.pooling import chosen_heads
 from headwise.models.sites import LayerCount, Sites
 from headwise.models.sizes import padding_id
-from headwise.models.tap import SESSION, Call
+from headwise.models.tap import Call, Running, led_to
 from headwise.models.vectors import pool_tokens, token_rule
 from headwise.text.tasks import Task
 
@@ -144,16 +144,13 @@ def _inputs(part: nn.Module, config: Any, ids: Tensor, types: Tensor, real: Tens
     return inputs
 
 
-class _Outputs:
+class _Outputs(Running):
     """A session that lets the model compute its attention as ever, dropout included, and keeps the head outputs of some
     layers."""
 
     def __init__(self, sites: Sites, layers: set[int]) -> None:
         self.layers, self.layer_count = layers, LayerCount(sites)
         self.found: dict[int, Tensor] = {}  # layer -> [example, head, token, d_head]
-
-    def by_rows(self, batch_size: int, queries: int, keys: int) -> bool:
-        return False
 
     def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
         output, weights = call.plain()
@@ -239,11 +236,8 @@ class PooledClassifier(TaskModel):
             found = part(**_inputs(part, self.encoder.config, ids, types, real), output_hidden_states=True)
             return pool_tokens(found.hidden_states[self.layer + 1], real, self.token)
         session = _Outputs(model.sites, {layer for layer, _ in self.heads})
-        token = SESSION.set(session)
-        try:
+        with led_to(session):
             model.run(ids, real, types)
-        finally:
-            SESSION.reset(token)
         return self.joined(session.found, real)
 
     def joined(self, outputs: Mapping[int, Tensor], real: Tensor) -> Tensor:

@@ -51,6 +51,18 @@ def test_streams_against_changed_weights_and_other_inputs(name: str) -> None:
     torch.testing.assert_close(final(model, batch, interventions={(LAYER, "residual"): patch}), final(model, other))
 
 
+def test_where_examples_and_tokens_are_flattened_means_and_one_patch_for_all_reach_the_feed_forward_part() -> None:
+    module = build(*SERVED["opt"])  # its feed-forward part works on [example · token, width]
+    model, batch = HeadModel.open(module), ids_batch((7, 7))
+    given: list[Tensor] = []
+    with module.get_submodule(LAST["opt"]).register_forward_hook(lambda _, __, output: given.append(output)):
+        model.forward(batch)
+    mean, one = given[0].view(2, 7, -1).mean(1, keepdim=True), torch.randn(7, model.hidden)
+    for what, output in (("mean", mean), (Patch(output=one), one)):
+        wanted = final(model, batch, interventions={(LAYER, "mlp"): Patch(output=output.expand(2, 7, -1))})
+        torch.testing.assert_close(final(model, batch, interventions={(LAYER, "mlp"): what}), wanted)
+
+
 def test_means_single_examples_and_shared_layers() -> None:
     model = HeadModel.open(build(*SERVED["albert"]))  # one module, called for every layer
     batch = ids_batch((6, 4))

@@ -1,5 +1,5 @@
 """Questions that one line of Python asks of a model and one text: what a head attends to, what it gives, what the model
-says next without it. `HeadModel` has them as methods."""
+says next and goes on with without it. `HeadModel` has them as methods."""
 
 from __future__ import annotations
 
@@ -15,15 +15,27 @@ from torch import Tensor
 from headwise.core.checks import at_least
 from headwise.core.errors import InputError, ModelError, ParameterError
 from headwise.core.labels import existing_heads, head_name
-from headwise.models.generating import generated
 from headwise.models.inputs import Input
-from headwise.models.interventions import Intervention, named_place
+from headwise.models.interventions import (
+    Intervention,
+    Patch,
+    Plan,
+    attend_by_plan,
+    named_place,
+    of_heads,
+    plan_interventions,
+)
+from headwise.models.opening import quiet
+from headwise.models.sites import LayerCount, Sites
+from headwise.models.tap import Call, Running, led_to
+from headwise.text.encode import Batch, Encoder
+from headwise.text.example import Example
 
 if TYPE_CHECKING:
     from headwise.models.headmodel import HeadModel
-    from headwise.text.encode import Batch
 
 Interventions = Mapping[Any, Intervention]
+OURS = ("input_ids", "attention_mask", "return_dict_in_generate", "num_return_sequences", "use_cache")
 
 
 def attention(
@@ -91,7 +103,7 @@ def effect(
         Which token's prediction; by default the last one's, or the first mask token's.
     """
     at_least("top", top, 1)
-    batch = _one(self, text)
+    batch = one_input(self, text)
     place = _position(self, batch, position)
     raw = [
         self.forward(batch, interventions=change, logits=True).logits[0, place].double().cpu()
@@ -144,11 +156,70 @@ def generate(
     **options
         Of transformers' `generate`: `do_sample`, `temperature`, `num_beams` and so on.
     """
-    ids = generated(self, text, interventions, max_new_tokens, seed, options)
-    return ids if as_ids else self.encoder.tokenizer.decode(ids, skip_special_tokens=True)
+    at_least("max_new_tokens", max_new_tokens, 1)
+    module: Any = self.module
+    if not self.has_lm_head or not hasattr(module, "generate") or (self.lm_kind == "masked"):
+        raise ModelError(f"{self.name} does not generate text: give a causal or encoder-decoder language model.")
+    for name in OURS:
+        if name in options:
+            raise ParameterError(f"`{name}` of transformers' generate is set by headwise; leave it out.")
+    heads_only = of_heads(interventions)
+    if len(heads_only) < len(interventions or {}):
+        raise ParameterError("Text is generated with interventions on heads and layers; streams are not changed in it.")
+    plan = plan_interventions(heads_only, self.layers, self.heads, self.d_head)
+    whole = False
+    for layer, heads in plan.items():
+        for head, what in heads.items():
+            if isinstance(what, Patch):
+                raise ParameterError(
+                    f"The Patch of {head_name(layer, head)} fits one length, and a text that is generated grows; give "
+                    "zero, uniform, mean or a Mean."
+                )
+            whole = whole or what == "mean"
+    if self.encoder_part is not None and isinstance(text, str):  # a source alone, whichever stack is looked at
+        text = Encoder.encode(self.encoder, Example(text=text)) or text
+    ids = one_input(self, text).ids
+    prompt = 0 if self.encoder_part is not None else ids.shape[1]
+    if prompt + max_new_tokens > self.max_length:
+        raise InputError(
+            f"The text of {ids.shape[1]} tokens and {max_new_tokens} new ones are more than the {self.max_length} "
+            f"that {self.name} takes; ask for at most {max(self.max_length - prompt, 0)}."
+        )
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    settings = {"do_sample": False, "pad_token_id": self.pad_id, "max_new_tokens": max_new_tokens, **options}
+    devices = [self.device] if self.device.type == "cuda" else []
+    session = _Generation(self.sites, plan) if plan else None
+    try:
+        with led_to(session), self.evaluating(), torch.no_grad(), quiet(), torch.random.fork_rng(devices):
+            torch.manual_seed(seed)
+            found = module.generate(**inputs, **settings, use_cache=not whole)
+    except (ValueError, TypeError) as error:  # options that transformers does not know or that do not go together
+        if not options:
+            raise
+        said = " ".join(str(error).split())[:300]
+        raise ParameterError(f"transformers refuses to generate with {', '.join(options)}: {said}") from error
+    new = [int(token) for token in found[0, prompt:]]
+    return new if as_ids else self.encoder.tokenizer.decode(new, skip_special_tokens=True)
 
 
-def _one(model: HeadModel, text: Input) -> Batch:
+class _Generation(Running):
+    """A session for many passes, of the whole input or of its last token with what was cached before it."""
+
+    def __init__(self, sites: Sites, plan: Plan) -> None:
+        self.plan, self.layer_count = plan, LayerCount(sites)
+
+    def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
+        """The call's attention with what is planned for its layer; without a plan, the model's own."""
+        layer = self.layer_count.of_call(call.module)
+        plan = {} if layer is None else self.plan.get(layer, {})
+        if not plan:
+            return call.plain()
+        _, output, weights = attend_by_plan(call, plan)
+        return output.transpose(1, 2).contiguous(), weights
+
+
+def one_input(model: HeadModel, text: Input) -> Batch:
+    """One input as a batch; several are refused."""
     batch = model.batch(text)
     if len(batch) != 1:
         raise InputError(f"This takes one text, and {len(batch)} were given; ask for one at a time.")
@@ -177,7 +248,7 @@ def _traced(
     model: HeadModel, text: Input, what: str, interventions: Interventions | None
 ) -> tuple[Batch, torch.Tensor]:
     """One text, and its attention or its outputs, `[example, layer, head, ...]`."""
-    batch = _one(model, text)
+    batch = one_input(model, text)
     found = getattr(model.trace(batch, {what}, interventions=interventions), what)
     assert isinstance(found, torch.Tensor)
     return batch, found

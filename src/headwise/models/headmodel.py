@@ -21,13 +21,12 @@ from headwise.models.calling import call_part, evaluating, shifted
 from headwise.models.fallbacks import select_tap
 from headwise.models.gradients import stream_gradients
 from headwise.models.inputs import Input, input_rows
-from headwise.models.interventions import Intervention, of_heads, plan_interventions
+from headwise.models.interventions import Intervention, of_heads, plan_interventions, plan_streams
 from headwise.models.measure import measure
 from headwise.models.placing import DeviceMap, dtype_of, home_of, is_spread, map_of
 from headwise.models.session import BLOCK_BYTES, Session, at_least_single
 from headwise.models.sites import KINDS
 from headwise.models.sizes import head_of, input_limit, padding_id, text_config
-from headwise.models.streams import plan_streams
 from headwise.models.trace import Trace, TraceWatcher
 from headwise.models.view import Rows, Watcher, check_needs
 from headwise.text.encode import OVERLONG, Batch, Encoded, Encoder, collate

@@ -1,19 +1,31 @@
-"""What can be done to a head while the model runs: uniform attention, no output, its mean, or something given."""
+"""What can be done to a head while the model runs (uniform attention, no output, its mean, or something given), and to
+what enters a layer (the residual stream) or leaves its feed-forward part."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from headwise.core.errors import ParameterError, unknown
+from headwise.core.errors import ModelError, ParameterError, unknown
+from headwise.models.calling import own_thread
+from headwise.models.masks import is_open
+from headwise.models.sites import Sites, hidden_input, replaced
+from headwise.models.tap import Call
 
 PLACE_NAME = re.compile(r"L(\d+)(?:H(\d+))?")
 NAMED = ("uniform", "zero", "mean")
+STREAMS = ("residual", "mlp")
+# Where layers keep their feed-forward part: the path, inside the layer, of the module that gives what is added.
+FEED_FORWARD = re.compile(
+    r"mlp|feed_forward|feedforward|ffn|ff|block_sparse_moe|moe|output\.dense|fc2|lin2|ffn_output|"
+    r"layer\.\d+\.DenseReluDense"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +58,7 @@ class Scale:
 
 Intervention = str | Mean | Patch | Scale
 Plan = dict[int, dict[int, Intervention]]  # layer -> head -> what to do
+Streams = dict[tuple[int, str], Intervention]  # (layer, stream) -> what to do
 
 
 def of_heads(given: Mapping[Any, Intervention] | None) -> dict[Any, Intervention]:
@@ -151,9 +164,7 @@ def on_weights(
                 or given.shape[-2] < stop
                 or (given.ndim == 3 and len(given) != len(weights))
             ):
-                raise ParameterError(
-                    _misfit("weights", given, [weights.shape[0], visible.shape[2] + start, weights.shape[-1]])
-                )
+                raise _misfit("weights", given, [len(weights), stop, weights.shape[-1]])
             weights[:, head] = given[..., start:stop, :]
         else:
             seen = visible[:, 0].to(weights.dtype)
@@ -179,23 +190,149 @@ def on_outputs(plan: Mapping[int, Intervention], outputs: Tensor, real: Tensor) 
         elif isinstance(what, Mean):
             changed[:, head] = what.vector.to(outputs.device, outputs.dtype)
         elif isinstance(what, Patch):
-            assert what.output is not None
-            given = what.output.to(outputs.device, outputs.dtype)
-            if (
-                given.ndim not in (2, 3)
-                or given.shape[-2:] != outputs.shape[-2:]
-                or (given.ndim == 3 and len(given) != len(outputs))
-            ):
-                raise ParameterError(_misfit("output", given, [outputs.shape[0], *outputs.shape[-2:]]))
-            changed[:, head] = given
+            changed[:, head] = _output_of(what, outputs[:, head])
         elif what == "zero":
             changed[:, head] = 0
         else:
-            share = (real / real.sum(-1, keepdim=True)).to(torch.promote_types(outputs.dtype, torch.float32))
-            mean = (share[:, None] @ outputs[:, head].to(share.dtype)).to(outputs.dtype)
-            changed[:, head] = mean.expand_as(outputs[:, head])
+            changed[:, head] = _mean_of_tokens(outputs[:, head], real).expand_as(outputs[:, head])
     return changed
 
 
-def _misfit(what: str, given: Tensor, wanted: list[int]) -> str:
-    return f"`Patch({what}=...)` must have shape {wanted} or {wanted[1:]} for this batch; it has {list(given.shape)}."
+def _output_of(patch: Patch, like: Tensor, where: str = "") -> Tensor:
+    """What a patch puts in the place of `like[example, token, size]`: one for each example, or one for all."""
+    assert patch.output is not None
+    given, wanted = patch.output.to(like.device, like.dtype), list(like.shape)
+    if list(given.shape) not in (wanted, wanted[1:]):
+        raise _misfit("output", given, wanted, where)
+    return given
+
+
+def _misfit(what: str, given: Tensor, wanted: list[int], where: str = "") -> ParameterError:
+    return ParameterError(
+        f"`Patch({what}=...)`{where} must have shape {wanted} or {wanted[1:]} for this batch; it has "
+        f"{list(given.shape)}."
+    )
+
+
+def _mean_of_tokens(values: Tensor, real: Tensor) -> Tensor:
+    """The mean over the tokens that are no padding, `[example, token, size]` to `[example, 1, size]`."""
+    share = (real / real.sum(-1, keepdim=True)).to(values.device, torch.promote_types(values.dtype, torch.float32))
+    return (share[:, None] @ values.to(share.dtype)).to(values.dtype)
+
+
+def attend_by_plan(call: Call, plan: Mapping[int, Intervention]) -> tuple[Tensor, Tensor, Tensor]:
+    """A call of examples without padding, by the plan of its layer: the heads' outputs before and after they are
+    replaced, `[example, head, token, d_head]`, and the weights."""
+    queries = call.sizes[2]
+    key, value = call.repeated()
+    weights, sink = call.weights(key, 0, queries)
+    mask = call.rows_mask(0, queries)
+    seen = torch.ones_like(weights[:, :1], dtype=torch.bool)
+    if mask is not None:
+        seen = seen & is_open(mask).any(1, keepdim=True)
+    weights, _ = on_weights(plan, weights, seen, sink, 0)
+    output = weights.to(value.dtype) @ value
+    real = torch.ones(len(output), queries, dtype=torch.bool, device=output.device)
+    return output, on_outputs(plan, output, real), weights
+
+
+# --- beside the heads -------------------------------------------------------------------------------------------------
+
+
+def plan_streams(given: Mapping[Any, Intervention] | None, layers: int, width: int) -> Streams:
+    """The interventions among these that are for streams, checked."""
+    found: Streams = {}
+    for (layer, stream), what in ((key, what) for key, what in (given or {}).items() if is_stream(key)):
+        if stream not in STREAMS:
+            raise ParameterError(unknown("stream", stream, STREAMS))
+        if not isinstance(layer, int) or not 0 <= layer < layers:
+            raise ParameterError(f"There is no layer {layer!r}: the model has layers 0 to {layers - 1}.")
+        if what not in ("zero", "mean") and not (isinstance(what, Mean) or getattr(what, "output", None) is not None):
+            raise ParameterError(
+                f"The {stream} stream takes zero, mean, a Mean or a Patch with `output`; not {what!r}."
+            )
+        if isinstance(what, Mean) and tuple(what.vector.shape) != (width,):
+            raise ParameterError(
+                f"`Mean` of the {stream} stream takes a vector of the hidden states' size, [{width}]; it has shape "
+                f"{list(what.vector.shape)}."
+            )
+        found[layer, stream] = what
+    return found
+
+
+def feed_forward(entry: nn.Module) -> nn.Module:
+    """The feed-forward part of a layer: the module whose output is added to the stream."""
+    found: list[nn.Module] = [part for path, part in entry.named_modules() if path and FEED_FORWARD.fullmatch(path)]
+    called = [part for part in found if not isinstance(part, nn.ModuleList)]
+    if len(called) != 1 or any(isinstance(part, nn.LayerNorm) for part in called[0].children()):
+        raise ModelError(f"The feed-forward part of {type(entry).__name__} cannot be told from the rest; patch heads.")
+    return called[0]
+
+
+def stream_hooks(streams: Streams, sites: Sites, real: Tensor, active: Callable[[], bool], stack: ExitStack) -> None:
+    """Hooks that change streams for as long as the stack is open, in passes for which `active` says so.
+
+    `(layer, "residual")` changes what enters the layer, `(layer, "mlp")` what its feed-forward part gives.
+    """
+    places = {layer: site for site in sites.by_module.values() for layer in site.layers}
+    changes: dict[tuple[nn.Module, str], dict[int, Intervention]] = {}
+    for (layer, stream), what in streams.items():
+        entry = places[layer].entry
+        if entry is None:
+            raise ModelError("The layers of this model are no modules of their own; patch heads.")
+        module = entry if stream == "residual" else feed_forward(entry)
+        changes.setdefault((module, stream), {})[places[layer].layers.index(layer)] = what
+    for (module, stream), by_call in changes.items():
+        hook = _Hook(by_call, stream, real, active, sites.tokens_first)
+        if stream == "residual":
+            before = own_thread(hook.before)
+            stack.callback(module.register_forward_pre_hook(before, with_kwargs=True, prepend=True).remove)
+        else:
+            stack.callback(module.register_forward_hook(own_thread(hook.after)).remove)
+
+
+@dataclass(slots=True, eq=False)
+class _Hook:
+    """Changes a tensor at some of the calls of a module (layers may share one)."""
+
+    by_call: Mapping[int, Intervention]
+    stream: str
+    real: Tensor
+    active: Callable[[], bool]
+    tokens_first: bool
+    calls: int = 0
+
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        what = self._now()
+        if what is None:
+            return None
+        old = hidden_input(args, kwargs)
+        return replaced(args, kwargs, old, self._changed(old, what))
+
+    def after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        what = self._now()
+        if what is None:
+            return None
+        if isinstance(output, Tensor):
+            return self._changed(output, what)
+        return (self._changed(output[0], what), *output[1:])
+
+    def _now(self) -> Intervention | None:
+        if not self.active():
+            return None
+        self.calls += 1
+        return self.by_call.get(self.calls - 1)
+
+    def _changed(self, values: Tensor, what: Intervention) -> Tensor:
+        if values.ndim == 2:  # some flatten examples and tokens before their feed-forward part
+            return self._changed(values.view(*self.real.shape, -1), what).reshape(values.shape)
+        inside = values.transpose(0, 1) if self.tokens_first else values
+        if what == "zero":
+            new = torch.zeros_like(inside)
+        elif isinstance(what, Mean):
+            new = what.vector.to(inside.device, inside.dtype).expand_as(inside)
+        elif isinstance(what, Patch):
+            new = _output_of(what, inside, f" of the {self.stream} stream").expand_as(inside)
+        else:
+            new = _mean_of_tokens(inside, self.real).expand_as(inside)
+        return new.transpose(0, 1) if self.tokens_first else new

@@ -13,11 +13,10 @@ from headwise.models.blocks import Attending, Room, serves
 from headwise.models.calling import own_thread
 from headwise.models.fused import Seen, fused_answers, scores_of, sight_of
 from headwise.models.gathered import ALL, Block, Gathered, Seeing, Sight, Wanted
-from headwise.models.interventions import Plan, on_outputs, on_weights
+from headwise.models.interventions import Plan, Streams, on_outputs, on_weights, stream_hooks
 from headwise.models.masks import RowMask, is_open
 from headwise.models.sites import LayerCount, Sites, hidden_input, hidden_output
 from headwise.models.streamed import Streaming, Watch
-from headwise.models.streams import Streams, stream_hooks
 from headwise.models.tap import SESSION, Call, FormedCall, Running, led_to
 from headwise.models.view import Asking, Layer, Rows, Watcher
 from headwise.stats.gpu import has_kernels

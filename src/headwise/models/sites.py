@@ -192,6 +192,14 @@ def hidden_input(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
     raise ModelError("A layer of this model takes no hidden states, so they cannot be watched.")
 
 
+def replaced(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], old: Tensor, new: Tensor
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call with one tensor replaced."""
+    named = {key: new if value is old else value for key, value in kwargs.items()}
+    return tuple(new if a is old else a for a in args), named
+
+
 def hidden_output(output: Any) -> Tensor:
     """The hidden states among what a layer returns."""
     return output if isinstance(output, Tensor) else next(value for value in output if isinstance(value, Tensor))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from headwise.core.errors import ModelError
 from headwise.models.calling import own_thread
 from headwise.models.headmodel import HeadModel
-from headwise.models.sites import hidden_input
+from headwise.models.sites import hidden_input, replaced
 from headwise.models.structure import Block, Norm, Structure, affine
 from headwise.models.tap import Call, FormedCall, Running, led_to
 
@@ -118,12 +118,10 @@ def _sent(
 ) -> tuple[Tensor | None, ...]:
     """Query, key and value `[row, head, d]` for these rows, each an input of one token at the first position."""
     reader = _Reader()
+    own_args, own_kwargs = replaced(args, kwargs, example, rows)
     try:
         with led_to(reader):
-            block.module(
-                *(rows if value is example else value for value in args),
-                **{name: rows if value is example else value for name, value in kwargs.items()},
-            )
+            block.module(*own_args, **own_kwargs)
     except _Seen:
         pass
     except Exception as error:  # whatever a module that cannot run apart may raise

@@ -14,9 +14,10 @@ from transformers import Cache
 import headwise.analyses.attribution.rules  # noqa: F401  (registers the rules)
 from headwise.analyses.attribution.bundle import Bundle, NotServed
 from headwise.analyses.attribution.forward import DEFAULT_MEMORY, MIB, in_chunks, squared_norm, tangents_at_once
-from headwise.analyses.attribution.passage import Finished, Passage, check_served, real_pairs, replaced
+from headwise.analyses.attribution.passage import Finished, Passage, check_served, real_pairs
 from headwise.analyses.attribution.push import make_dual, tangent_of, way
 from headwise.models import HeadModel
+from headwise.models.sites import replaced
 from headwise.models.tap import Call, FormedCall
 from headwise.text.encode import Batch
 

@@ -12,9 +12,10 @@ from headwise.analyses.attribution.passage import in_single
 from headwise.analyses.attribution.reverse import block_squares, reverse_graph
 from headwise.analyses.attribution.sketch import normalised
 from headwise.core.checks import one_of
-from headwise.core.errors import InputError, ParameterError
+from headwise.core.errors import ParameterError
 from headwise.core.labels import existing_heads
 from headwise.models import HeadModel
+from headwise.models.asked import one_input
 from headwise.models.inputs import Input
 from headwise.models.interventions import plan_interventions
 
@@ -62,9 +63,7 @@ def head_contributions(
     ((layer, number),) = existing_heads([head], model.layers, model.heads)
     plan = plan_interventions(interventions, model.layers, model.heads, model.d_head)
     with in_single(model) as single:
-        batch = single.batch(text)
-        if len(batch) != 1:
-            raise InputError(f"This takes one text, and {len(batch)} were given; ask for one at a time.")
+        batch = one_input(single, text)
         length = int(batch.lengths[0])
         if not 0 <= token < length:
             raise ParameterError(f"`token` must be one of the {length} tokens of the text, from 0; it is {token}.")

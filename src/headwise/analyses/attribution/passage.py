@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from headwise.core.errors import ModelError
 from headwise.models import HeadModel
 from headwise.models.calling import own_thread
-from headwise.models.sites import LayerCount, hidden_input, hidden_output
+from headwise.models.sites import LayerCount, hidden_input, hidden_output, replaced
 from headwise.models.tap import SESSION, Call, Running, led_to
 from headwise.text.encode import Batch
 
@@ -147,14 +147,6 @@ def differentiable(module: nn.Module) -> Iterator[None]:
             setattr(config, experts, name)
         for gelu in gelus:
             del gelu.forward
-
-
-def replaced(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], old: Tensor, new: Tensor
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call with one tensor replaced."""
-    named = {key: new if value is old else value for key, value in kwargs.items()}
-    return tuple(new if a is old else a for a in args), named
 
 
 def check_served(model: HeadModel) -> None:

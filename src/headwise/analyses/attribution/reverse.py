@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from headwise.analyses.attribution.forward import Squares
 from headwise.analyses.attribution.passage import Finished, Passage, check_served, real_pairs
 from headwise.models import HeadModel
-from headwise.models.interventions import Plan, on_outputs, on_weights
-from headwise.models.masks import is_open
+from headwise.models.interventions import Plan, attend_by_plan
 from headwise.models.tap import Call
 from headwise.text.encode import Batch
 
@@ -59,17 +58,9 @@ class _Graph(Passage):
         plan = self.plan.get(layer)
         if plan is None:
             return super().attend_layer(layer, call)
-        key, value = call.repeated()
-        rows = call.sizes[2]
-        weights, sink = call.weights(key, 0, rows)
-        mask = call.rows_mask(0, rows)
-        seen = torch.ones_like(weights[:, :1], dtype=torch.bool)
-        seen = seen if mask is None else is_open(mask).any(1, keepdim=True).expand_as(seen)
-        weights, _ = on_weights(plan, weights, seen, sink, 0)
-        output = weights.to(value.dtype) @ value
+        output, changed, weights = attend_by_plan(call, plan)
         self.attends(layer, call, output)
-        real = torch.ones(output.shape[0], rows, dtype=torch.bool, device=output.device)
-        return on_outputs(plan, output, real).transpose(1, 2).contiguous(), weights
+        return changed.transpose(1, 2).contiguous(), weights
 
     def leaves(self, hidden: Tensor) -> None:
         self.hidden.append(hidden)

@@ -9,7 +9,7 @@ the same numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 from typing import Any
 
@@ -66,20 +66,8 @@ class Ask:
 
     def __or__(self, other: Ask) -> Ask:
         """Both at once. A name that both have is the same thing."""
-        return Ask(
-            {**self.columns, **other.columns},
-            {**self.labels, **other.labels},
-            self.offsets | other.offsets,
-            {**self.pairs, **other.pairs},
-            {**self.rows, **other.rows},
-            max(self.reach, other.reach),
-            self.distance or other.distance,
-            self.received or other.received,
-            self.entropy or other.entropy,
-            self.largest or other.largest,
-            self.rest or other.rest,
-            self.uniform or other.uniform,
-        )
+        sides = ((one.name, getattr(self, one.name), getattr(other, one.name)) for one in fields(self))
+        return Ask(**{name: max(a, b) if name == "reach" else a | b for name, a, b in sides})
 
     @staticmethod
     def together(asks: list[Ask]) -> Ask | None:
@@ -95,6 +83,13 @@ class Rest:
     mass: Tensor
     entropy: Tensor
     largest: Tensor
+
+
+# What of the answers is said of each head, beside `rows`: dim 1 of its tensors.
+BY_HEAD = (
+    "columns", "labels", "at", "single", "diagonals", "offset", "distance", "received", "entropy", "largest", "rest",
+    "sink",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,29 +142,22 @@ def side_by_side(answers: Sequence[Answers]) -> Answers:
     is done once for all is not done for each. They must have the same `seen` and `uniform`."""
     if len(answers) == 1:
         return answers[0]
-    first = answers[0]
-
-    def heads(values: Sequence[Tensor | None]) -> Any:
-        return None if values[0] is None else torch.cat([v for v in values if v is not None], dim=1)
-
-    rests = [one.rest for one in answers if one.rest is not None]
-    names = [one.name for one in fields(Rest)]
-    return Answers(
-        first.layer,
-        {name: heads([one.columns[name] for one in answers]) for name in first.columns},
-        {name: heads([one.labels[name] for one in answers]) for name in first.labels},
-        {offset: heads([one.at[offset] for one in answers]) for offset in first.at},
-        {name: heads([one.single[name] for one in answers]) for name in first.single},
-        {name: (heads([one.rows[name][0] for one in answers]), seen) for name, (_, seen) in first.rows.items()},
-        heads([one.diagonals for one in answers]),
-        first.pairs,
-        heads([one.offset for one in answers]),
-        heads([one.distance for one in answers]),
-        heads([one.received for one in answers]),
-        heads([one.entropy for one in answers]),
-        heads([one.largest for one in answers]),
-        Rest(*(heads([getattr(one, name) for one in rests]) for name in names)) if rests else None,
-        heads([one.sink for one in answers]),
-        first.seen,
-        first.uniform,
+    return replace(
+        answers[0],
+        rows={
+            name: (_joined([one.rows[name][0] for one in answers]), seen) for name, (_, seen) in answers[0].rows.items()
+        },
+        **{name: _joined([getattr(one, name) for one in answers]) for name in BY_HEAD},
     )
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """The heads of several layers in one tensor, in each of several under a name, or in the parts of a rest."""
+    first = parts[0]
+    if first is None:
+        return None
+    if isinstance(first, Mapping):
+        return {name: _joined([part[name] for part in parts]) for name in first}
+    if isinstance(first, Rest):
+        return Rest(*(_joined([getattr(part, one.name) for part in parts]) for one in fields(Rest)))
+    return torch.cat(list(parts), dim=1)

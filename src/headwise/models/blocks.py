@@ -11,19 +11,14 @@ from torch import Tensor
 
 from headwise.models.gathered import ALL, AT_ONCE, Block, Gathered
 from headwise.models.masks import rows_of
-from headwise.models.tap import Call
+from headwise.models.tap import Call, differentiated
 
 
 def serves(call: Call) -> bool:
     """Whether the weights of a call are formed here: on a processor, for nobody who needs their gradients, and without
     learned sinks."""
-    return (
-        type(call) is Call
-        and call.sinks is None
-        and call.query.device.type == "cpu"
-        and not torch.is_grad_enabled()
-        and torch.autograd.forward_ad._current_level < 0
-    )
+    plain = type(call) is Call and call.sinks is None
+    return plain and call.query.device.type == "cpu" and not differentiated()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

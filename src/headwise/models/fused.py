@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headwise.models.ask import Answers, Ask
 from headwise.models.masks import RowMask, Sight
-from headwise.models.tap import Call
+from headwise.models.tap import Call, differentiated
 from headwise.stats.gpu import has_kernels
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ def scores_of(call: Call, lengths: Tensor) -> Scores | None:
         type(call) is not Call
         or not query.is_cuda
         or not has_kernels()
-        or torch.is_grad_enabled()
-        or torch.autograd.forward_ad._current_level >= 0
+        or differentiated()
         or call.bias is not None
         or query.dtype not in TYPES
         or query.shape[-1] > LARGEST_HEAD
@@ -133,15 +132,8 @@ def _single(scores: Scores, logsumexp: Tensor, wanted: Tensor) -> Tensor:
     for first in range(0, wanted.shape[1], PAIRS_AT_ONCE):
         example, row, key = wanted[:, first : first + PAIRS_AT_ONCE].unbind()
         own, theirs = scores.query[example, :, row].float(), scores.key[example, :, key].float()
-        score = (own * theirs.repeat_interleave(heads // groups, dim=1)).sum(-1) * scores.scaling
-        if scores.softcap:
-            score = scores.softcap * torch.tanh(score / scores.softcap)
-        length = scores.lengths[example]
-        seen = (row < length) & (key < length)
-        if scores.causal:
-            seen &= key <= row
-        if scores.window:
-            seen &= (key - row).abs() < scores.window
+        score = _capped((own * theirs.repeat_interleave(heads // groups, dim=1)).sum(-1) * scores.scaling, scores)
+        seen = _sees(scores, row, key, scores.lengths[example])
         parts.append(torch.exp(score - logsumexp[example, :, row]) * seen[:, None])
     return torch.cat(parts)
 
@@ -149,21 +141,27 @@ def _single(scores: Scores, logsumexp: Tensor, wanted: Tensor) -> Tensor:
 def _rows(scores: Scores, logsumexp: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
     """Whole rows, `[example, head, row, key]`, and what they see: few of them, so plain products do."""
     wanted = wanted.to(scores.query.device)
-    n, lengths = scores.query.shape[2], scores.lengths[:, None, None]
-    row, key = wanted[:, None], torch.arange(n, device=wanted.device)
+    examples, heads, n, size = scores.query.shape
+    seen = _sees(scores, wanted[:, None], torch.arange(n, device=wanted.device), scores.lengths[:, None, None])
+    groups = scores.key.shape[1]
+    own = scores.query[:, :, wanted].float().view(examples, groups, heads // groups, len(wanted), size)
+    score = (own @ scores.key.float().transpose(-1, -2)[:, :, None]).flatten(1, 2).mul_(scores.scaling)
+    weights = _capped(score, scores).sub_(logsumexp[:, :, wanted, None]).exp_().mul_(seen[:, None])
+    return weights, seen[:, None]
+
+
+def _sees(scores: Scores, row: Tensor, key: Tensor, lengths: Tensor) -> Tensor:
+    """Whether these rows see these keys."""
     seen = (row < lengths) & (key < lengths)
     if scores.causal:
         seen &= key <= row
     if scores.window:
         seen &= (key - row).abs() < scores.window
-    examples, heads, _, size = scores.query.shape
-    groups = scores.key.shape[1]
-    own = scores.query[:, :, wanted].float().view(examples, groups, heads // groups, len(wanted), size)
-    score = (own @ scores.key.float().transpose(-1, -2)[:, :, None]).flatten(1, 2).mul_(scores.scaling)
-    if scores.softcap:
-        score = scores.softcap * torch.tanh(score / scores.softcap)
-    weights = score.sub_(logsumexp[:, :, wanted, None]).exp_().mul_(seen[:, None])
-    return weights, seen[:, None]
+    return seen
+
+
+def _capped(score: Tensor, scores: Scores) -> Tensor:
+    return scores.softcap * torch.tanh(score / scores.softcap) if scores.softcap else score
 
 
 def _labels(ask: Ask, names: list[str]) -> tuple[Tensor, Tensor]:

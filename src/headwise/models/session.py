@@ -17,7 +17,7 @@ from headwise.models.interventions import Plan, Streams, on_outputs, on_weights,
 from headwise.models.masks import RowMask, is_open
 from headwise.models.sites import LayerCount, Sites, hidden_input, hidden_output
 from headwise.models.streamed import Streaming, Watch
-from headwise.models.tap import SESSION, Call, FormedCall, Running, led_to
+from headwise.models.tap import SESSION, Call, FormedCall, Running, differentiated, led_to
 from headwise.models.view import Asking, Layer, Rows, Watcher
 from headwise.stats.gpu import has_kernels
 
@@ -276,7 +276,7 @@ class Session(Running):
         few."""
         if not self.padded:
             return values
-        if torch.is_grad_enabled() or torch.autograd.forward_ad._current_level >= 0:
+        if differentiated():
             values = values.clone()
         for example, length in enumerate(self.lengths):
             if length < start + values.shape[2]:

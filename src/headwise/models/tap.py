@@ -48,6 +48,11 @@ class Running:
         return False
 
 
+def differentiated() -> bool:
+    """Whether derivatives are taken here, by either mode."""
+    return torch.is_grad_enabled() or torch.autograd.forward_ad._current_level >= 0
+
+
 SHARPER = "headwise_sharper"  # an attention module with this attribute has its scores multiplied by it
 SESSION: ContextVar[Running | None] = ContextVar("headwise_session", default=None)
 
@@ -170,12 +175,7 @@ class Call:
 
     @property
     def can_fuse(self) -> bool:
-        return (
-            self.softcap is None
-            and self.sinks is None
-            and not torch.is_grad_enabled()
-            and torch.autograd.forward_ad._current_level < 0
-        )
+        return self.softcap is None and self.sinks is None and not differentiated()
 
     def plain(self) -> tuple[Tensor, Tensor | None]:
         """Eager attention, watched by nobody."""

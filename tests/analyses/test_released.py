@@ -11,7 +11,7 @@ import torch
 from scipy.stats import entropy
 
 from headwise.analyses.contract import choose_analyses, has_reading
-from headwise.cli.common import check_reading as check_as
+from headwise.cli.options import check_reading as check_as
 from headwise.core.errors import ParameterError
 from headwise.core.papers import reference
 from headwise.core.released import QUIRKS, quirks_of

@@ -14,7 +14,6 @@ from safetensors.torch import load_file, save_file
 
 from headwise import Atlas, __version__
 from headwise.analyses.roles.sieves.registry import forget_sieve
-from headwise.cli.either import OTHER
 from headwise.cli.main import app
 from headwise.page import sections
 from headwise.plots import figures_for
@@ -145,7 +144,7 @@ def test_every_command_with_a_model_takes_it_both_ways_where_it_can() -> None:
     """Commands with a list of arguments of their own could not tell a model from them: the option alone."""
     ways = {}
     for name, command in typer.main.get_command(app).commands.items():
-        kinds = {param.param_type_name for param in command.params if param.name in ("model", OTHER)}
+        kinds = {param.param_type_name for param in command.params if param.name in ("model", "model_too")}
         if kinds:
             ways[name] = kinds
     lists = {"draw", "probe"}

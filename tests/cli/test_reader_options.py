@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from headwise.cli import common
 from headwise.cli.main import app
+from headwise.cli.options import TextOptions
 from headwise.core.errors import ParameterError
 from headwise.text import Spec, open_corpus
 
 
 def test_options_become_a_spec():
-    assert common.corpus_of("a.txt", None, None) == "a.txt"
-    assert common.corpus_of(None, None, None) is None
+    assert TextOptions("a.txt", None, None).spec() == "a.txt"
+    assert TextOptions(None, None, None).spec() is None
     given = ["split=lines", "documents=true", "max_line=5", "skip_links=appos,pred"]
     options = {"split": "lines", "documents": True, "max_line": 5, "skip_links": "appos,pred", "text_field": "body"}
-    assert common.corpus_of("a.txt", given, "body") == Spec("a.txt", options)
+    assert TextOptions("a.txt", given, "body").spec() == Spec("a.txt", options)
     with pytest.raises(ParameterError, match="--reader takes name=value; it is 'split'"):
-        common.corpus_of("a.txt", ["split"], None)
+        TextOptions("a.txt", ["split"], None).spec()
     with pytest.raises(ParameterError, match="name it with --corpus"):
-        common.corpus_of(None, ["split=lines"], None)
+        TextOptions(None, ["split=lines"], None).spec()
 
 
 @pytest.mark.parametrize("command", ["atlas", "run", "ablate", "compare", "draw", "prune"])
@@ -33,7 +33,7 @@ def test_every_command_with_a_corpus_has_them(command):
 def test_they_reach_the_reader(tmp_path):
     table = tmp_path / "a.csv"
     table.write_text('id,body,label\n1,"Dogs, they bark.",x\n2,Cats do not.,y\n')
-    assert [e.text for e in open_corpus(common.corpus_of(str(table), None, "body"))] == [
+    assert [e.text for e in open_corpus(TextOptions(str(table), None, "body").spec())] == [
         "Dogs, they bark.",
         "Cats do not.",
     ]

@@ -8,54 +8,53 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwise.cli import common
-from headwise.cli.backend import on_workers
-from headwise.cli.either import model_either_way
+from headwise.cli import common, options
+from headwise.cli.command import command
 
 if TYPE_CHECKING:
     import xarray as xr
     from rich.table import Table
 
     from headwise.experiments.ablation.subjects import Subject
-    from headwise.text import Spec
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
     """What models are scored on: the dev set of a task, where a task or a dev file is named, else a text."""
 
-    task: str | None
-    data: Path | None
-    dev: str | None
-    corpus: str | Spec | None
+    tasks: options.TaskOptions
+    text: options.TextOptions
+    placed: options.Placed
     limit: int | None
     max_length: int
-    device: str | None
     seed: int
-    dtype: str | None = None
-    device_map: str | None = None
+
+    @property
+    def named(self) -> bool:
+        """Whether a task or a text is named at all."""
+        return bool(self.text.spec()) or self.tasks.named
 
     def open(self, model: str | Path | None) -> Subject:
         """A fine-tuned model with its dev set, or a language model with its text."""
         from headwise.core.errors import ParameterError
         from headwise.experiments.ablation import LanguageSubject, TaskSubject
-        from headwise.models import HeadModel
         from headwise.models.opening import model_path
         from headwise.text import open_corpus
         from headwise.text.tasks import read_task
 
-        if self.task or self.data or self.dev:
-            if self.corpus:
+        if self.tasks.named:
+            if self.text.corpus:
                 raise ParameterError("Give either a task (--task, --data, --dev) or a text (--corpus), not both.")
-            if self.dtype or self.device_map:
+            if self.placed.dtype or self.placed.device_map:
                 raise ParameterError(
                     "--dtype and --device-map are for a model on a text (--corpus): a fine-tuned model is opened in "
                     "float32, on one device."
                 )
-            found = read_task(self.task, data=self.data, dev=self.dev, needs_train=False, limit=self.limit)
-            return TaskSubject.open(model_path(model), found, device=self.device, max_length=self.max_length)
-        opened = HeadModel.open(model, device=self.device, dtype=self.dtype, device_map=self.device_map)
-        text = open_corpus(self.corpus, tokenizer=opened.tokenizer, prose=opened.causal)
+            own = self.tasks
+            found = read_task(own.task, data=own.data, dev=own.dev, needs_train=False, limit=self.limit)
+            return TaskSubject.open(model_path(model), found, device=self.placed.device, max_length=self.max_length)
+        opened = self.placed.open(model)
+        text = open_corpus(self.text.spec(), tokenizer=opened.tokenizer, prose=opened.causal)
         return LanguageSubject(opened, text, limit=self.limit, max_length=self.max_length, seed=self.seed)
 
 
@@ -75,14 +74,12 @@ def parse_sets(given: list[str] | None) -> dict[str, str]:
     return found
 
 
+@command("ablate", workers=True)
 def ablate_command(
-    model: common.Model = None,
-    task: common.TaskName = None,
-    data: common.Data = None,
-    dev: common.Dev = None,
-    corpus: common.CorpusSpec = None,
-    reader: common.Reader = None,
-    text_field: common.TextField = None,
+    *,
+    model: options.ModelName,
+    tasks: options.TaskOptions,
+    text: options.TextOptions,
     how: Annotated[
         str,
         typer.Option(
@@ -102,22 +99,20 @@ def ablate_command(
             help="Heads disabled together, NAME=RULE: a list, L3, roles:delimiter, frames:top5; may be given again.",
         ),
     ] = None,
-    atlas: common.AtlasFile = None,
+    atlas: options.AtlasFile = None,
     importance: Annotated[
         bool, typer.Option("--importance/--no-importance", help="First-order importance too (Michel et al. 2019).")
     ] = True,
-    correction: common.Correction = "holm",
+    correction: options.Correction = "holm",
     out_file: Annotated[Path, typer.Option("--out", help="A NetCDF file with the group `ablation`.")] = Path(
         "ablation.nc"
     ),
-    figures: common.Figures = None,
-    limit: common.Limit = None,
-    max_length: common.MaxLength = 128,
-    device: common.Device = None,
-    dtype: common.Dtype = None,
-    device_map: common.DeviceMap = None,
-    seed: common.Seed = 0,
-    overwrite: common.Overwrite = False,
+    figures: options.Figures = None,
+    limit: options.Limit = None,
+    max_length: options.MaxLength = 128,
+    placed: options.Placed,
+    seed: options.Seed = 0,
+    overwrite: options.Overwrite = False,
 ) -> None:
     """Disable every head, every layer, or sets of heads, and score what is left: a task's dev set, or the
     language-model loss.
@@ -136,10 +131,9 @@ def ablate_command(
     from headwise.core.store import reopened
     from headwise.experiments.ablation import AblationOptions, ablate, provenance
 
-    text = common.corpus_of(corpus, reader, text_field)
-    read = common.sources_of(model, text, data, dev, atlas)
+    read = common.sources_of(model.name, text.spec(), tasks.data, tasks.dev, atlas)
     with Place(out_file, common.work_of(out_file), overwrite=overwrite, sources=read) as place:
-        subject = Scored(task, data, dev, text, limit, max_length, device, seed, dtype, device_map).open(model)
+        subject = Scored(tasks, text, placed, limit, max_length, seed).open(model.name)
         chosen = AblationOptions(
             how=how,
             heads=heads,
@@ -221,7 +215,3 @@ def summary_lines(dataset: xr.Dataset) -> list[str]:
         if len(order):
             lines.append("Harm and roles, Spearman over heads: " + ", ".join(told[i] for i in order))
     return lines
-
-
-def register(app: typer.Typer) -> None:
-    app.command("ablate")(on_workers(model_either_way(ablate_command)))

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from headwise.cli import common
-from headwise.cli.backend import on_workers
-from headwise.cli.either import model_either_way
+from headwise.cli import common, options
+from headwise.cli.command import command
 
 if TYPE_CHECKING:
     from headwise.atlas import Atlas
@@ -24,28 +23,17 @@ UNTOLD = (
 SCREEN = 80  # rows of a table that are still read on a screen; of a longer one the first measure is shown
 
 
+@command("atlas", workers=True)
 def atlas(
-    model: common.Model = None,
-    corpus: common.CorpusSpec = None,
-    reader: common.Reader = None,
-    text_field: common.TextField = None,
-    analyses: Annotated[
-        str | None, typer.Option("--analyses", help="Names with commas between; nothing for all that apply.")
-    ] = None,
+    *,
+    model: options.ModelName,
+    text: options.TextOptions,
+    asked: options.Asked,
     out_folder: Annotated[Path, typer.Option("--out", help="Where the atlas goes.")] = Path("atlas"),
-    limit: common.Limit = None,
-    full: Annotated[bool, typer.Option("--full", help="Lift the budgets: every analysis sees every example.")] = False,
-    settings: common.Settings = None,
-    device: common.Device = None,
-    dtype: common.Dtype = None,
-    device_map: common.DeviceMap = None,
-    stack: common.Stack = None,
-    max_length: common.Longest = None,
-    overlong: common.Overlong = "truncate",
-    parser: common.Parser = None,
-    reading: common.As = "paper",
-    seed: common.Seed = 0,
-    overwrite: common.Overwrite = False,
+    opening: options.SourceOptions,
+    reading: options.As = "paper",
+    seed: options.Seed = 0,
+    overwrite: options.Overwrite = False,
 ) -> None:
     """Everything that applies to a model: DIR/atlas.nc, index.html, figures/, tables/.
 
@@ -61,22 +49,16 @@ def atlas(
 
       headwise atlas --backend ray --workers 4
     """
-    from headwise.analyses.contract import choose_analyses, known_analyses
     from headwise.core.place import Place
     from headwise.page.report import write_report
-    from headwise.run import RunOptions, Source
+    from headwise.run import RunOptions
 
-    names = common.names_in(analyses) or [name for name, cls in known_analyses().items() if cls.automatic]
-    common.check_reading(reading, names)
-    chosen = choose_analyses(names, common.parse_settings(settings, names), reading=reading)
-    text = common.corpus_of(corpus, reader, text_field)
-    placed = {"device": device, "dtype": dtype, "device_map": device_map, "stack": stack}
-    source = Source(model, text, **placed, max_length=max_length, overlong=overlong, parser=parser)
-    options = RunOptions(limit=limit, full=full, seed=seed, overwrite=overwrite)
-    read = common.sources_of(model, text)
+    chosen, source = asked.chosen(reading), opening.source(model, text)
+    how = RunOptions(limit=asked.limit, full=asked.full, seed=seed, overwrite=overwrite)
+    read = common.sources_of(source.model, source.corpus)
     target = out_folder / "atlas.nc"
     with Place(target, out_folder / ".run", overwrite=overwrite, sources=read, around=out_folder) as place:
-        with common.running(place, chosen, source, options) as (made, run), common.Watch() as watch:
+        with common.running(place, chosen, source, how) as (made, run), common.Watch() as watch:
             samples, failures = _samples(made, run, out_folder)
             report = write_report(made, out_folder, samples, watch, store=run.store, overwrite=place.may_replace)
         place.done()
@@ -99,15 +81,15 @@ def _samples(made: Atlas, run: Run, folder: Path) -> tuple[list[Sample], list[Fa
         return [], [Failure.of("the samples on the page", error)]
 
 
+@command("run", workers=True)
 def run(
+    *,
     analysis: Annotated[str, typer.Argument(metavar="ANALYSIS", help="See `headwise list`.")],
-    model: common.ModelOption = None,
-    corpus: common.CorpusSpec = None,
-    reader: common.Reader = None,
-    text_field: common.TextField = None,
+    model: options.ModelName,
+    text: options.TextOptions,
     out_file: Annotated[Path | None, typer.Option("--out", help="A NetCDF file; nothing for ANALYSIS.nc.")] = None,
-    limit: common.Limit = None,
-    settings: common.Settings = None,
+    limit: options.Limit = None,
+    settings: options.Settings = None,
     heads_from: Annotated[
         Path | None,
         typer.Option(
@@ -116,16 +98,10 @@ def run(
             "that none is picked where it is tested.",
         ),
     ] = None,
-    device: common.Device = None,
-    dtype: common.Dtype = None,
-    device_map: common.DeviceMap = None,
-    stack: common.Stack = None,
-    max_length: common.Longest = None,
-    overlong: common.Overlong = "truncate",
-    parser: common.Parser = None,
-    reading: common.As = "paper",
-    seed: common.Seed = 0,
-    overwrite: common.Overwrite = False,
+    opening: options.SourceOptions,
+    reading: options.As = "paper",
+    seed: options.Seed = 0,
+    overwrite: options.Overwrite = False,
 ) -> None:
     """One analysis, with its parameters, into one file; what it comes to is printed.
 
@@ -144,21 +120,19 @@ def run(
     from headwise.analyses.contract import choose_analyses
     from headwise.core.labels import interval_note
     from headwise.core.place import Place
-    from headwise.run import RunOptions, Source
+    from headwise.run import RunOptions
 
-    given = common.parse_settings(settings, [analysis])
+    given = options.parse_settings(settings, [analysis])
     if heads_from is not None:
         given[analysis]["heads"] = _heads_from(heads_from, analysis)
-    common.check_reading(reading, [analysis])
+    options.check_reading(reading, [analysis])
     chosen = choose_analyses([analysis], given, reading=reading)
     target = out_file or Path(f"{analysis}.nc")
-    text = common.corpus_of(corpus, reader, text_field)
-    placed = {"device": device, "dtype": dtype, "device_map": device_map, "stack": stack}
-    source = Source(model, text, **placed, max_length=max_length, overlong=overlong, parser=parser)
-    options = RunOptions(limit=limit, seed=seed, overwrite=overwrite)
-    read = common.sources_of(model, text, heads_from)
+    source = opening.source(model, text)
+    how = RunOptions(limit=limit, seed=seed, overwrite=overwrite)
+    read = common.sources_of(source.model, source.corpus, heads_from)
     with Place(target, common.work_of(target), overwrite=overwrite, sources=read) as place:
-        with common.running(place, chosen, source, options) as (made, running):
+        with common.running(place, chosen, source, how) as (made, running):
             pass
         place.done()
     found = made[analysis]
@@ -202,8 +176,3 @@ def _show_summary(made: Atlas, analysis: str, target: Path) -> None:
         names = [name for name in names if name not in set(shown["variable"])]
     held = f"; for every head: {', '.join(names)}" if names else ""
     common.out.print(f"In {target}{held}", markup=False, highlight=False, soft_wrap=True)
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(on_workers(model_either_way(atlas)))
-    app.command()(on_workers(model_either_way(run)))

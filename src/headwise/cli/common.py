@@ -1,4 +1,4 @@
-"""What the commands share: options, the progress bar, one way to refuse, to run, to stop and to save."""
+"""What the commands share: the progress bar, one way to refuse, to run, to stop and to save."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 import typer
 from rich.text import Text
@@ -28,151 +28,6 @@ if TYPE_CHECKING:
     from headwise.core.place import Place
     from headwise.core.store import Store
     from headwise.run import Plan, Run, RunOptions, Source
-    from headwise.text import Spec
-
-_MODEL = "A hub name or a folder; nothing for the built-in demo model."
-# Commands are registered through `model_either_way`, so that each takes its model both ways where it can.
-Model = Annotated[str | None, typer.Argument(metavar="MODEL", help=_MODEL)]
-ModelOption = Annotated[str | None, typer.Option("--model", help=_MODEL)]
-CorpusSpec = Annotated[
-    str | None,
-    typer.Option(
-        "--corpus", help="A file, `format:path` or `hf:dataset/config:split`; nothing for the built-in corpus."
-    ),
-]
-Reader = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--reader",
-        metavar="NAME=VALUE",
-        help="An option of the corpus's reader, for instance split=lines (.txt), documents=true (.conllu), "
-        "trees=gum:FILE (for documents with coreference), max_line=10000000; may be given again.",
-    ),
-]
-TextField = Annotated[
-    str | None,
-    typer.Option(
-        "--text-field", help="The field or column of a .jsonl, .csv or .tsv that holds the text, or TEXT,PAIR."
-    ),
-]
-Limit = Annotated[
-    int | None, typer.Option("--limit", min=1, help="Use at most this many examples, drawn at random by the seed.")
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="A parameter, `name=value` or `analysis.name=value`; may be given again."),
-]
-As = Annotated[
-    str,
-    typer.Option(
-        "--as",
-        metavar="paper|released",
-        help="Compute what the papers print, or what the code released with them does where it differs (dependency, "
-        "roles, and the maps of `compare`).",
-    ),
-]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
-Device = Annotated[
-    str | None, typer.Option("--device", help="cpu, cuda, cuda:1, mps …; nothing for the best there is.")
-]
-Dtype = Annotated[
-    str | None,
-    typer.Option(
-        "--dtype",
-        help="Precision of the weights: float32, bfloat16, float16; auto (default): the checkpoint's own on a GPU, at "
-        "least float32 on a CPU.",
-    ),
-]
-DeviceMap = Annotated[
-    str | None,
-    typer.Option(
-        "--device-map",
-        help="Of a model too large for one device: auto, balanced, sequential, or devices by module as JSON or a .json "
-        "file; what does not fit lies in memory or on the disk. Needs the extra `big`.",
-    ),
-]
-Stack = Annotated[
-    str | None,
-    typer.Option(
-        "--stack",
-        help="Of an encoder-decoder: encoder (default), decoder or cross; the last two need pairs of source and "
-        "target (fields `source` and `target`, or --text-field SOURCE,TARGET).",
-    ),
-]
-_CUT = "Cut inputs to this many tokens (special ones included)."
-Longest = Annotated[int | None, typer.Option("--max-length", min=2, help=_CUT)]
-MaxLength = Annotated[int, typer.Option("--max-length", min=2, help=_CUT)]
-Overlong = Annotated[str, typer.Option("--overlong", help="What happens to longer inputs: truncate or skip.")]
-Parser = Annotated[
-    str | None, typer.Option("--parser", help="A spaCy pipeline (name or folder) that annotates plain text.")
-]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="For everything random.")]
-TaskName = Annotated[
-    str | None,
-    typer.Option("--task", help="MRPC, STS-B, SST-2, RTE, CoLA, QNLI, QQP, MNLI, or a name for your own files."),
-]
-Data = Annotated[Path | None, typer.Option("--data", help="The task's folder, or GLUE's folder with the task's in it.")]
-Dev = Annotated[str | None, typer.Option("--dev", help="The file that is scored, instead of the folder's.")]
-AtlasFile = Annotated[
-    list[Path] | None,
-    typer.Option("--atlas", help="Results that heads are picked from: an atlas.nc, or its folder; may be given again."),
-]
-Figures = Annotated[Path | None, typer.Option("--figures", help="A folder for figures.")]
-Correction = Annotated[str, typer.Option("--correction", help="holm, benjamini_hochberg or none.")]
-
-
-def names_in(text: str | None) -> list[str]:
-    """The names in a list with commas between."""
-    return [name.strip() for name in (text or "").split(",") if name.strip()]
-
-
-def parse_settings(given: Sequence[str] | None, analyses: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """`--set` values for each analysis. A value is read as JSON where it is JSON, else as a string."""
-    settings: dict[str, dict[str, Any]] = {name: {} for name in analyses}
-    for item in given or []:
-        key, value = _named_value(item, "--set")
-        owner, dot, name = key.partition(".")
-        if dot and owner not in analyses:
-            raise ParameterError(
-                f"--set {item}: {owner} is not among the analyses of this run ({', '.join(analyses)})."
-            )
-        for analysis in [owner] if dot else analyses:
-            settings[analysis][name if dot else key] = tuple(value) if isinstance(value, list) else value
-    return settings
-
-
-def check_reading(reading: str, analyses: Sequence[str]) -> None:
-    """Refuse `--as released` where nothing is computed otherwise."""
-    from headwise.analyses.contract import has_reading, known_analyses
-
-    if reading == "released" and not any(map(has_reading, analyses)):
-        known = ", ".join(name for name in known_analyses() if has_reading(name))
-        raise ParameterError(f"--as released changes {known}, and none of them is among the analyses of this run.")
-
-
-def corpus_of(name: str | None, reader: Sequence[str] | None, text_field: str | None) -> str | Spec | None:
-    """The corpus as `open_corpus` takes it, with the options of its reader."""
-    from headwise.text import Spec
-
-    options = dict(_named_value(item, "--reader") for item in reader or [])
-    if text_field is not None:
-        options["text_field"] = text_field
-    if options and name is None:
-        raise ParameterError("--reader and --text-field are for a corpus of your own; name it with --corpus.")
-    return Spec(name, options) if options and name is not None else name
-
-
-def _named_value(item: str, option: str) -> tuple[str, Any]:
-    """`name=value`; the value is read as JSON where it is JSON, else as a text."""
-    import json
-
-    key, equals, text = item.partition("=")
-    if not equals:
-        raise ParameterError(f"{option} takes name=value; it is '{item}'.")
-    try:
-        return key, json.loads(text)
-    except (ValueError, RecursionError):
-        return key, text
 
 
 def refuse_existing(path: Path, overwrite: bool, sources: Iterable[Path] = ()) -> None:
@@ -253,13 +108,13 @@ def debugging(asked: bool) -> Iterator[None]:
         _debug[0] = False
 
 
-def tell_error(error: Exception, debug: bool) -> int:
+def tell_error(error: Exception) -> int:
     """One sentence for whatever went wrong; gives the exit code."""
     from headwise.core.failures import Failure, UnexpectedError
 
     if isinstance(error, UnexpectedError):
         for failure in error.failures:
-            tell_failure(failure, debug)
+            tell_failure(failure)
         return 3
     if not isinstance(error, HeadwiseError):
         try:
@@ -267,17 +122,17 @@ def tell_error(error: Exception, debug: bool) -> int:
         except HeadwiseError as told:  # the disk's doing, not ours
             error = told
         else:
-            tell_failure(failure, debug)
+            tell_failure(failure)
             return 3
-    if debug:
+    if _debug[0]:
         err.print(Text("".join(traceback.format_exception(error))), soft_wrap=True)
     err.print(Text("headwise:", style="bold red"), Text(str(error)), soft_wrap=True)
     return 2
 
 
-def tell_failure(failure: Failure, debug: bool | None = None) -> None:
+def tell_failure(failure: Failure) -> None:
     """One sentence for what failed unexpectedly, after its traceback where that was asked for."""
-    if _debug[0] if debug is None else debug:
+    if _debug[0]:
         err.print(Text(failure.trace), soft_wrap=True)
     err.print(Text("headwise:", style="bold red"), Text(failure.sentence), soft_wrap=True)
 

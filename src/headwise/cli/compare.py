@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwise.cli import common
-from headwise.cli.backend import on_workers
+from headwise.cli import common, options
+from headwise.cli.command import command
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 SENTENCES = 2  # inputs whose maps the page shows, of every model
 
 
+@command("compare", workers=True)
 def compare_command(
+    *,
     models: Annotated[
         list[str],
         typer.Argument(
             metavar="MODEL_A MODEL_B [MODEL_C ...]", help="Folders or hub names; `demo` for the built-in model."
         ),
     ],
-    corpus: common.CorpusSpec = None,
-    reader: common.Reader = None,
-    text_field: common.TextField = None,
+    text: options.TextOptions,
     analyses: Annotated[
         str,
         typer.Option("--analyses", help="What is compared beside the maps, with commas between; `none` for nothing."),
@@ -53,20 +53,18 @@ def compare_command(
     out_file: Annotated[
         Path, typer.Option("--out", help="A NetCDF file with the groups `change`, `change_roles`, …")
     ] = Path("change.nc"),
-    figures: common.Figures = None,
+    figures: options.Figures = None,
     page: Annotated[
         str | None,
         typer.Option("--page", help="The folder of the page; by default named like --out, `none` for no page."),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Use at most this many examples.")] = 1000,
-    correction: common.Correction = "holm",
-    parser: common.Parser = None,
-    device: common.Device = None,
-    reading: common.As = "paper",
-    dtype: common.Dtype = None,
-    device_map: common.DeviceMap = None,
-    seed: common.Seed = 0,
-    overwrite: common.Overwrite = False,
+    correction: options.Correction = "holm",
+    parser: options.Parser = None,
+    placed: options.Placed,
+    reading: options.As = "paper",
+    seed: options.Seed = 0,
+    overwrite: options.Overwrite = False,
 ) -> None:
     """Compare two or more models, each with the first: cosine similarity of maps, roles, features, surface, probing
     accuracy. Ends in a page (change/index.html): the grid of differences, what changed most, what each head does in
@@ -87,15 +85,13 @@ def compare_command(
     from headwise.core.place import Place
     from headwise.core.store import reopened
     from headwise.experiments.comparison import ComparisonOptions, compare
-    from headwise.models import HeadModel
     from headwise.models.calling import threads
     from headwise.page.report import write_report
     from headwise.page.sample import read_samples
     from headwise.text import annotate, open_corpus
 
-    text = common.corpus_of(corpus, reader, text_field)
-    chosen = [] if analyses.strip() == "none" else common.names_in(analyses)
-    read = common.sources_of(models, text, probing)
+    chosen = [] if analyses.strip() == "none" else options.names_in(analyses)
+    read = common.sources_of(models, text.spec(), probing)
     beside = out_file.with_suffix("") if out_file.suffix else out_file.with_name(f"{out_file.name}-page")
     folder = None if page == "none" else Path(page) if page else beside
     if folder is not None:
@@ -105,15 +101,12 @@ def compare_command(
             raise OutputError(
                 f"{folder / 'index.html'} exists; give --overwrite to replace it, or another folder with --page."
             )
-        opened = [
-            HeadModel.open(None if name == "demo" else name, device=device, dtype=dtype, device_map=device_map)
-            for name in models
-        ]
+        opened = [placed.open(None if name == "demo" else name) for name in models]
         first = opened[0]
-        inputs = open_corpus(text, tokenizer=first.tokenizer, limit=limit, seed=seed, prose=first.causal)
+        inputs = open_corpus(text.spec(), tokenizer=first.tokenizer, limit=limit, seed=seed, prose=first.causal)
         wanted = ComparisonOptions(
             analyses=chosen,
-            names=common.names_in(names) or None,
+            names=options.names_in(names) or None,
             probing=probing,
             probing_limits=(probing_limit, probing_limit, probing_limit),
             limit=limit,
@@ -177,7 +170,3 @@ def _surely_changed(dataset: xr.Dataset, what: str) -> list[str]:
                     continue
                 lines.append(f"{what}{of}: {name} changed in {sure} of {known} values (corrected p < 0.05)")
     return lines
-
-
-def register(app: typer.Typer) -> None:
-    app.command("compare")(on_workers(compare_command))

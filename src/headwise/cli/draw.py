@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwise.cli import common
+from headwise.cli import common, options
+from headwise.cli.command import command
 from headwise.core.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -17,14 +18,16 @@ if TYPE_CHECKING:
 LAYER_NAME = re.compile(r"L\d+")
 
 
+@command("draw")
 def draw(
+    *,
     heads: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[HEAD...]", help="Heads like L7H9, layers like L7, or `all` for every map on one page."
         ),
     ] = None,
-    text: Annotated[
+    sentence: Annotated[
         str, typer.Option("--text", help="The sentence.")
     ] = "The old teacher saw the cat that slept under the tree.",
     pair: Annotated[str | None, typer.Option("--pair", help="A second sentence.")] = None,
@@ -36,10 +39,8 @@ def draw(
             "`frames`.",
         ),
     ] = None,
-    corpus: common.CorpusSpec = None,
-    reader: common.Reader = None,
-    text_field: common.TextField = None,
-    atlas: common.AtlasFile = None,
+    text: options.TextOptions,
+    atlas: options.AtlasFile = None,
     what: Annotated[
         str,
         typer.Option(
@@ -53,13 +54,10 @@ def draw(
         int | None, typer.Option("--max-tokens", min=2, help="Draw at most the first so many tokens.")
     ] = None,
     count: Annotated[int, typer.Option("--count", min=1, help="With --relation: how many sentences.")] = 2,
-    model: common.ModelOption = None,
+    model: options.ModelOption = None,
     out_file: Annotated[Path, typer.Option("--out", help="A .svg, .pdf or .png file.")] = Path("heads.svg"),
-    device: common.Device = None,
-    dtype: common.Dtype = None,
-    device_map: common.DeviceMap = None,
-    stack: common.Stack = None,
-    overwrite: common.Overwrite = False,
+    placed: options.PlacedStack,
+    overwrite: options.Overwrite = False,
 ) -> None:
     """Draw heads on a sentence: tokens left and right, a line as dark as its weight.
 
@@ -87,7 +85,6 @@ def draw(
     """
     from headwise.core.files import sweep
     from headwise.core.labels import existing_heads, parse_head
-    from headwise.models import HeadModel
     from headwise.page.sample import draw_all_maps, draw_heads, draw_layers, layer_sample, said_of, sample_of
     from headwise.plots import save_figure
     from headwise.plots.save import FORMATS
@@ -113,22 +110,23 @@ def draw(
         if relation
         else [out_file]
     )
-    text_corpus = common.corpus_of(corpus, reader, text_field)
     for target in targets:
-        common.refuse_existing(target, overwrite, common.sources_of(model, text_corpus, atlas))
-    opened = HeadModel.open(model, device=device, dtype=dtype, device_map=device_map, stack=stack)
+        common.refuse_existing(target, overwrite, common.sources_of(model, text.spec(), atlas))
+    opened = placed.open(model)
     if max_tokens is not None:
         opened = opened.limited(max_tokens)
     if relation:
-        figures = _relation_figures(opened, text_corpus, relation, chosen, count, atlas)
+        figures = _relation_figures(opened, text.spec(), relation, chosen, count, atlas)
     elif layers:
         missing = [layer for layer in layers if layer >= opened.layers]
         if missing:
             raise ParameterError(f"There is no layer {missing[0]}: the model has layers 0 to {opened.layers - 1}.")
-        figures = [draw_layers(layer_sample(opened, Example(text=text, pair=pair), what), layers, what=said_of(what))]
+        figures = [
+            draw_layers(layer_sample(opened, Example(text=sentence, pair=pair), what), layers, what=said_of(what))
+        ]
     else:
         known = existing_heads(chosen, opened.layers, opened.heads) or None
-        sample = sample_of(opened, Example(text=text, pair=pair), what, known)
+        sample = sample_of(opened, Example(text=sentence, pair=pair), what, known)
         figures = [draw_heads(sample, chosen, what=said_of(what)) if chosen else draw_all_maps(sample, what)]
     for target, figure in zip(targets, figures, strict=False):  # there may be fewer sentences than asked for
         sweep(target.parent, target.name)
@@ -157,7 +155,3 @@ def _relation_figures(
     known = common.load_atlas(atlas_file) or make_atlas(model, text, [sought(relation).group])
     head, direction = best_head(known, relation)
     return draw_relation(model, text, relation, head, count, direction)
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(draw)

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from headwise.cli import common
-from headwise.cli.either import model_either_way
+from headwise.cli import common, options
+from headwise.cli.command import command
 
 
+@command("explore")
 def explore(
-    model: common.Model = None,
+    *,
+    model: options.ModelName,
     atlas: Annotated[
         Path | None, typer.Option("--atlas", help="An atlas of the model (its folder, or the file): each head's word.")
     ] = None,
     beside: Annotated[str | None, typer.Option("--with", metavar="MODEL", help="A second model, side by side.")] = None,
-    device: common.Device = None,
-    dtype: common.Dtype = None,
-    device_map: common.DeviceMap = None,
-    stack: common.Stack = None,
+    placed: options.PlacedStack,
     port: Annotated[int, typer.Option("--port", min=0, help="Port on this machine; 0 for any free one.")] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page at once.")] = True,
 ) -> None:
@@ -40,13 +39,11 @@ def explore(
     from headwise.atlas import Atlas
     from headwise.explore import serve
     from headwise.explore.server import check_extra
-    from headwise.models import HeadModel
 
     check_extra()  # before a model is loaded for nothing
     known = None if atlas is None else Atlas.load(atlas)
-    names = [model] if beside is None else [model, beside]
-    placed: dict[str, Any] = {"device": device, "dtype": dtype, "device_map": device_map, "stack": stack}
-    opened = [HeadModel.open(name, **placed) for name in names]
+    names = [model.name] if beside is None else [model.name, beside]
+    opened = [placed.open(name) for name in names]
     serve(opened, known, port=port, open_browser=browser, say=_say, tell=common.tell_failure)
 
 
@@ -54,7 +51,3 @@ def _say(line: str) -> None:
     """At once, also into a pipe: whoever reads it waits for the address."""
     common.out.print(line, soft_wrap=True)
     common.out.file.flush()
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(model_either_way(explore))

@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli import common
-from headwise.cli.either import model_either_way
+from headwise.cli import common, options
+from headwise.cli.command import command
 
 
+@command("find")
 def find_command(
+    *,
     head: Annotated[str, typer.Argument(metavar="HEAD", help="The head, like L5H1.")],
-    model: common.ModelOption = None,
-    corpus: common.CorpusSpec = None,
-    reader: common.Reader = None,
-    text_field: common.TextField = None,
+    model: options.ModelName,
+    text: options.TextOptions,
     above: Annotated[float, typer.Option("--above", min=0.0, max=1.0, help="The least weight.")] = 0.5,
     role: Annotated[
         str, typer.Option("--role", help="Only pairs in this role: induction, nsubj, relation:det, previous …")
@@ -25,11 +25,9 @@ def find_command(
     query: Annotated[str, typer.Option("--query", help="Only where this token looks.")] = "",
     sink: Annotated[bool, typer.Option("--sink", help="Also looks at the first token, where heads rest.")] = False,
     hits: Annotated[int, typer.Option("--hits", min=1, help="Stop after so many rows.")] = 20,
-    limit: common.Limit = None,
-    parser: common.Parser = None,
-    device: common.Device = None,
-    dtype: common.Dtype = None,
-    device_map: common.DeviceMap = None,
+    limit: options.Limit = None,
+    parser: options.Parser = None,
+    placed: options.Placed,
 ) -> None:
     """Stream rows of a corpus on which a head gives a token at least so much weight: «query» looks at ⟦key⟧.
 
@@ -42,20 +40,15 @@ def find_command(
       headwise find L6H1 --role relation:det --query dog
     """
     from headwise.analyses.examples import Condition, find_rows
-    from headwise.models import HeadModel
     from headwise.text import annotate, open_corpus
 
     wanted = Condition(above=above, role=role, token=token, query=query, sink=sink)
-    opened = HeadModel.open(model, device=device, dtype=dtype, device_map=device_map)
-    text = open_corpus(common.corpus_of(corpus, reader, text_field), tokenizer=opened.tokenizer, limit=limit)
-    text = annotate(text, parser) if parser else text
+    opened = placed.open(model.name)
+    found_in = open_corpus(text.spec(), tokenizer=opened.tokenizer, limit=limit)
+    found_in = annotate(found_in, parser) if parser else found_in
     found = False
-    for hit in islice(find_rows(opened, text, head, wanted), hits):
+    for hit in islice(find_rows(opened, found_in, head, wanted), hits):
         found = True
         common.out.print(f"{hit.weight:.2f}  {hit.text}  {hit.where}", highlight=False, soft_wrap=True)
     if not found:
         common.out.print(f"No row of this corpus fits; lower --above ({above:g}) or drop a condition.")
-
-
-def register(app: typer.Typer) -> None:
-    app.command("find")(model_either_way(find_command))

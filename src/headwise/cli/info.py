@@ -7,10 +7,12 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from headwise.cli.common import out
+from headwise.cli.command import command
+from headwise.cli.screen import out
 from headwise.core.errors import ParameterError
 
 
+@command("list")
 def list_analyses() -> None:
     """The analyses, the paper behind each, and what they need."""
     from headwise.analyses.contract import known_analyses
@@ -30,6 +32,7 @@ def list_analyses() -> None:
     out.print(table)
 
 
+@command("cite")
 def cite(
     analyses: Annotated[list[str] | None, typer.Argument(help="Analyses; nothing for all.")] = None,
     bibtex: Annotated[bool, typer.Option("--bibtex", help="As BibTeX.")] = False,
@@ -51,8 +54,3 @@ def cite(
     for key in keys:
         paper = reference(key)
         out.print(paper.bibtex if bibtex else paper.citation, markup=False, soft_wrap=True)
-
-
-def register(app: typer.Typer) -> None:
-    app.command("list")(list_analyses)
-    app.command()(cite)

@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
+from headwise.cli.command import command
 
+
+@command("label")
 def label(
     maps: Annotated[Path, typer.Argument(metavar="MAPS.npz", help="Maps by id.")],
     labels: Annotated[Path, typer.Argument(metavar="LABELS.csv", help="The table of labels; only ever added to.")],
@@ -26,7 +29,3 @@ def label(
     from headwise.analyses.patterns.label import serve_labels
 
     serve_labels(maps, labels, port=port, open_browser=browser, labeller=labeller, round=round_number)
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(label)

@@ -13,32 +13,22 @@ from typing import Annotated, Any
 import typer
 
 from headwise.cli import common
+from headwise.cli.command import app as app
 from headwise.core.stopping import Stopped, say, watching_signals
 from headwise.core.version import __version__
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 FIRST = ("atlas", "page", "draw", "info")
 
 
-def register_all(app: typer.Typer) -> None:
-    """Add every command, those a newcomer needs first; modules import what they need only when called, so that
-    `headwise --help` is quick."""
-    modules = (
-        module.name for module in iter_modules([str(Path(__file__).parent)]) if module.name not in ("main", "__main__")
-    )
-    for name in sorted(modules, key=lambda name: (name not in FIRST, name)):
-        register = getattr(import_module(f"headwise.cli.{name}"), "register", None)
-        if register is not None:
-            register(app)
+def add_commands() -> None:
+    """Import every module of commands, those a newcomer needs first; modules import what they need only when called, so
+    that `headwise --help` is quick."""
+    names = (module.name for module in iter_modules([str(Path(__file__).parent)]))
+    for name in sorted(set(names) - {"main", "__main__"}, key=lambda name: (name not in FIRST, name)):
+        import_module(f"headwise.cli.{name}")
 
 
-register_all(app)
+add_commands()
 
 
 def _say_version(asked: bool) -> None:
@@ -64,7 +54,7 @@ def _options(
 
 
 @cache
-def command() -> Callable[[list[str]], Any]:
+def whole_command() -> Callable[[list[str]], Any]:
     """The command with all that it can do; made of the functions' parameters, and so once a process."""
     return typer.main.get_command(app)
 
@@ -74,11 +64,12 @@ def main() -> None:
     143 where a signal stopped it."""
     debug = "--debug" in sys.argv[1:]  # wherever it stands, so that it can be added to any command
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
-    try:
-        with watching_signals(), common.debugging(debug):
-            command()(arguments)
-    except Stopped as stopped:
-        say(str(stopped))
-        sys.exit(stopped.code)
-    except Exception as error:  # what no command foresaw is one sentence too
-        sys.exit(common.tell_error(error, debug))
+    with common.debugging(debug):
+        try:
+            with watching_signals():
+                whole_command()(arguments)
+        except Stopped as stopped:
+            say(str(stopped))
+            sys.exit(stopped.code)
+        except Exception as error:  # what no command foresaw is one sentence too
+            sys.exit(common.tell_error(error))

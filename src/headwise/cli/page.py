@@ -7,15 +7,17 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli import common
+from headwise.cli import common, options
+from headwise.cli.command import command
 
 
+@command("page")
 def page(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of an atlas.nc, or a NetCDF file.")],
     out_folder: Annotated[
         Path | None, typer.Option("--out", help="Where the page goes; nothing for the atlas's own folder.")
     ] = None,
-    overwrite: common.Overwrite = False,
+    overwrite: options.Overwrite = False,
 ) -> None:
     """Draw an atlas again, without its model and corpus: DIR/index.html, figures/, tables/.
 
@@ -57,7 +59,3 @@ def page(
         place.done()
     common.out.print(f"Page: {report.page}")
     common.end(report.failures)
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(page)

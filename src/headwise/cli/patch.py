@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli import common
-from headwise.cli.backend import on_workers
-from headwise.cli.either import model_either_way
+from headwise.cli import common, options
+from headwise.cli.command import command
 
 
+@command("patch", workers=True)
 def patch_command(
-    model: common.Model = None,
+    *,
+    model: options.ModelName,
     pairs: Annotated[
         str,
         typer.Option(
@@ -36,12 +37,10 @@ def patch_command(
     out_file: Annotated[Path, typer.Option("--out", help="A NetCDF file with the group `patching`.")] = Path(
         "patching.nc"
     ),
-    figures: common.Figures = None,
-    device: common.Device = None,
-    dtype: common.Dtype = None,
-    device_map: common.DeviceMap = None,
-    seed: common.Seed = 0,
-    overwrite: common.Overwrite = False,
+    figures: options.Figures = None,
+    placed: options.Placed,
+    seed: options.Seed = 0,
+    overwrite: options.Overwrite = False,
 ) -> None:
     """Replace each head's output in a corrupted run by that of the clean run, and the reverse: which heads carry what
     decides the answer. Exactly, and to first order for all heads at once.
@@ -64,23 +63,22 @@ def patch_command(
     from headwise.experiments.patching import BUILTIN, PatchOptions, builtin_pairs, patch, read_pairs
     from headwise.experiments.patching.result import ablated_heads, best_heads
     from headwise.experiments.patching.run import provenance
-    from headwise.models import HeadModel
 
     built_in = pairs in BUILTIN
-    read = common.sources_of(model, None if built_in else pairs)
+    read = common.sources_of(model.name, None if built_in else pairs)
     with Place(out_file, common.work_of(out_file), overwrite=overwrite, sources=read) as place:
         given = builtin_pairs(pairs, limit, seed) if built_in else read_pairs(pairs)[:limit]
-        opened = HeadModel.open(model, device=device, dtype=dtype, device_map=device_map)
+        opened = placed.open(model.name)
         if opened.lm_kind != "causal":
             raise ModelError(
                 f"'{opened.name}' has no head that predicts the next token; name a decoder (headwise patch MODEL)."
             )
-        options = PatchOptions(exact=not first_order, positions=positions, ablate=ablate)
+        wanted = PatchOptions(exact=not first_order, positions=positions, ablate=ablate)
         with common.Watch() as watch:
             made = patch(
-                opened, given, options, strict=not built_in, folder=place.work, overwrite=overwrite, report=watch
+                opened, given, wanted, strict=not built_in, folder=place.work, overwrite=overwrite, report=watch
             )
-        place.write(Atlas({"patching": made}, provenance(opened, given, options)).to_bytes())
+        place.write(Atlas({"patching": made}, provenance(opened, given, wanted)).to_bytes())
         dataset = Atlas.load(out_file)["patching"]
         with reopened(place.work) as store:
             failures = common.draw_figures({"patching": dataset}, figures, store)
@@ -104,7 +102,3 @@ def patch_command(
             f"{facts['pearson_high']:.2f}), Spearman {facts['spearman']:.2f}"
         )
     common.end(failures)
-
-
-def register(app: typer.Typer) -> None:
-    app.command("patch")(on_workers(model_either_way(patch_command)))

@@ -8,18 +8,20 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from headwise.cli import common
-from headwise.cli.backend import on_workers
+from headwise.cli import common, options
+from headwise.cli.command import command
 
 
+@command("probe", workers=True)
 def probe(
+    *,
     tasks: Annotated[
         list[str],
         typer.Argument(metavar="TASK...", help="SentEval files, GLUE folders, folders of them, or labelled corpora."),
     ],
-    model: common.ModelOption = None,
+    model: options.ModelOption = None,
     out_folder: Annotated[Path, typer.Option("--out", help="Where the result goes.")] = Path("probing"),
-    limit: common.Limit = None,
+    limit: options.Limit = None,
     top: Annotated[
         int | None, typer.Option("--top", min=1, help="How many heads are joined; nothing for as many as a layer has.")
     ] = None,
@@ -45,11 +47,9 @@ def probe(
     random_baseline: Annotated[
         bool, typer.Option("--random-baseline", help="Probe the same architecture with random weights too.")
     ] = False,
-    seed: common.Seed = 0,
-    device: common.Device = None,
-    dtype: common.Dtype = None,
-    device_map: common.DeviceMap = None,
-    overwrite: common.Overwrite = False,
+    seed: options.Seed = 0,
+    placed: options.Placed,
+    overwrite: options.Overwrite = False,
 ) -> None:
     """Probe every head and layer for some tasks: DIR/atlas.nc, figures/, tables/, index.html.
 
@@ -69,14 +69,13 @@ def probe(
     from headwise.core.papers import reference
     from headwise.core.place import Place
     from headwise.experiments.work import kept_work
-    from headwise.models import HeadModel
     from headwise.page.report import write_report
 
     target = out_folder / "atlas.nc"
     read = common.sources_of(model, list(tasks))
     with Place(target, out_folder / ".run", overwrite=overwrite, sources=read, around=out_folder) as place:
-        opened = HeadModel.open(model, device=device, dtype=dtype, device_map=device_map)
-        options = ProbingOptions(
+        opened = placed.open(model)
+        wanted = ProbingOptions(
             replace(default_settings(opened, seed), solver=solver, folds=folds, standardize=standardize),
             token=token,
             pairs=pairs,
@@ -85,14 +84,14 @@ def probe(
             limits=(limit, limit, limit),
             seed=seed,
         )
-        asked = {"tasks": list(tasks), "options": asdict(options)}
+        asked = {"tasks": list(tasks), "options": asdict(wanted)}
         with (
             common.Watch() as watch,
             kept_work(
                 place.work, {"experiment": "probing", "model": opened.identity(), **asked}, overwrite=overwrite
             ) as store,
         ):
-            dataset = probe_tasks(opened, list(tasks), options, store=store, progress=watch)
+            dataset = probe_tasks(opened, list(tasks), wanted, store=store, progress=watch)
             paper = reference(Probing.paper.key)
             about = {"paper": paper.short, "section": Probing.paper.section, "citation": paper.citation}
             dataset.attrs.update(title=Probing.title, **about)
@@ -110,7 +109,3 @@ def probe(
     common.out.print(table)
     common.out.print(f"Atlas: {target}\nPage:  {report.page}")
     common.end(report.failures)
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(on_workers(probe))

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwise.cli import common
-from headwise.cli.either import model_either_way
+from headwise.cli import common, options
+from headwise.cli.command import command
 
 if TYPE_CHECKING:
     from headwise.experiments.ablation.subjects import Subject
 
 
+@command("prune")
 def prune_command(
-    model: common.Model = None,
+    *,
+    model: options.ModelName,
     heads: Annotated[
         str,
         typer.Option(
@@ -25,7 +27,7 @@ def prune_command(
             "ablation.importance:bottom2/layer …), or gates:N: the N that learned gates give up.",
         ),
     ] = "",
-    atlas: common.AtlasFile = None,
+    atlas: options.AtlasFile = None,
     out_folder: Annotated[Path, typer.Option("--out", help="Where the model goes.")] = Path("pruned"),
     zero: Annotated[
         bool,
@@ -36,17 +38,13 @@ def prune_command(
     remove: Annotated[
         bool, typer.Option("--remove", help="Refuse where heads cannot be removed, instead of zeroing them.")
     ] = False,
-    task: common.TaskName = None,
-    data: common.Data = None,
-    dev: common.Dev = None,
-    corpus: common.CorpusSpec = None,
-    reader: common.Reader = None,
-    text_field: common.TextField = None,
-    limit: common.Limit = None,
-    max_length: common.MaxLength = 128,
-    device: common.Device = None,
-    seed: common.Seed = 0,
-    overwrite: common.Overwrite = False,
+    tasks: options.TaskOptions,
+    text: options.TextOptions,
+    limit: options.Limit = None,
+    max_length: options.MaxLength = 128,
+    device: options.Device = None,
+    seed: options.Seed = 0,
+    overwrite: options.Overwrite = False,
 ) -> None:
     """Remove heads from a model's weights and write a smaller ordinary model folder; score and speed before and after.
 
@@ -77,11 +75,9 @@ def prune_command(
 
     if not heads:
         raise ParameterError("No heads are named; give --heads with a list (L7H9,L8H1) or a rule (with --atlas).")
-    source = model_path(model)
-    text = common.corpus_of(corpus, reader, text_field)
-    scored = bool(task or data or dev or text)
-    ground = Scored(task, data, dev, text, limit, max_length, device, seed)
-    subject = ground.open(source) if scored else None
+    source = model_path(model.name)
+    ground = Scored(tasks, text, options.Placed(device), limit, max_length, seed)
+    subject = ground.open(source) if ground.named else None
     if zero and remove:
         raise ParameterError("Give either --zero or --remove, not both.")
     if heads.startswith("gates:"):
@@ -97,7 +93,7 @@ def prune_command(
     wanted = PruneOptions(
         mode="zero" if zero else "remove" if remove else "auto",
         batches=subject.batches[-3:] if subject is not None else (),
-        score=score if scored else None,
+        score=score if ground.named else None,
         limit=limit or PruneOptions().limit,
         seed=seed,
         device=device,
@@ -137,7 +133,3 @@ def _by_gates(rule: str, subject: Subject | None, seed: int) -> list[tuple[int, 
         f"p = {found.p_value:.2g} of doing as well by chance)."
     )
     return found.heads
-
-
-def register(app: typer.Typer) -> None:
-    app.command("prune")(model_either_way(prune_command))

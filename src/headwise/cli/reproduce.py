@@ -7,16 +7,17 @@ from typing import Annotated
 
 import typer
 
-from headwise.cli import common
-from headwise.cli.either import model_either_way
+from headwise.cli import common, options
+from headwise.cli.command import command
 from headwise.core.errors import ParameterError
 
 PAPERS = "clark2019, kovaleva2019, pascual2021, pande2021 or jo2020"
 
 
+@command("reproduce")
 def reproduce_command(
     paper: Annotated[str, typer.Argument(metavar="PAPER", help=f"{PAPERS}.")],
-    model: common.ModelOption = None,
+    model: options.ModelName,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -48,10 +49,10 @@ def reproduce_command(
     out_folder: Annotated[
         Path | None, typer.Option("--out", help="A folder for the report; nothing for PAPER-report.")
     ] = None,
-    parser: common.Parser = None,
-    device: common.Device = None,
-    seed: common.Seed = 0,
-    overwrite: common.Overwrite = False,
+    parser: options.Parser = None,
+    device: options.Device = None,
+    seed: options.Seed = 0,
+    overwrite: options.Overwrite = False,
 ) -> None:
     """Reproduce a paper: every numbered table and figure in its order, printed numbers beside ours, claims checked.
 
@@ -87,9 +88,9 @@ def reproduce_command(
             )
         common.out.print(shown)
         return
-    options = ReproductionOptions(
+    wanted = ReproductionOptions(
         data=data,
-        only=common.names_in(only),
+        only=options.names_in(only),
         quick=quick,
         reading=reading,
         finetuned=_folders(finetuned),
@@ -99,7 +100,7 @@ def reproduce_command(
         parser=parser,
     )
     folder = out_folder or Path(f"{paper}-report")
-    read = common.sources_of(model, data, list(options.finetuned.values()))
+    read = common.sources_of(model.name, data, list(wanted.finetuned.values()))
     target, work = folder / "report.json", folder / ".reproduction"
     # A report in which entries failed is replaced by the same command, which tries those again.
     again = (work / "run.json").exists() and target.name in written_before(folder)
@@ -108,7 +109,7 @@ def reproduce_command(
         for name in ("report.md", "index.html"):
             files.check(name)
         with common.Watch() as watch:
-            made = reproduce(paper, model, options, folder=folder, overwrite=overwrite, report=watch)
+            made = reproduce(paper, model.name, wanted, folder=folder, overwrite=overwrite, report=watch)
         page = render_reproduction(made.facts, made.files)
         files.write({**made.files, "report.md": made.markdown().encode(), "index.html": page.encode()})
         files.note([target.name])
@@ -130,7 +131,3 @@ def _folders(given: list[str] | None) -> dict[str, str]:
             raise ParameterError(f"--finetuned takes TASK=FOLDER; it is '{item}'.")
         found[task] = folder
     return found
-
-
-def register(app: typer.Typer) -> None:
-    app.command("reproduce")(model_either_way(reproduce_command))

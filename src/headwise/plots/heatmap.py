@@ -62,7 +62,7 @@ def heatmap_panels(arrays: Mapping[str, xr.DataArray], **look: Unpack[Look]) -> 
         norm = _scale(list(planes.values()), look.get("limits", (None, None)), centre)
         columns, rows, width, height = _grid(list(planes.values()), annotate == "value", look.get("across", 0))
         fig = style.new_figure(width, height)
-        axes = np.atleast_1d(fig.subplots(rows, columns, squeeze=False).ravel())
+        axes = fig.subplots(rows, columns, squeeze=False).ravel()
         room = (width - 0.75) / columns / max(plane.shape[1] for plane in planes.values()) - 0.3 / columns / 12
         colours = look.get("cmap") or (style.SEQUENTIAL if centre is None else style.DIVERGING)
         cells = _Cells(norm, mpl.colormaps[colours], sort, annotate, room)
@@ -76,12 +76,10 @@ def heatmap_panels(arrays: Mapping[str, xr.DataArray], **look: Unpack[Look]) -> 
         for ax in axes[len(planes) :]:
             ax.remove()
         style.panel_labels(drawn, list(planes))
-        bar = fig.colorbar(
-            axes[0].images[0], ax=drawn, fraction=0.035, pad=0.015, aspect=max(12.0, (height - 0.9) / 0.11)
-        )
-        bar.outline.set_linewidth(0.4)
         label, unit = look.get("label", ""), look.get("unit", "")
-        bar.set_label(f"{label} ({unit})" if label and unit else label or unit)
+        label = f"{label} ({unit})" if label and unit else label or unit
+        long = max(12.0, (height - 0.9) / 0.11)
+        style.colour_bar(fig, axes[0].images[0], drawn, label, fraction=0.035, pad=0.015, aspect=long)
         numbered = all(cells.text(plane) == "head" for plane in planes.values())
         order = f"Heads sorted within each layer, largest first{'; cells carry head numbers' if numbered else ''}"
         hatched = any(np.isnan(plane).any() for plane in planes.values())
@@ -137,7 +135,7 @@ class _Cells:
             names = np.argsort(np.where(np.isnan(plane), np.inf, -plane), axis=1, kind="stable")
             plane = np.take_along_axis(plane, names, axis=1)
         shown = np.ma.masked_invalid(plane)
-        ax.imshow(shown, cmap=self.colours, norm=self.norm, aspect="auto", interpolation="nearest", origin="upper")
+        ax.imshow(shown, cmap=self.colours, norm=self.norm, aspect="auto", interpolation="nearest")
         for layer, head in zip(*np.nonzero(np.isnan(plane)), strict=True):
             box: dict[str, Any] = {"facecolor": "#f2f2f2", "edgecolor": "#a6a6a6", "hatch": "////", "linewidth": 0}
             ax.add_patch(Rectangle((head - 0.5, layer - 0.5), 1, 1, **box))
@@ -150,8 +148,7 @@ class _Cells:
             self.write(ax, plane, np.array(heads)[names] if what == "head" else None)
         ax.set_xticks(*_ticks(list(range(len(heads))) if self.sort else heads, self.room))
         ax.set_yticks(*_ticks(layers, 0.2 if len(layers) <= 16 else 0.1))
-        ax.tick_params(length=0)
-        ax.spines[:].set_visible(False)
+        style.bare(ax)
 
     def text(self, plane: np.ndarray) -> Annotate:
         """What the cells of a plane carry: what was asked for, or with `auto` what fits."""

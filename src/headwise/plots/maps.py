@@ -4,6 +4,7 @@ App. A)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.colors import PowerNorm
@@ -55,29 +56,16 @@ def all_maps(
         if keys is not None:
             listing += "\n" + token_listing(keys, width - 0.1, first="Source")
         fig, ax = style.one_panel(width, rows * cell + 0.95 + 0.115 * (listing.count("\n") + 1))
-        image = ax.imshow(
-            mosaic,
-            cmap=style.SEQUENTIAL,
-            norm=PowerNorm(0.5, 0, 1),
-            aspect="equal",
-            interpolation="auto",
-            origin="upper",
-        )
+        image = ax.imshow(mosaic, cmap=style.SEQUENTIAL, norm=PowerNorm(0.5, 0, 1), interpolation="auto")
         centre = (pitch[0] - gap - 1) / 2, (pitch[1] - gap - 1) / 2
         ax.set_xticks(centre[1] + np.arange(columns) * pitch[1], [str(head) for head in kept[1]])
         ax.set_yticks(centre[0] + np.arange(rows) * pitch[0], [str(layer) for layer in kept[0]])
-        ax.tick_params(length=0)
-        ax.xaxis.set_ticks_position("top")
-        ax.xaxis.set_label_position("top")
-        ax.set_xlabel("head")
-        ax.set_ylabel("layer (0 at the top)")
-        ax.spines[:].set_visible(False)
+        style.heads_on_top(ax)
         ticks = [0, 0.01, 0.05, 0.1, 0.25, 0.5, 1]
         long = max(12.0, rows * cell / 0.11)
-        bar = fig.colorbar(image, ax=ax, fraction=0.03, pad=0.01, aspect=long, ticks=ticks)
+        place: dict[str, Any] = {"fraction": 0.03, "pad": 0.01, "aspect": long, "ticks": ticks}
+        bar = style.colour_bar(fig, image, ax, f"{what} (square-root scale)", **place)
         bar.ax.set_yticklabels(["0", ".01", ".05", ".1", ".25", ".5", "1"])
-        bar.outline.set_linewidth(0.4)
-        bar.set_label(f"{what} (square-root scale)")
         how = "Within a map: rows look, columns are looked at, first token top left"
         notes = [f"One input of {len(tokens)} tokens", how]
         if maps.shape[:2] != whole:

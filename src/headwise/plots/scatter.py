@@ -11,9 +11,7 @@ import matplotlib.patheffects as effects
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
-from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -116,17 +114,19 @@ def legend_handles(series: Sequence[Series]) -> list[Line2D]:
     return [Line2D([], [], color=s.colour, marker=s.marker, markersize=4, linewidth=1.3, label=s.label) for s in series]
 
 
+def points_by_layer(ax: Axes, x: np.ndarray, y: np.ndarray, size: float) -> None:
+    """Draw `x[layer, head]` against `y[layer, head]`, coloured by layer."""
+    colours = np.repeat(style.layer_colours(len(x)), x.shape[1], axis=0)
+    ax.scatter(x.ravel(), y.ravel(), s=size, color=colours, edgecolors="white", linewidths=0.3, zorder=3)
+
+
 def head_points(fig: Figure, ax: Axes, x: np.ndarray, y: np.ndarray, layers: Sequence[int]) -> None:
     """Draw `x[layer, head]` against `y[layer, head]`, coloured by layer, with a bar that says which colour is which."""
-    palette = style.layer_colours(len(layers))
-    for row, colour in enumerate(palette):
-        ax.scatter(x[row], y[row], s=13, color=colour, edgecolors="white", linewidths=0.3, zorder=3)
+    points_by_layer(ax, x, y, 13)
     ax.grid()
     ax.locator_params(axis="x", nbins=6)
-    scale = ScalarMappable(BoundaryNorm(np.arange(len(layers) + 1) - 0.5, len(layers)), ListedColormap(palette))
     step = max(1, -(-len(layers) // 8))
-    bar = fig.colorbar(scale, ax=ax, fraction=0.05, pad=0.02, ticks=np.arange(0, len(layers), step))
+    place: dict[str, Any] = {"fraction": 0.05, "pad": 0.02, "ticks": np.arange(0, len(layers), step)}
+    bar = style.colour_bar(fig, style.layer_scale(len(layers)), ax, "layer", **place)
     bar.ax.set_yticklabels([str(layer) for layer in layers[::step]])
     bar.minorticks_off()
-    bar.set_label("layer")
-    bar.outline.set_linewidth(0.4)

@@ -14,6 +14,9 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import XAxis, YAxis
+from matplotlib.cm import ScalarMappable
+from matplotlib.colorbar import Colorbar
+from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.textpath import text_to_path
@@ -125,6 +128,35 @@ def one_panel(width: float, height: float) -> tuple[Figure, Axes]:
 def layer_colours(layers: int) -> np.ndarray:
     """One colour per layer, dark to light, `[layer, rgba]`; the palest end is left out."""
     return mpl.colormaps[SEQUENTIAL](np.linspace(0.0, 0.9, max(layers, 1)))
+
+
+def layer_scale(layers: int) -> ScalarMappable:
+    """The scale of layers, a colour for each, as a bar shows it."""
+    return ScalarMappable(BoundaryNorm(np.arange(layers + 1) - 0.5, layers), ListedColormap(layer_colours(layers)))
+
+
+def colour_bar(
+    figure: Figure, scale: ScalarMappable, axes: Axes | Sequence[Axes], label: str, **place: Any
+) -> Colorbar:
+    """A bar beside the axes that says which colour is which."""
+    bar = figure.colorbar(scale, ax=axes, **place)
+    bar.set_label(label)
+    bar.outline.set_linewidth(0.4)
+    return bar
+
+
+def bare(ax: Axes) -> None:
+    """Axes of a grid: names without tick marks, and no frame."""
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+
+
+def heads_on_top(ax: Axes) -> None:
+    """A bare grid of layers down and heads across, heads named above it."""
+    bare(ax)
+    ax.xaxis.set_ticks_position("top")
+    ax.xaxis.set_label_position("top")
+    ax.set(xlabel="head", ylabel="layer (0 at the top)")
 
 
 def cycle(values: Sequence[str], index: int) -> str:

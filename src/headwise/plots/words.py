@@ -54,12 +54,7 @@ def word_grid(words: np.ndarray, kinds: np.ndarray, title: str = "") -> Figure:
         step = max(1, heads // 16)
         ax.set_xticks(np.arange(0, heads, step))
         ax.set_yticks(np.arange(0, layers, max(1, layers // 16)))
-        ax.xaxis.set_ticks_position("top")
-        ax.xaxis.set_label_position("top")
-        ax.tick_params(length=0)
-        ax.set_xlabel("head")
-        ax.set_ylabel("layer (0 at the top)")
-        ax.spines[:].set_visible(False)
+        style.heads_on_top(ax)
         legend = [
             Patch(facecolor=to_hex(tuple(colours[kind].tolist())), edgecolor="#999999", linewidth=0.4, label=kind)
             for kind in used

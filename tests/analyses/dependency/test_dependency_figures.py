@@ -143,3 +143,9 @@ def test_nothing_to_draw() -> None:
     empty = made_dependency(2, 2)
     empty["best_accuracy"] = empty["best_accuracy"] * np.nan
     assert not any(spec.draw(empty) for spec in plots.figures_for("dependency") if spec.name == "table")
+
+
+@pytest.mark.parametrize("name", ["table", "accuracy"])
+def test_captions_name_the_baselines_that_heads_are_held_against(name: str) -> None:
+    (spec,) = (spec for spec in plots.figures_for("dependency") if spec.name == name)
+    assert all(words in spec.caption for words in ("fixed offset", "even attention", "attention on the first token"))

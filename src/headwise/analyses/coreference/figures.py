@@ -12,7 +12,6 @@ from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap_panels
 from headwise.plots.registry import figure
 
-_LH = ("layer", "head")
 _BASELINES = {
     "nearest": ("nearest mention", style.PALE),
     "head_match": ("nearest with the same head word", "#a6a6a6"),
@@ -33,8 +32,7 @@ def _shown_types(dataset: xr.Dataset) -> list[str]:
     title="The best head against the baselines, by kind of mention",
     caption="How often the head word of a mention attends most to the head word of one of its antecedents, for the "
     "best head overall and the best for each kind of mention, beside what three rules, even attention and attention "
-    "on the first token "
-    "get right on the same mentions.",
+    "on the first token get right on the same mentions.",
     paper="Clark et al. 2019, §4.3, Table 2",
     needs=("accuracy",),
 )
@@ -66,8 +64,7 @@ def antecedents(dataset: xr.Dataset) -> Figure:
         ax.annotate(name, (left, float(own["best_accuracy_high"])), xytext=(0, 2), **text)  # type: ignore[arg-type]
     counts = {kind: int(dataset["count"].sel(mention_type=kind)) for kind in types}
     ax.set_xticks(np.arange(len(types)), [f"{kind}\nn = {counts[kind]:,}" for kind in types])
-    ax.set_ylim(0, 1.08)
-    ax.set_ylabel("antecedent found (share)")
+    ax.set(ylim=(0, 1.08), ylabel="antecedent found (share)")
     ax.grid(axis="y")
     without = int(dataset.attrs.get("mentions_without_antecedent", 0))
     notes = [
@@ -93,12 +90,7 @@ def antecedents(dataset: xr.Dataset) -> Figure:
 )
 def heads(dataset: xr.Dataset) -> Figure:
     """Heat maps of `accuracy[layer, head]` for each kind of mention on one scale."""
-    cube = data.values(dataset, "accuracy", (*_LH, "mention_type"))
-    coords = {dim: data.numbers(dataset, dim) for dim in _LH}
-    kinds = data.labels(dataset, "mention_type")
-    panels = {
-        kind: xr.DataArray(cube[..., kinds.index(kind)], dims=_LH, coords=coords) for kind in _shown_types(dataset)
-    }
+    panels = {kind: dataset["accuracy"].sel(mention_type=kind) for kind in _shown_types(dataset)}
     count = data.count_text(dataset, "accuracy", each="mentions")
     notes = [data.source_text(dataset), count, *cut_text(dataset), "Intervals are in the tables"]
     return heatmap_panels(panels, title="Antecedents found", label="share of mentions", limits=(0.0, 1.0), notes=notes)

@@ -66,10 +66,9 @@ def dependency_table(dataset: xr.Dataset, fewest: int = 30) -> pd.DataFrame:
     name="table",
     title="The best head for each dependency relation",
     caption="For each relation, the head that most often finds a word's syntactic head, against the best of three "
-    "ways that "
-    "know no syntax: a fixed offset, even attention, attention on the first token. Heads are named from 0 (L7H9) "
-    "and, in the second column, as the paper names them (8-10). A head is called better "
-    "than the best of these only after correction for all the heads and relations tried.",
+    "ways that know no syntax: a fixed offset, even attention, attention on the first token. Heads are named from 0 "
+    "(L7H9) and, in the second column, as the paper names them (8-10). A head is called better than the best of these "
+    "only after correction for all the heads and relations tried.",
     paper="Clark et al. 2019, §4.2, Table 1",
     needs=("best_accuracy",),
 )
@@ -84,8 +83,7 @@ def table(dataset: xr.Dataset) -> Figure:
     line = 0.165
     fig, ax = style.one_panel(style.PAGE, line * (len(found) + 1) + 0.95)
     ax.set_axis_off()
-    ax.set_xlim(0, 1)
-    ax.set_ylim(len(found) + 0.5, -1)
+    ax.set(xlim=(0, 1), ylim=(len(found) + 0.5, -1))
     for text, x, side in columns:
         ax.text(x, -0.5, text, ha=side, va="center", fontsize=style.SMALL, color=style.GREY)
     ax.axhline(0, color=style.INK, linewidth=0.6)
@@ -123,7 +121,7 @@ def table(dataset: xr.Dataset) -> Figure:
     name="accuracy",
     title="Best heads against the best baseline",
     caption="For each relation, how often its best head finds the syntactic head of a word (filled), against the "
-    "best way that knows no syntax (open): the word at the best fixed distance, the longest word, the first word. "
+    "best way that knows no syntax (open): the best fixed offset, even attention, attention on the first token. "
     "Relations are sorted by the margin between the two.",
     paper="Clark et al. 2019, §4.2, Table 1",
     needs=("best_accuracy",),
@@ -145,9 +143,7 @@ def accuracy(dataset: xr.Dataset) -> Figure:
         text = {"fontsize": style.SMALL, "color": colour, "va": "center"}
         ax.annotate(f"{row.head}{arrow}", (1.03, place), annotation_clip=False, **text)  # type: ignore[arg-type]
     ax.set_yticks(y, list(found["relation"]))
-    ax.set_ylim(-0.7, len(found) - 0.3)
-    ax.set_xlim(-0.02, 1.02)
-    ax.set_xlabel("share of word pairs found")
+    ax.set(xlim=(-0.02, 1.02), ylim=(-0.7, len(found) - 0.3), xlabel="share of word pairs found")
     ax.grid(axis="x")
     handles = [
         _dot(style.BLUE, "best head, better than the baseline (p < 0.05, corrected)"),
@@ -158,8 +154,7 @@ def accuracy(dataset: xr.Dataset) -> Figure:
         data.source_text(dataset),
         _count_text(dataset),
         f"Bars: 95 % interval (Wilson's{_over(dataset)}). Heads at the right, counted from 0; ← marks heads that "
-        "attend from the "
-        "syntactic head to the dependent",
+        "attend from the syntactic head to the dependent",
         _left_out(dataset, len(found)),
     ]
     return style.complete(fig, "Single heads against the best baseline", notes, handles, 1)
@@ -217,12 +212,10 @@ def no_op(dataset: xr.Dataset) -> Figure:
         handles.append(_dot(colour, f"from words {name} the relation"))
         top = max(top, float(np.nanmax(np.concatenate([values, np.nan_to_num(high)]), initial=0)))
     ax.set_yticks(y, [f"{row.relation}  {row.head}" for row in found.itertuples()])
-    ax.set_ylim(-0.7, len(found) - 0.3)
-    ax.set_xlim(-0.01, min(1.02, top * 1.05))
+    ax.set(xlim=(-0.01, min(1.02, top * 1.05)), ylim=(-0.7, len(found) - 0.3))
     ax.set_xlabel(f"attention to {dataset.attrs.get('noop_target', 'sep')} tokens (share of 1)")
     ax.grid(axis="x")
-    count, bars = data.count_text(dataset, "best_noop_without"), "Bars: 95 % interval of the mean over examples"
-    notes = [data.source_text(dataset), count, bars]
+    notes = [*data.ground(dataset, "best_noop_without"), "Bars: 95 % interval of the mean over examples"]
     return style.complete(fig, "Do heads rest when their relation does not apply?", notes, handles, 1)
 
 

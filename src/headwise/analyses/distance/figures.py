@@ -9,9 +9,6 @@ import matplotlib.patheffects as effects
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colorbar import Colorbar
-from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -43,7 +40,8 @@ def head_map(dataset: xr.Dataset) -> Figure:
     left, right = fig.subplots(1, 2)
     colours = style.layer_colours(layers)
     left.scatter(points[:, 0], points[:, 1], c=colours[layer], s=14, linewidths=0.3, edgecolors="white")
-    _bar(fig, _by_layer(layers), left, "layer", pad=0.01, aspect=35).set_ticks(list(range(0, layers, _step(layers))))
+    bar = style.colour_bar(fig, style.layer_scale(layers), left, "layer", pad=0.01, aspect=35)
+    bar.set_ticks(list(range(0, layers, _step(layers))))
     known = "behaviour" in dataset
     groups = [str(word) if known else f"family {word}" for word in dataset["behaviour" if known else "cluster"].values]
     handles = _scatter_groups(right, points, groups)
@@ -51,16 +49,13 @@ def head_map(dataset: xr.Dataset) -> Figure:
     # One square window for both, so that distances can be compared.
     reach = max(float(np.ptp(points, axis=0).max()) * 0.54, 1e-3)
     for ax in (left, right):
-        ax.set_aspect("equal")
-        ax.set_xlim(middle[0] - reach, middle[0] + reach)
-        ax.set_ylim(middle[1] - reach, middle[1] + reach)
-        ax.set_xlabel("first axis (nats)")
+        ax.set(aspect="equal", xlabel="first axis (nats)")
+        ax.set(xlim=(middle[0] - reach, middle[0] + reach), ylim=(middle[1] - reach, middle[1] + reach))
     left.set_ylabel("second axis (nats)")
     style.panel_labels([left, right], ["by layer", "by behaviour" if known else "by family"])
     stress = dataset.attrs.get("stress_smacof" if name == "mds_smacof" else "stress")
     said = "" if stress is None else f"Stress {stress:.2f}: how far the distances on paper are from the divergences"
-    notes = _notes(dataset, said)
-    return style.complete(fig, "Heads as points: near heads attend alike", notes, handles, 6)
+    return style.complete(fig, "Heads as points: near heads attend alike", _notes(dataset, said), handles, 6)
 
 
 @figure(
@@ -85,7 +80,8 @@ def tree(dataset: xr.Dataset) -> Figure:
     layer = dataset["layer_of_a"].values
     layers = int(layer.max()) + 1
     plain: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest"}
-    strip.imshow(layer[order][None], norm=_by_layer(layers).norm, cmap=_by_layer(layers).cmap, **plain)
+    scale = style.layer_scale(layers)
+    strip.imshow(layer[order][None], norm=scale.norm, cmap=scale.cmap, **plain)
     strip.set_yticks([0], ["layer"])
     js = data.values(dataset, "js", ("head_a", "head_b"))[np.ix_(order, order)]
     image = square.imshow(js, cmap="viridis_r", vmin=0, **plain)
@@ -93,8 +89,7 @@ def tree(dataset: xr.Dataset) -> Figure:
         square.axhline(edge, color="white", linewidth=0.7)
         square.axvline(edge, color="white", linewidth=0.7)
     for ax in (top, strip, square):
-        ax.tick_params(length=0)
-        ax.spines[:].set_visible(False)
+        style.bare(ax)
     middles = {int(f): float(np.mean(np.flatnonzero(family[order] == f))) for f in np.unique(family)}
     if count <= NAMED_HEADS:
         names = [str(name) for name in dataset["head_a"].values[order]]
@@ -106,8 +101,9 @@ def tree(dataset: xr.Dataset) -> Figure:
         at = [middles[f] for f in large]
         square.set_xticks(at, [f"family {f}" for f in large])
         square.set_yticks(at, [f"family {f}\n({sizes[f]} heads)" for f in large])
-    _bar(fig, image, square, "mean Jensen-Shannon divergence (nats)", fraction=0.03, pad=0.01, aspect=40)
-    _bar(fig, _by_layer(layers), top, "layer", fraction=0.03, pad=0.01).set_ticks(sorted({0, layers - 1}))
+    beside: dict[str, Any] = {"fraction": 0.03, "pad": 0.01}
+    style.colour_bar(fig, image, square, "mean Jensen-Shannon divergence (nats)", aspect=40, **beside)
+    style.colour_bar(fig, scale, top, "layer", **beside).set_ticks(sorted({0, layers - 1}))
     top.set_ylabel("distance of a merge")
     notes = _notes(dataset, "Distance of a merge: Ward's, on the root of the divergence")
     return style.complete(fig, "Families of heads", notes)
@@ -131,11 +127,9 @@ def layers(dataset: xr.Dataset) -> Figure:
     step = _step(len(numbers))
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_ticks(range(0, len(numbers), step), [str(n) for n in numbers[::step]])
-    ax.set_xlabel("layer")
-    ax.set_ylabel("layer (0 at the top)")
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
-    _bar(fig, image, ax, "mean divergence (nats)", fraction=0.045, pad=0.02)
+    ax.set(xlabel="layer", ylabel="layer (0 at the top)")
+    style.bare(ax)
+    style.colour_bar(fig, image, ax, "mean divergence (nats)", fraction=0.045, pad=0.02)
     within, between, p = (float(dataset[name]) for name in ("js_within_layer", "js_between_layers", "layer_p_value"))
     said = f"Within a layer {within:.3f}, between layers {between:.3f} nats; permutation test p = {p:.4f}, one-tailed"
     return style.complete(fig, "Are heads of one layer alike?", _notes(dataset, said if np.isfinite(p) else ""))
@@ -182,20 +176,6 @@ def _draw_tree(ax: Axes, linkage: np.ndarray, order: np.ndarray, family: np.ndar
         ax.plot(across, up, color=colour, linewidth=0.7)
         place[new], height[new] = (place[a] + place[b]) / 2, float(distance)
     ax.set_ylim(0, None)
-
-
-def _by_layer(layers: int) -> ScalarMappable:
-    """The scale of layers, a colour for each."""
-    return ScalarMappable(
-        BoundaryNorm(np.arange(layers + 1) - 0.5, layers), ListedColormap(style.layer_colours(layers))
-    )
-
-
-def _bar(fig: Figure, scale: ScalarMappable, ax: Axes, label: str, **place: Any) -> Colorbar:
-    bar = fig.colorbar(scale, ax=ax, **place)
-    bar.set_label(label)
-    bar.outline.set_linewidth(0.4)
-    return bar
 
 
 def _step(layers: int) -> int:

@@ -20,18 +20,15 @@ SHOWN = 6
     name="heads",
     title="Attention in the second half of a repeated sequence",
     caption="Mean weight of each head, from a token of the second half of a random sequence written twice: on the "
-    "token "
-    "after its earlier occurrence (prefix matching: what an induction head does), on the earlier occurrence itself, "
-    "and "
-    "on the token before. All panels share one scale, 0 to 1.",
+    "token after its earlier occurrence (prefix matching: what an induction head does), on the earlier occurrence "
+    "itself, and on the token before. All panels share one scale, 0 to 1.",
     paper=PAPER,
     needs=("prefix_matching",),
 )
 def heads(dataset: xr.Dataset) -> Figure:
     """Heat maps `[layer, head]` of the three scores on one scale."""
     names = {"prefix_matching": "after the earlier one", "duplicate": "the earlier one", "previous": "the token before"}
-    notes = [str(dataset.attrs.get("model", "")), data.count_text(dataset, "prefix_matching", each="sequences")]
-    notes.append("Intervals and corrected p-values are in the tables")
+    notes = [*_ground(dataset, "prefix_matching"), "Intervals and corrected p-values are in the tables"]
     panels = {title: dataset[name] for name, title in names.items()}
     title = "Attention on repeated sequences"
     return heatmap_panels(panels, title=title, label="mean attention", limits=(0.0, 1.0), notes=notes)
@@ -48,7 +45,7 @@ def heads(dataset: xr.Dataset) -> Figure:
 )
 def copying(dataset: xr.Dataset) -> Figure:
     """A heat map `[layer, head]` of `copying`, zero in the neutral colour."""
-    notes = [str(dataset.attrs.get("model", "")), data.count_text(dataset, "copying", each="sequences")]
+    notes = _ground(dataset, "copying")
     return heatmap(dataset["copying"], title="Copying", label="logit", centre=0.0, notes=notes)
 
 
@@ -57,8 +54,7 @@ def copying(dataset: xr.Dataset) -> Figure:
     name="profile",
     title="Weight by offset, of the heads that match prefixes best",
     caption="Mean weight that a token of the second half gives to the token so many places before it. An induction "
-    "head "
-    "peaks just right of the repeated token (dotted), a duplicate-token head on it, a previous-token head at −1.",
+    "head peaks just right of the repeated token (dotted), a duplicate-token head on it, a previous-token head at −1.",
     paper=PAPER,
     needs=("profile",),
 )
@@ -74,8 +70,7 @@ def profile(dataset: xr.Dataset) -> Figure:
         colour, marker = style.cycle(style.OKABE_ITO, place), style.cycle(style.MARKERS, place)
         ax.plot(offsets, values, color=colour, marker=marker, markersize=2.5, linewidth=0.9, label=label)
     ax.axvline(-float(dataset.attrs["length"]), color=style.GREY, linewidth=0.7, linestyle=":")
-    ax.set_xlabel("offset (0 = the token itself, dotted: its earlier occurrence)")
-    ax.set_ylabel("mean attention")
+    ax.set(xlabel="offset (0 = the token itself, dotted: its earlier occurrence)", ylabel="mean attention")
     ax.set_ylim(bottom=0)
     handles = ax.get_legend_handles_labels()[0]
     notes = [str(dataset.attrs.get("model", "")), f"T = {dataset.attrs['length']} tokens"]
@@ -87,8 +82,7 @@ def profile(dataset: xr.Dataset) -> Figure:
     name="disabled",
     title="What disabling the best induction heads does",
     caption="Rise of the loss of the second half when the best heads by prefix matching attend uniformly (line, with "
-    "its "
-    "95 % interval over sequences), and when as many random heads of the same layers do (points).",
+    "its 95 % interval over sequences), and when as many random heads of the same layers do (points).",
     paper=PAPER,
     needs=("drawn_effect",),
 )
@@ -106,3 +100,8 @@ def disabled(dataset: xr.Dataset) -> Figure:
     ax.set_xlabel("rise of the second half's loss (nats)")
     notes = [str(attrs.get("model", "")), f"Best: {attrs['disabled']}", f"p = {attrs['disabled_p']:.2g}"]
     return style.complete(fig, "Disabling induction heads", notes, ax.get_legend_handles_labels()[0], 2)
+
+
+def _ground(dataset: xr.Dataset, name: str) -> list[str]:
+    """Which model, and on how many sequences, which are of no corpus."""
+    return [str(dataset.attrs.get("model", "")), data.count_text(dataset, name, each="sequences")]

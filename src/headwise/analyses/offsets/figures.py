@@ -16,7 +16,7 @@ from scipy import stats as scipy_stats
 from headwise.core.errors import ParameterError
 from headwise.plots import data, style
 from headwise.plots.registry import figure
-from headwise.plots.scatter import Series, legend_handles, scatter_by_layer
+from headwise.plots.scatter import Series, legend_handles, scatter_by_layer, series_of
 
 # What is drawn of a reading of mixing: its words, its colour and its marker.
 READINGS = {
@@ -97,8 +97,7 @@ def histogram_grid(
     ax.set(xlim=(-0.5, heads - 0.5), ylim=(rows, 0), xlabel="head", ylabel="layer (0 at the top)")
     ax.set_xticks(range(heads), [str(h) for h in data.numbers(dataset, "head")])
     ax.set_yticks(np.arange(rows) + 0.5, [str(name) for name in data.numbers(dataset, "layer")])
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
+    style.bare(ax)
     handles = [
         Patch(color=colour, label=f"{label} ({_range(offsets[part])})")
         for colour, label, sign in _SIDES
@@ -177,10 +176,9 @@ def centre_lines(datasets: Mapping[str, xr.Dataset], source: str = "attention") 
             colour, marker = style.cycle(style.OKABE_ITO, index), style.cycle(style.MARKERS, index)
             ax.plot(range(len(mean)), mean, color=colour, marker=marker, label=which)
             ax.fill_between(range(len(mean)), mean - far, mean + far, color=colour, alpha=0.15, linewidth=0)
-            counted = data.count_text(dataset, "mean_offset") or data.count_text(dataset, "histogram")
-            notes.append(f"{which}: {', '.join(filter(None, (data.source_text(dataset), counted)))}")
+            notes.append(_counted(dataset, which, "mean_offset", "histogram"))
         ax.axhline(0, color=style.GREY, linewidth=0.7, linestyle=(0, (4, 2)), zorder=1)
-        style.layer_axis(ax, data.numbers(next(iter(datasets.values())), "layer"), "layer (0 = first)")
+        style.layer_axis(ax, data.numbers(next(iter(datasets.values())), "layer"))
         ax.set_ylabel("centre of mass (tokens)\n← before      after →")
         handles, _ = ax.get_legend_handles_labels()
         how = f"Lines: mean over the heads of a layer; shade: its 95 % interval over heads. {EVERY_OFFSET}"
@@ -234,7 +232,7 @@ def by_layer(datasets: xr.Dataset | Mapping[str, xr.Dataset], name: str, title: 
     shown: dict[str, Series] = {}
     notes = []
     for index, (ax, (which, dataset)) in enumerate(zip(axes, named.items(), strict=False)):
-        series = _sources(dataset, name)
+        series = series_of(dataset, name, "source", READINGS)
         shown.update({one.label: one for one in series})
         scatter_by_layer(ax, series)
         if name == "centre":
@@ -242,11 +240,7 @@ def by_layer(datasets: xr.Dataset | Mapping[str, xr.Dataset], name: str, title: 
         else:
             ax.set_ylim(bottom=0)
         style.layer_axis(ax, data.numbers(dataset, "layer"), "layer (0 = first)" if index + columns >= count else "")
-        counted = next(
-            filter(None, (data.count_text(dataset, each) for each in (name, "mean_offset", "histogram"))), ""
-        )
-        told = ", ".join(part for part in (data.source_text(dataset), counted) if part)
-        notes.append(": ".join(part for part in (which, told) if part))
+        notes.append(_counted(dataset, which, name, "mean_offset", "histogram"))
     for ax in axes[count:]:
         ax.remove()
     for ax in axes[:count:columns]:
@@ -257,17 +251,11 @@ def by_layer(datasets: xr.Dataset | Mapping[str, xr.Dataset], name: str, title: 
     return style.complete(fig, title, [*notes, lines, bars], handles, 3 if count > 1 else 1)
 
 
-def _sources(dataset: xr.Dataset, name: str) -> list[Series]:
-    dims = ("source", "layer", "head")
-    values, bounds = data.values(dataset, name, dims), data.interval(dataset, name, dims)
-    series = []
-    for index, source in enumerate(data.labels(dataset, "source")):
-        if np.isfinite(values[index]).any():
-            other = source, style.cycle(style.OKABE_ITO, index + 3), style.cycle(style.MARKERS, index + 3)
-            words, colour, marker = READINGS.get(source, other)
-            ends = (bounds[0][index], bounds[1][index]) if bounds else None
-            series.append(Series(words, values[index], ends, colour, marker))
-    return series
+def _counted(dataset: xr.Dataset, which: str, *names: str) -> str:
+    """Whose these are, which model on which corpus, and on how many examples: of the first name that says so."""
+    counts = (data.count_text(dataset, name) for name in names)
+    told = ", ".join(filter(None, (data.source_text(dataset), next(filter(None, counts), ""))))
+    return ": ".join(filter(None, (which, told)))
 
 
 def _peaks(bars: np.ndarray) -> np.ndarray:

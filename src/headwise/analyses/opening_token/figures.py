@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
 from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap_panels
 from headwise.plots.registry import figure
+from headwise.plots.scatter import points_by_layer
 
 PAPER = "Xiao et al. 2023, Gu et al. 2024"
 
@@ -40,14 +40,9 @@ def heads(dataset: xr.Dataset) -> Figure:
 )
 def change(dataset: xr.Dataset) -> Figure:
     """`first_without` against `first_with`."""
-    fig, axes = style.one_panel(style.COLUMN, 2.9)
-    given, gone = dataset["first_with"].values, dataset["first_without"].values
-    colours = np.repeat(style.layer_colours(len(given)), given.shape[1], axis=0)
-    axes.axline((0, 0), slope=1, color=style.GREY, linewidth=0.6, linestyle=":")
-    axes.scatter(given.ravel(), gone.ravel(), s=9, color=colours, edgecolors="white", linewidths=0.3)
-    axes.set_xlim(-0.02, 1.02)
-    axes.set_ylim(-0.02, 1.02)
-    axes.set_xlabel("with the opening token")
-    axes.set_ylabel("without")
-    style.panel_labels([axes], ["weight on the first token (colour: layer)"])
+    fig, ax = style.one_panel(style.COLUMN, 2.9)
+    ax.axline((0, 0), slope=1, color=style.GREY, linewidth=0.6, linestyle=":")
+    points_by_layer(ax, dataset["first_with"].values, dataset["first_without"].values, 9)
+    ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel="with the opening token", ylabel="without")
+    style.panel_labels([ax], ["weight on the first token (colour: layer)"])
     return style.complete(fig, "With and without the opening token", data.ground(dataset, "change"))

@@ -47,8 +47,7 @@ def trials(dataset: xr.Dataset) -> Figure:
         ax.text(column, row, f"{value:.2f}", ha="center", va="center", color="black" if value > 0.6 else "white")
     ax.set_xticks(range(values.shape[1]), [f"{depth:.2f}" for depth in dataset["depth"].values])
     ax.set_yticks(range(values.shape[0]), [str(length) for length in dataset["length"].values])
-    ax.set_xlabel("depth of the needle")
-    ax.set_ylabel("tokens")
+    ax.set(xlabel="depth of the needle", ylabel="tokens")
     fig.colorbar(image, ax=ax, label="share said")
     passed = f"{dataset.attrs['trials_passed']} of {dataset.attrs['trials']} trials passed"
     return style.complete(fig, "The needle", [data.source_text(dataset), passed])

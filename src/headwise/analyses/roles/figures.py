@@ -105,13 +105,11 @@ def score_distributions(dataset: xr.Dataset) -> Figure:
         colour = COLOURS.get(role, style.cycle(style.OKABE_ITO, index))
         left.stairs(np.cumsum(total)[:-1] / total.sum(), edges, baseline=None, color=colour, linewidth=1.3, label=role)
     score_axis(left, dataset)
-    left.set_ylim(0, 1.02)
-    left.set_ylabel("share of scores at or below")
+    left.set(ylim=(0, 1.02), ylabel="share of scores at or below")
     left.legend(loc="upper left")
     p = data.values(dataset, "p_value", _LHR)
     middle.hist(p[np.isfinite(p)], bins=np.linspace(0, 1, 41), color=style.BLUE)
-    middle.set_xlabel("p-value (H0: mean bias ≤ τ)")
-    middle.set_ylabel("heads × roles")
+    middle.set(xlabel="p-value (H0: mean bias ≤ τ)", ylabel="heads × roles")
     between = f"{undecided(p):.1%} in (0.05, 0.95)".replace("%", " %")
     middle.text(0.5, 0.95, between, transform=middle.transAxes, **CENTRED | {"va": "top"})
     doubt = np.where(np.isfinite(p), np.abs(p - 0.5), np.inf)
@@ -162,8 +160,7 @@ def _layer_ticks(ax: Axes, dataset: xr.Dataset, most: int) -> None:
     step = max(1, -(-len(layers) // most))
     ax.set_yticks(range(0, len(layers), step), [str(n) for n in layers[::step]])
     ax.set_ylabel("layer (0 at the top)")
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
+    style.bare(ax)
 
 
 @figure(
@@ -202,10 +199,7 @@ def role_grid(dataset: xr.Dataset) -> Figure:
                 ax.text(rank, layer + 0.57 / pitch, number, color=style.GREY, **CENTRED)
     for role, patches in squares.items():
         ax.add_collection(PatchCollection(patches, facecolor=FINE_COLOURS.get(role, "#e9e9e9"), edgecolor="none"))
-    ax.set_xlim(-0.6, heads - 0.4)
-    ax.set_ylim(layers - 1 + 0.75 / pitch, -0.5 / pitch)
-    ax.set_aspect(pitch)
-    ax.set_xticks([])
+    ax.set(xlim=(-0.6, heads - 0.4), ylim=(layers - 1 + 0.75 / pitch, -0.5 / pitch), aspect=pitch, xticks=[])
     _layer_ticks(ax, dataset, 24)
     counts = dict(zip(FINE, fine.sum((0, 1)), strict=True))
     named = [Patch(facecolor=colour, label=f"{role} ({counts[role]})") for role, colour in FINE_COLOURS.items()]
@@ -242,9 +236,7 @@ def roles_by_layer(dataset: xr.Dataset) -> Figure:
     names = [*chosen, "two or more of nine"]
     ax.set_xticks(range(len(names)), names, rotation=40, ha="right", rotation_mode="anchor")
     _layer_ticks(ax, dataset, 30)
-    bar = fig.colorbar(image, ax=ax, fraction=0.03, pad=0.015)
-    bar.set_label("heads of the layer")
-    bar.outline.set_linewidth(0.4)
+    style.colour_bar(fig, image, ax, "heads of the layer", fraction=0.03, pad=0.015)
     notes = notes_on(dataset, chosen, f"{heads} heads a layer; no interval: counts of heads", labels)
     return style.complete(fig, "How many heads of each layer have a role", notes)
 
@@ -296,9 +288,7 @@ def tau_sweep(dataset: xr.Dataset) -> Figure:
     none = data.values(dataset, "sweep_unskilled", ("threshold",))
     ax.plot(thresholds, none, color=style.GREY, linestyle=(0, (1, 1)), label="none of the four")
     _mark_tau(ax, dataset)
-    ax.set_ylim(-0.02, 1.02)
-    ax.set_xlabel("τ")
-    ax.set_ylabel(f"share of {heads} heads")
+    ax.set(ylim=(-0.02, 1.02), xlabel="τ", ylabel=f"share of {heads} heads")
     handles, _ = ax.get_legend_handles_labels()
     notes = notes_on(dataset, shown, "No interval: shares of heads")
     return style.complete(fig, "Roles at other thresholds, all layers", notes, handles, 3)

@@ -59,10 +59,7 @@ def upset(dataset: xr.Dataset, roles: Sequence[str] | None = None, most: int = 2
     bars, dots, sizes = fig.add_subplot(grid[0, 1]), fig.add_subplot(grid[1, 1]), fig.add_subplot(grid[1, 0])
     columns = np.arange(len(counts))
     bars.bar(columns, counts, width=0.62, color=style.INK)
-    bars.set_ylabel("heads")
-    bars.set_xticks([])
-    bars.set_ylim(0, counts.max() * 1.14)
-    bars.set_xlim(-0.6, len(counts) - 0.4)
+    bars.set(xlim=(-0.6, len(counts) - 0.4), ylim=(0, counts.max() * 1.14), ylabel="heads", xticks=[])
     for row, role in enumerate(chosen):
         if row % 2 == 0:
             dots.axhspan(row - 0.5, row + 0.5, color="#f2f2f2", linewidth=0)
@@ -79,16 +76,11 @@ def upset(dataset: xr.Dataset, roles: Sequence[str] | None = None, most: int = 2
             bars.text(column, -0.02, "none", transform=bars.get_xaxis_transform(), **CENTRED | {"va": "top"})
         if len(on) > 1:
             dots.plot([column, column], [on[0], on[-1]], color=style.INK, linewidth=1.0, zorder=2)
-    dots.set_ylim(len(chosen) - 0.5, -0.5)
-    dots.set_xlim(*bars.get_xlim())
-    dots.set_xticks([])
     dots.set_yticks(range(len(chosen)), chosen)
-    dots.spines[:].set_visible(False)
-    dots.tick_params(length=0)
-    sizes.set_ylim(*dots.get_ylim())
-    sizes.set_xlim(max(members.sum(0).max() * 1.3, 1), 0)
-    sizes.set_yticks([])
-    sizes.set_xlabel("heads of the role")
+    dots.set(xlim=bars.get_xlim(), ylim=(len(chosen) - 0.5, -0.5), xticks=[])
+    style.bare(dots)
+    widest = max(members.sum(0).max() * 1.3, 1)
+    sizes.set(xlim=(widest, 0), ylim=dots.get_ylim(), yticks=[], xlabel="heads of the role")
     sizes.spines["left"].set_visible(False)
     how = f"{len(members)} heads in all layers; no interval: these are counts of heads"
     return style.complete(fig, "Which roles go together", notes_on(dataset, chosen, how, roles or COARSE))
@@ -129,9 +121,7 @@ def venn(dataset: xr.Dataset) -> Figure:
         ax.text(*place, str(count), color=colour, **CENTRED | {"fontsize": size})
     outside = (~members.any(1)).sum()
     ax.text(0.5, 0.02, f"none of the four: {outside} of {len(members)} heads", **CENTRED)
-    ax.set_xlim(-0.08, 1.08)
-    ax.set_ylim(-0.02, 0.98)
-    ax.set_aspect("equal")
+    ax.set(xlim=(-0.08, 1.08), ylim=(-0.02, 0.98), aspect="equal")
     ax.axis("off")
     how = "Heads of all layers; areas are not to scale; no interval: counts of heads"
     return style.complete(fig, "Roles of heads", notes_on(dataset, COARSE, how))

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap_panels
 from headwise.plots.registry import figure
+from headwise.plots.scatter import points_by_layer
 
 PAPER = "Gu et al. 2024, Xiao et al. 2023"
 
@@ -49,11 +50,8 @@ def values(dataset: xr.Dataset) -> Figure:
     """`value_norm_ratio` against `first`, and `hidden_norm_ratio` by layer."""
     fig = style.new_figure(style.PAGE, 2.5)
     left, right = fig.subplots(1, 2)
-    first, ratio = dataset["first"].values, dataset["value_norm_ratio"].values
-    colours = np.repeat(style.layer_colours(len(first)), first.shape[1], axis=0)
-    left.scatter(first.ravel(), ratio.ravel(), s=9, color=colours, edgecolors="white", linewidths=0.3)
-    left.set_xlabel("weight on the first token")
-    left.set_ylabel("value norm, times the mean")
+    points_by_layer(left, dataset["first"].values, dataset["value_norm_ratio"].values, 9)
+    left.set(xlabel="weight on the first token", ylabel="value norm, times the mean")
     left.set_ylim(bottom=0)
     norms = dataset["hidden_norm_ratio"].values
     right.plot(np.arange(len(norms)), norms, color=style.BLUE, marker="o", markersize=3)
@@ -62,5 +60,4 @@ def values(dataset: xr.Dataset) -> Figure:
     right.set_ylabel("hidden norm, times the median")
     style.layer_axis(right, data.numbers(dataset, "layer"))
     style.panel_labels([left, right], ["values (colour: layer)", "hidden states"])
-    notes = data.ground(dataset, "value_norm_ratio")
-    return style.complete(fig, "What the first token carries", notes)
+    return style.complete(fig, "What the first token carries", data.ground(dataset, "value_norm_ratio"))

@@ -69,10 +69,10 @@ def token_types(dataset: xr.Dataset) -> Figure:
     fig, axes = _by_layer(dataset, series, 2.75 if many else 3.0, "attention mass (share of 1)")
     axes[0].set_ylim(-0.02, 1.02)
     style.panel_labels(axes, list(panels.values()))
-    notes = _notes(dataset, series)
     shown = {one.label: one for own in series.values() for one in own}
     handles = legend_handles(list(shown.values()))
-    return style.complete(fig, "Attention to each kind of token", notes, handles, 4 if many else 2)
+    columns = 4 if many else 2
+    return style.complete(fig, "Attention to each kind of token", _notes(dataset, series), handles, columns)
 
 
 @figure(
@@ -110,8 +110,7 @@ def positions(dataset: xr.Dataset) -> Figure:
     offsets −1, 0, 1."""
     series = {"position": series_of(dataset, "position", "offset", _POSITIONS)}
     fig, axes = _by_layer(dataset, series, 3.0, "mean attention weight", name_best=True)
-    axes[0].set_ylim(-0.02, 1.06)
-    axes[0].set_yticks(np.linspace(0, 1, 6))
+    axes[0].set(ylim=(-0.02, 1.06), yticks=np.linspace(0, 1, 6))
     handles = legend_handles(series["position"])
     return style.complete(fig, "Attention to neighbouring positions", _notes(dataset, series), handles, 2)
 
@@ -122,8 +121,7 @@ def positions(dataset: xr.Dataset) -> Figure:
     title="How broadly heads attend: entropy by layer",
     caption="Each point is one head: the mean entropy of its attention, in nats, over all tokens; beside it, of an "
     "encoder for the opening token alone, of a decoder with the first token, on which heads rest, left out. The dashed "
-    "line is a head that attends to everything alike; low points are heads that look "
-    "at one or few tokens.",
+    "line is a head that attends to everything alike; low points are heads that look at one or few tokens.",
     paper="Clark et al. 2019, §3.3, Fig 4",
     needs=("entropy",),
 )
@@ -165,8 +163,7 @@ def max_weight(dataset: xr.Dataset) -> Figure:
     """Mean largest attention weight of a row by layer: `max_weight[layer, head]`."""
     series = {"max_weight": [_one(dataset, "max_weight", style.VERMILION)]}
     fig, axes = _by_layer(dataset, series, 2.5, "mean largest weight of a row", name_best=True)
-    axes[0].set_ylim(0, 1.06)
-    axes[0].set_yticks(np.linspace(0, 1, 6))
+    axes[0].set(ylim=(0, 1.06), yticks=np.linspace(0, 1, 6))
     return style.complete(fig, "How much the most attended token gets", _notes(dataset, series))
 
 
@@ -188,13 +185,9 @@ def heads(dataset: xr.Dataset) -> Figure:
         if name in dataset and (rests or not name.endswith("_rest")) and (name != "mass" or item in types):
             (dim,) = set(dataset[name].dims) - set(_LH) or {""}
             panels[title] = dataset[name].isel({dim: data.labels(dataset, str(dim)).index(item)} if dim else {})
-    dropped = [title for title, panel in panels.items() if not np.isfinite(panel.values).any()]
-    notes = [
-        data.source_text(dataset),
-        data.count_text(dataset, "position", "mass", "max_weight"),
-        "Each cell: mean over examples of one head; intervals are in the tables",
-    ]
-    shown = {title: panel for title, panel in panels.items() if title not in dropped}
+    cells = "Each cell: mean over examples of one head; intervals are in the tables"
+    notes = [*data.ground(dataset, "position", "mass", "max_weight"), cells]
+    shown = {title: panel for title, panel in panels.items() if np.isfinite(panel.values).any()}
     return heatmap_panels(
         shown, title="Where each head's attention goes", label="mean attention", limits=(0.0, 1.0), notes=notes
     )
@@ -227,10 +220,10 @@ def _by_layer(
     return fig, axes
 
 
-def _notes(dataset: xr.Dataset, panels: Mapping[str, Sequence[Series]], last: str = "") -> list[str]:
+def _notes(dataset: xr.Dataset, panels: Mapping[str, Sequence[Series]]) -> list[str]:
     bars = any(one.bounds is not None for series in panels.values() for one in series)
     lines = "One point per head; lines: mean over the heads of a layer"
-    return [*data.ground(dataset, *panels), lines, data.interval_text(bars), last]
+    return [*data.ground(dataset, *panels), lines, data.interval_text(bars)]
 
 
 def _draw_uniform(ax: Axes, reference: np.ndarray) -> None:

@@ -57,8 +57,7 @@ def pair_excess(dataset: xr.Dataset) -> Figure:
             sure = " (stands out)" if out[place, layer, head] else ""
             best.append(f"{name}: {head_name(layers[layer], heads[head])} +{excess[layer, head]:.2f}{sure}")
     notes = [
-        data.source_text(dataset),
-        data.count_text(dataset, "excess"),
+        *data.ground(dataset, "excess"),
         "Best: " + "; ".join(best),
         random_text(dataset, list(panels), "pair"),
         "Mean over inputs; intervals are in the tables",

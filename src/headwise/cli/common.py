@@ -16,8 +16,7 @@ from headwise.cli.screen import Watch as Watch
 from headwise.cli.screen import err as err
 from headwise.cli.screen import out as out
 from headwise.cli.screen import shown_time as shown_time
-from headwise.core.errors import HeadwiseError, OutputError, ParameterError
-from headwise.core.folders import check_writable, refuse_sources
+from headwise.core.errors import HeadwiseError, ParameterError
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -28,16 +27,6 @@ if TYPE_CHECKING:
     from headwise.core.place import Place
     from headwise.core.store import Store
     from headwise.run import Plan, Run, RunOptions, Source
-
-
-def refuse_existing(path: Path, overwrite: bool, sources: Iterable[Path] = ()) -> None:
-    """Find out before any work that a file has no place."""
-    refuse_sources(path, sources, working=False)
-    if path.is_dir():
-        raise OutputError(f"{path} is a folder, not a file; choose another place with --out.")
-    if path.exists() and not overwrite:
-        raise OutputError(f"{path} exists; give --overwrite to replace it, or choose another place with --out.")
-    check_writable(path.parent)
 
 
 def sources_of(*given: object) -> list[Path]:

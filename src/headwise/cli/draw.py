@@ -84,6 +84,7 @@ def draw(
     A layer's map is what leaves the layer: the mean of its heads (attention), or what the reading says of it.
     """
     from headwise.core.files import sweep
+    from headwise.core.folders import refuse_existing, refuse_sources
     from headwise.core.labels import existing_heads, parse_head
     from headwise.page.sample import draw_all_maps, draw_heads, draw_layers, layer_sample, said_of, sample_of
     from headwise.plots import save_figure
@@ -110,8 +111,10 @@ def draw(
         if relation
         else [out_file]
     )
+    read = common.sources_of(model, text.spec(), atlas)
     for target in targets:
-        common.refuse_existing(target, overwrite, common.sources_of(model, text.spec(), atlas))
+        refuse_sources(target, read, working=False)
+        refuse_existing(target, overwrite)
     opened = placed.open(model)
     if max_tokens is not None:
         opened = opened.limited(max_tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 import types
 from collections.abc import Iterable
@@ -126,11 +127,7 @@ def _fitted_tuple(value: object, arguments: tuple[Any, ...]) -> object:
     found = tuple(_fitted(*pair) for pair in zip(value, inner, strict=True)) if arguments else tuple(value)
     if any(one is _WRONG for one in found):
         return _WRONG
-    return value if isinstance(value, tuple) and all(map(_same, value, found)) else found
-
-
-def _same(one: object, other: object) -> bool:
-    return one is other
+    return value if isinstance(value, tuple) and all(map(operator.is_, value, found)) else found
 
 
 def _in_words(hint: Any) -> str:

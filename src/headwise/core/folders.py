@@ -44,6 +44,19 @@ def refuse_sources(target: Path, sources: Iterable[Path], *, working: bool = Tru
             raise OutputError(f"{target} holds {source}, which is still needed; choose another place with --out.")
 
 
+def refuse_existing(path: Path, may_replace: bool) -> None:
+    """Refuse a file that is there, unless it may be replaced; find out, too, whether it can be written."""
+    if path.is_dir():
+        raise OutputError(f"{path} is a folder, not a file; choose another place with --out.")
+    if path.exists() and not may_replace:
+        raise _exists(path)
+    check_writable(path.parent)
+
+
+def _exists(path: Path) -> OutputError:
+    return OutputError(f"{path} exists; give --overwrite to replace it, or choose another place with --out.")
+
+
 def refuse_unsafe(target: Path, overwrite: bool, sources: Iterable[Path] = ()) -> None:
     """Find out before any work that a folder must not be written.
 
@@ -63,7 +76,7 @@ def refuse_unsafe(target: Path, overwrite: bool, sources: Iterable[Path] = ()) -
         raise OutputError(f"{target} is a file, not a folder; choose another place with --out.")
     there = files_in(target)
     if there and not overwrite:
-        raise OutputError(f"{target} exists; give --overwrite to replace it, or choose another place with --out.")
+        raise _exists(target)
     if there and not written_before(target):
         some = ", ".join(there[:3]) + (" …" if len(there) > 3 else "")
         raise OutputError(

@@ -8,9 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from headwise.core.errors import OutputError
 from headwise.core.files import sweep, write_atomically
-from headwise.core.folders import check_writable, refuse_sources
+from headwise.core.folders import refuse_existing, refuse_sources
 from headwise.core.lock import Lock
 from headwise.core.store import CONSENT, forget
 
@@ -73,13 +72,7 @@ class Place:
         return (self.work / "run.json").exists() or any(self.work.glob("*.piece"))
 
     def _check(self) -> None:
-        if self.target.is_dir():
-            raise OutputError(f"{self.target} is a folder, not a file; choose another place with --out.")
-        if self.target.exists() and not self.overwrite and not self.unfinished:
-            raise OutputError(
-                f"{self.target} exists; give --overwrite to replace it, or choose another place with --out."
-            )
-        check_writable(self.target.parent)
+        refuse_existing(self.target, self.overwrite or self.unfinished)
 
     def __enter__(self) -> Self:
         self._lock.take()
@@ -108,10 +101,7 @@ class Place:
         """Write the result, whole or not at all, and give its digest; the same bytes again are no change."""
         digest = hashlib.sha256(content).hexdigest()
         if not self.holds(digest):
-            if self.target.exists() and not self.may_replace:
-                raise OutputError(
-                    f"{self.target} exists; give --overwrite to replace it, or choose another place with --out."
-                )
+            refuse_existing(self.target, self.may_replace)
             write_atomically(self.target, content)
         return digest
 

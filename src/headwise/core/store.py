@@ -77,18 +77,13 @@ class Store:
         self.say: Say = say or (lambda _: None)
         self._lock = Lock(folder / "lock")
         self._owner = True
-        self._open(fresh)
-
-    # --- opening and closing ----------------------------------------------------------------------------------------
-
-    def _open(self, fresh: bool) -> None:
         self._lock.take()
         try:
-            stored = self._stored()
+            stored = _read_note(self._note)
             if stored is not None and stored.get("identity") != self.identity:
                 if not fresh and self._in_the_way():
                     raise OutputError(self._another(stored.get("identity")))
-                self._clear()
+                _remove_pieces(self.folder)
                 stored = None
             self._sweep()
             adopted = stored.get("adopted") if stored is not None else self._adopted_by_pieces()
@@ -101,6 +96,8 @@ class Store:
             self._lock.release()
             raise
 
+    # --- opening and closing ----------------------------------------------------------------------------------------
+
     def _in_the_way(self) -> bool:
         """Whether another run would lose something: finished pieces, or the consent to replace a result."""
         return any(self.folder.rglob("*.piece")) or (self.folder / CONSENT).exists()
@@ -108,9 +105,6 @@ class Store:
     @property
     def _note(self) -> Path:
         return self.folder / "run.json"
-
-    def _stored(self) -> dict[str, Any] | None:
-        return _read_note(self._note)
 
     def _another(self, other: object) -> str:
         known = other if isinstance(other, dict) else {}
@@ -139,14 +133,11 @@ class Store:
 
     def remove(self) -> None:
         """Delete this run's files, and nothing else in the folder."""
-        self._clear()
+        _remove_pieces(self.folder)
         if self._owner:
             self._lock.release(remove=True)
         with suppress(OSError):
             self.folder.rmdir()
-
-    def _clear(self) -> None:
-        _remove_pieces(self.folder)
 
     def part(self, name: str, identity: Facts | None = None) -> Store:
         """A store within this one, for the phases of one experiment; pieces of another `identity` are made again."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from headwise.core.context import holding
 from headwise.core.failures import Failure, UnexpectedError
 from headwise.core.store import Facts, Piece, Store
 
@@ -70,14 +71,9 @@ def current() -> Workers:
     return _current.get()
 
 
-@contextmanager
-def working(workers: Workers) -> Iterator[Workers]:
+def working(workers: Workers) -> AbstractContextManager[Workers]:
     """Within, these workers make the pieces of every run and every experiment."""
-    token = _current.set(workers)
-    try:
-        yield workers
-    finally:
-        _current.reset(token)
+    return holding(_current, workers)
 
 
 def whole(pieces: Iterable[Piece | Failure]) -> Iterator[Piece]:

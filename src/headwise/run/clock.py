@@ -6,13 +6,15 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 import torch
+
+from headwise.core.context import holding
 
 CLOCK: ContextVar[Clock | None] = ContextVar("headwise_clock", default=None)
 DOING: ContextVar[Callable[[str], None] | None] = ContextVar("headwise_doing", default=None)  # told of every stage
@@ -48,14 +50,9 @@ class Clock:
     _open: list[str] = field(default_factory=list)
     _since: tuple[float, float] = (0.0, 0.0)
 
-    @contextmanager
-    def running(self) -> Iterator[Clock]:
+    def running(self) -> AbstractContextManager[Clock | None]:
         """Make this the clock of the current context."""
-        token = CLOCK.set(self)
-        try:
-            yield self
-        finally:
-            CLOCK.reset(token)
+        return holding(CLOCK, self)
 
     def enter(self, name: str) -> None:
         self._turn()
@@ -105,14 +102,9 @@ def stage(name: str, memory: bool = False, whole: bool = False) -> Iterator[None
             clock.remember(name)
 
 
-@contextmanager
-def telling(doing: Callable[[str], None]) -> Iterator[None]:
+def telling(doing: Callable[[str], None]) -> AbstractContextManager[Callable[[str], None] | None]:
     """Within it, every stage that begins is told."""
-    token = DOING.set(doing)
-    try:
-        yield
-    finally:
-        DOING.reset(token)
+    return holding(DOING, doing)
 
 
 class Steps:
@@ -139,11 +131,8 @@ class Steps:
         """The same pieces; while one is waited for, batches are counted."""
         walk = iter(pieces)
         while True:
-            token = SEEN.set(self.seen)
-            try:
+            with holding(SEEN, self.seen):
                 piece = next(walk, None)
-            finally:
-                SEEN.reset(token)
             if piece is None:
                 return
             yield piece

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
+from uuid import uuid4
 
 import pandas as pd
 from torch import nn
@@ -295,24 +296,25 @@ class _Calibration:
             return _cost(experiment.name, every, Spent(), f"cannot be done on this corpus: {error}")
 
     def _try(self, experiment: Experiment, part: Part, limit: int, stop: bool = False) -> Spent:
-        with tempfile.TemporaryDirectory() as folder:
-            began, told = time.perf_counter(), [0.0]
+        began, told, factor = time.perf_counter(), 0.0, 1.0
 
-            def progress(what: str, done: int, total: int) -> None:
-                told[0] = total / max(done, 1)
-                if stop and done and time.perf_counter() - began > PATIENCE:
-                    raise _Enough
+        def progress(what: str, done: int, total: int) -> None:
+            nonlocal told
+            told = total / max(done, 1)
+            if stop and done and time.perf_counter() - began > PATIENCE:
+                raise _Enough
 
-            inner = self.run.store.part(f"plan-{Path(folder).name}")
-            bench = LocalBench(self.model, part.rows.corpus, part.rows, part.shape, inner, limit, progress)
-            clock = Clock()
-            factor = 1.0
-            with clock.running(), stage("all", memory=True, whole=True):
-                try:
-                    experiment.perform(bench)
-                except _Enough:
-                    factor = told[0]
-            return _times(clock.spent["all"], factor)
+        inner = self.run.store.part(f"plan-{uuid4().hex}")
+        bench = LocalBench(self.model, part.rows.corpus, part.rows, part.shape, inner, limit, progress)
+
+        def perform() -> None:
+            nonlocal factor
+            try:
+                experiment.perform(bench)
+            except _Enough:
+                factor = told
+
+        return _times(_timed(perform), factor)
 
     def _random(self) -> list[Cost]:
         """The random-weights models beside the model."""

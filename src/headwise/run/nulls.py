@@ -23,6 +23,7 @@ from headwise.models.view import Rows, Watcher
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
 from headwise.run.plan import Part
+from headwise.run.shard import add_piece, packed
 from headwise.stats.accumulators import State
 from headwise.text.encode import Batch, Encoded, batches
 
@@ -151,7 +152,7 @@ class RandomModels:
                 asked = units[0][1].asked
                 states = {a.name: a.lighter().start(self.shape) for a in asked}
                 for _ in units:
-                    _merge(states, asked, self.shape, next(pieces).arrays)
+                    self._add(states, asked, next(pieces).arrays)
                     done += 1
                     progress("random models", done, total)
                 for a in asked:
@@ -173,13 +174,17 @@ class RandomModels:
         (piece,) = whole(current().pieces(store, job, iter([("random-sharpness", sample)])))
         return float(piece.facts["factor"])
 
+    def _add(self, states: Mapping[str, State], asked: Sequence[RandomNull], arrays: Mapping[str, np.ndarray]) -> None:
+        for analysis in asked:
+            add_piece(states[analysis.name], analysis.lighter(), self.shape, arrays)
+
     def _result(self, analysis: RandomNull, state: State, factor: float) -> xr.Dataset:
         return analysis.lighter().result(state, self.shape).assign_attrs(sharpness=factor)
 
     def alone(self, number: int, rows: Sequence[Encoded], asked: Sequence[RandomNull]) -> dict[str, xr.Dataset]:
         """The results on some rows of one model that is not made sharp; nothing is kept."""
         states = {a.name: a.lighter().start(self.shape) for a in asked}
-        _merge(states, asked, self.shape, self.job(1.0, _Made())(RandomUnit(number, list(rows), tuple(asked)))[0])
+        self._add(states, asked, self.job(1.0, _Made())(RandomUnit(number, list(rows), tuple(asked)))[0])
         return {a.name: self._result(a, states[a.name], 1.0) for a in asked}
 
     def together(self, analyses: Sequence[RandomNull]) -> list[tuple[list[Encoded], list[RandomNull]]]:
@@ -257,15 +262,4 @@ class RandomJob:
         light = [analysis.lighter() for analysis in unit.asked]
         states = {a.name: a.start(self.shape) for a in light}
         observe_batches(random, batches(unit.rows, BATCH_TOKENS, model.pad_id, model.device), light, states)
-        return {f"{name}/{key}": array for name, state in states.items() for key, array in state.arrays().items()}, {}
-
-
-def _merge(
-    states: Mapping[str, State], asked: Sequence[RandomNull], shape: Shape, arrays: Mapping[str, np.ndarray]
-) -> None:
-    """Add what a piece holds to the states of analyses."""
-    for analysis in asked:
-        own = analysis.lighter().start(shape)
-        prefix = f"{analysis.name}/"
-        own.load({key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)})
-        states[analysis.name].merge(own)
+        return packed(states), {}

@@ -17,6 +17,7 @@ from headwise.text import Corpus, Spec, annotate, open_corpus
 from headwise.text.encode import OVERLONG
 
 BATCH_TOKENS = 4096
+OPENING = ("device", "stack", "dtype", "device_map", "max_length", "overlong")  # how a model is opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +59,7 @@ class Source:
     def __post_init__(self) -> None:
         check_types(self)
         one_of("overlong", self.overlong, OVERLONG)
-        given = {"device", "stack", "dtype", "device_map", "max_length"} - {
-            f.name for f in fields(self) if getattr(self, f.name) is None
-        }
-        given |= {"overlong"} if self.overlong != OVERLONG[0] else set()
+        given = [f.name for f in fields(self) if f.name in OPENING and getattr(self, f.name) != f.default]
         if isinstance(self.model, HeadModel) and given:
             raise ParameterError(
                 f"`{min(given)}` is for opening a model, and this one is open: give it to HeadModel.open."
@@ -76,15 +74,7 @@ class Source:
         """The model."""
         if isinstance(self.model, HeadModel):
             return self.model
-        return HeadModel.open(
-            self.model,
-            device=self.device,
-            stack=self.stack,
-            dtype=self.dtype,
-            device_map=self.device_map,
-            max_length=self.max_length,
-            overlong=self.overlong,
-        )
+        return HeadModel.open(self.model, **{name: getattr(self, name) for name in OPENING})
 
     def open_corpus(self, model: HeadModel, limit: int | None = None, seed: int = 0) -> Corpus:
         """At most `limit` examples, drawn, then annotated: what is not used need not be parsed."""

@@ -29,7 +29,7 @@ from headwise.run.nulls import RandomModels
 from headwise.run.options import RunOptions, Source
 from headwise.run.plan import Part, Plan, make_plan
 from headwise.run.provenance import describe, identity, label, provenance
-from headwise.run.shard import ShardJob, ShardUnit, guarded
+from headwise.run.shard import ShardJob, ShardUnit, add_piece, guarded
 from headwise.stats.accumulators import State
 from headwise.text import Corpus
 
@@ -83,8 +83,8 @@ class Run:
 
     Attributes
     ----------
-    model, corpus, plan
-        What it runs on (the examples are read once) and what will be done.
+    model, corpus, plan, store
+        What it runs on (the examples are read once), what will be done, and where its finished pieces are kept.
     failures : dict of str to Failure
         The analyses that failed unexpectedly, once `atlas` has been made: it holds the others.
 
@@ -120,7 +120,7 @@ class Run:
             seeded = [analysis.seeded(options.seed) for analysis in analyses]
             self.plan = self._planned(self._rows, seeded, options.full)
             listener.plan(self.plan)
-            self._store = Store(
+            self.store = Store(
                 Path(folder),
                 identity(self.model, self.corpus, self.plan, options, stored_identity(Path(folder))),
                 fresh=options.overwrite,
@@ -139,21 +139,16 @@ class Run:
 
     def close(self) -> None:
         """Let others have the folder; what is finished stays there."""
-        self._store.close()
+        self.store.close()
         self._close_model()
 
     def forget(self) -> None:
         """Remove the finished pieces: the result is safe elsewhere."""
-        self._store.remove()
+        self.store.remove()
 
     def same_threads(self) -> AbstractContextManager[None]:
         """So many threads as the finished pieces were made with: the same number gives the same bytes."""
-        return guarded(int(self._store.adopted["threads"]), self.model.device)
-
-    @property
-    def store(self) -> Store:
-        """Where its finished pieces are kept."""
-        return self._store
+        return guarded(int(self.store.adopted["threads"]), self.model.device)
 
     def _close_model(self) -> None:
         if self._opened_here:
@@ -178,7 +173,7 @@ class Run:
             for part in dict.fromkeys(plan.parts.values()):
                 here = [a for a in plan.streaming if a.name not in views and plan.parts[a.name] is part]
                 together = [a for a in here if a.name not in self.failures]
-                own = self._store if part.rows is self._rows else self._store.part(f"corpus-{part.name}")
+                own = self.store if part.rows is self._rows else self.store.part(f"corpus-{part.name}")
                 with stage(PASS, memory=True):
                     states, told = self._stream(part, together, plan, own)
                 facts += told
@@ -196,7 +191,7 @@ class Run:
         labelled = {name: label(dataset, asked[name], left_out.get(name, {})) for name, dataset in datasets.items()}
         for name, dataset in labelled.items():
             dataset.attrs["corpus"] = plan.parts[name].name
-        about = provenance(self._store, plan, left_out, [fact["batch_tokens"] for fact in facts])
+        about = provenance(self.store, plan, left_out, [fact["batch_tokens"] for fact in facts])
         return Atlas(labelled, about | {"failed": {name: failure.error for name, failure in self.failures.items()}})
 
     def _fail(self, failure: Failure) -> None:
@@ -249,14 +244,14 @@ class Run:
             before = len(self.failures)
             plan = self._planned(EncodedCorpus(view.alone(), self.model.encoder), [analysis], full=True)
             part = plan.parts[analysis.name]
-            states, _ = self._stream(part, plan.streaming, plan, self._store.part(analysis.name))
+            states, _ = self._stream(part, plan.streaming, plan, self.store.part(analysis.name))
             if analysis.name in self.failures:
                 raise UnexpectedError(self.failures[analysis.name])
             if len(self.failures) > before:  # a shard was set aside: what is kept of an own pass is whole or not there
                 raise UnexpectedError(*list(self.failures.values())[before:])
             return analysis.result(states[analysis.name], part.shape)
 
-        return self._store.dataset(f"result-{analysis.name}", make)
+        return self.store.dataset(f"result-{analysis.name}", make)
 
     def _perform(self, experiment: Experiment) -> xr.Dataset:
         """Perform an experiment once; a finished one is kept until the run is forgotten."""
@@ -266,11 +261,11 @@ class Run:
             corpus=seen.rows.corpus,
             rows=seen.rows,
             shape=seen.shape,
-            store=self._store.part(experiment.name, {"parameters": describe(experiment.parameters)}),
+            store=self.store.part(experiment.name, {"parameters": describe(experiment.parameters)}),
             limit=self.plan.limits[experiment.name],
             progress=self.listener.progress,
         )
-        return self._store.dataset(f"result-{experiment.name}", lambda: experiment.perform(bench))
+        return self.store.dataset(f"result-{experiment.name}", lambda: experiment.perform(bench))
 
     def _stream(
         self, part: Part, analyses: Sequence[Observer], plan: Plan, store: Store
@@ -299,7 +294,8 @@ class Run:
             done = min((shard + 1) * plan.shard_size, len(rows))
             steps.after(done)
             if isinstance(piece, Failure):
-                self._fail(replace(piece, what=f"Shard {shard} ({_span(shard * plan.shard_size, done, part.name)})"))
+                span = f"examples {shard * plan.shard_size + 1:,} to {done:,} of '{part.name}'"
+                self._fail(replace(piece, what=f"Shard {shard} ({span})"))
                 continue
             if not facts:
                 size = sum(array.nbytes for array in piece.arrays.values())
@@ -310,12 +306,8 @@ class Run:
                     self._fail(Failure(**failure))
                     del states[failure["what"]]
             for analysis in [a for a in plan.active(shard) if a.name in states]:
-                prefix = f"{analysis.name}/"
-                found = {key.removeprefix(prefix): a for key, a in piece.arrays.items() if key.startswith(prefix)}
                 with self._apart_from_others(analysis.name, states):
-                    own = analysis.start(shape)
-                    own.load(found)
-                    states[analysis.name].merge(own)
+                    add_piece(states[analysis.name], analysis, shape, piece.arrays)
         return states, facts
 
     @contextmanager
@@ -339,7 +331,7 @@ class Run:
         left_out = {name: dict(items) for name, items in self.plan.dropped.items()}
         for number, (name, make) in enumerate(makers.items()):
             self.listener.progress(RESULTS, number, len(makers))
-            known = self._store.load(f"failed-{name}")
+            known = self.store.load(f"failed-{name}")
             if known is not None:
                 self._fail(Failure(**known.facts))
                 continue
@@ -356,7 +348,7 @@ class Run:
                 left_out.setdefault(name, {})[""] = str(error).rstrip(".")
             except Exception as error:
                 failure = Failure.of(name, error)
-                self._store.save(f"failed-{name}", {}, failure.facts())
+                self.store.save(f"failed-{name}", {}, failure.facts())
                 self._fail(failure)
         self.listener.progress(RESULTS, len(makers), len(makers))
         if not datasets and self.failures:
@@ -378,8 +370,3 @@ def run_analyses(
     """Run analyses over a corpus and return the atlas; see `Run`. What is finished stays in the folder."""
     with Run(Source(model, corpus), analyses, folder, options, listener) as run:
         return run.atlas()
-
-
-def _span(first: int, stop: int, corpus: str) -> str:
-    """The examples of a shard, as a person counts them."""
-    return f"examples {first + 1:,} to {stop:,} of '{corpus}'"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ from headwise.core.errors import ModelError
 from headwise.models import HeadModel
 from headwise.run.encoded import Block
 from headwise.run.engine import Failures, is_memory, observe_batch
+from headwise.stats.accumulators import State
 from headwise.text.encode import batches
 
 
@@ -56,10 +57,22 @@ class ShardJob:
                         f"One example of {longest} tokens does not fit into memory; use --max-length to cut inputs."
                     ) from error
                 batch_tokens //= 2
-        whole = {name: state for name, state in states.items() if name not in failed}
-        arrays = {f"{name}/{key}": array for name, state in whole.items() for key, array in state.arrays().items()}
+        arrays = packed({name: state for name, state in states.items() if name not in failed})
         facts = {"examples": len(rows), "tokens": sum(map(len, rows)), "batch_tokens": batch_tokens}
         return arrays, {**facts, "failed": [failure.facts() for failure in failed.values()]}
+
+
+def packed(states: Mapping[str, State]) -> dict[str, np.ndarray]:
+    """The states of analyses as the arrays of one piece."""
+    return {f"{name}/{key}": array for name, state in states.items() for key, array in state.arrays().items()}
+
+
+def add_piece(state: State, analysis: Observer, shape: Shape, arrays: Mapping[str, np.ndarray]) -> None:
+    """Add what a piece holds of an analysis to its state."""
+    prefix = f"{analysis.name}/"
+    own = analysis.start(shape)
+    own.load({key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)})
+    state.merge(own)
 
 
 @contextmanager

@@ -180,9 +180,9 @@ class Corpus:
         found.parts = ()
         return found
 
-    def derive(self, stream: Stream, name: str | None = None) -> Corpus:
+    def derive(self, stream: Stream) -> Corpus:
         """A corpus made from this one, with its name, licence and parts."""
-        return Corpus(name or self.name, stream, licence=self.licence, description=self.description, parts=self.parts)
+        return Corpus(self.name, stream, licence=self.licence, description=self.description, parts=self.parts)
 
     def survey(self) -> Survey:
         """Walk through the whole corpus once and keep what it tells."""

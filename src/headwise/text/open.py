@@ -120,11 +120,12 @@ def _open_path(spec: str | Path, common: dict[str, Any], options: dict[str, Any]
             raise InputError(f"'{path}' is a folder; name a file, or give format:folder with one of {known}.")
         format_name = format_by_ending(path)
     chosen = SNIFFED_TXT if format_name == "txt" else FORMATS[format_name]
-    options = {**{key: value for key, value in common.items() if key in chosen.options}, **chosen.checked(options)}
+    own = {key: value for key, value in common.items() if key in chosen.options}
+    own |= checked_options(chosen.name, chosen.options, options)
 
     def stream(notes: Notes) -> Iterator[Example]:
         walk = Walk(limits, notes)
-        return guarded(chosen.read(Files(path, chosen.members, walk), notes, **options), walk, chosen.about)
+        return guarded(chosen.read(Files(path, chosen.members, walk), notes, **own), walk, chosen.about)
 
     return Corpus(plain_name(path.name), stream, description=chosen.about)
 

@@ -37,24 +37,16 @@ class Format:
     members: tuple[str, ...]
 
     @property
-    def options(self) -> dict[str, str]:
+    def options(self) -> Mapping[str, str]:
         """The names a user may give, and what each takes, as the reader's signature says."""
         return options_of(self.read)
 
-    def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The options given; one that this format does not have, or of another type, is refused."""
-        return checked_options(self.name, self.options, given)
-
-
-def options_of(read: Callable[..., Any]) -> dict[str, str]:
-    """The keyword-only parameters of a reader, each with its annotation."""
-    return dict(_keyword_only(read))
-
 
 @cache
-def _keyword_only(read: Callable[..., Any]) -> tuple[tuple[str, str], ...]:
+def options_of(read: Callable[..., Any]) -> Mapping[str, str]:
+    """The keyword-only parameters of a reader, each with its annotation."""
     parameters = inspect.signature(read).parameters.values()
-    return tuple((p.name, str(p.annotation)) for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY)
+    return {p.name: str(p.annotation) for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
 def checked_options(name: str, known: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:

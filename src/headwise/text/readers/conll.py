@@ -32,8 +32,8 @@ class _Document:
     def add(self, row: list[str], where: str, length: int) -> None:
         self.rows.append(row)
         self.held += length
-        self.limits.check_words(len(self.rows), where)
-        self.limits.check_whole(self.held, where)
+        self.limits.hold("max_words", len(self.rows), where)
+        self.limits.hold("max_whole", self.held, where)
         self.places.append(where)
         self.sentences.append(self.sentence)
 

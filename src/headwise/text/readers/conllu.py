@@ -112,14 +112,14 @@ def sentences_of(file: TextFile) -> Iterator[Sentence]:
             continue
         where = file.where(number)
         current.size += len(line)
-        limits.check_whole(current.size, where)
+        limits.hold("max_whole", current.size, where)
         current.line = current.line or number
         if line.startswith("#"):
             current.comments.append(line[1:].strip())
-            limits.check_words(len(current.comments), where)
+            limits.hold("max_words", len(current.comments), where)
         else:
             _add_row(current, line.split("\t"), number, where)
-            limits.check_words(len(current.rows) + len(current.fused), where)
+            limits.hold("max_words", len(current.rows) + len(current.fused), where)
     if current.rows:
         yield current
 
@@ -189,8 +189,8 @@ def read_conllu(
                 marks = EntityMarks(declared)
             held.append(sentence)
             words, size = words + len(sentence.rows), size + sentence.size
-            file.walk.limits.check_words(words, file.where(sentence.line))
-            file.walk.limits.check_whole(size, file.where(sentence.line))
+            file.walk.limits.hold("max_words", words, file.where(sentence.line))
+            file.walk.limits.hold("max_whole", size, file.where(sentence.line))
         if held:
             yield _document(held, file, marks, notes, text=text, skip_links=skip_links)
 

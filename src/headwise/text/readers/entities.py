@@ -44,7 +44,7 @@ def bracketed(marks: Iterable[tuple[str, str]], limits: Limits = DEFAULT) -> Ite
     for word, (text, where) in enumerate(marks):
         for body, opens, closes in _marks_in(text, where):
             count += opens
-            limits.check_marks(count, where)
+            limits.hold("max_marks", count, where)
             entity = entity_id(body)
             if opens and closes:
                 yield Bracketed(word, word + 1, entity, body)
@@ -82,10 +82,9 @@ def entity_id(body: str) -> str:
     return body.split("-", 1)[0]
 
 
-def tree_head(start: int, end: int, heads: Sequence[int], among: Collection[int] = ()) -> int:
-    """The word of a stretch whose own head lies outside it: the first such word, of those preferred where one is
-    `among` them."""
-    return TreeHeads(heads[start:end], start)(start, end, among)
+def tree_head(start: int, end: int, heads: Sequence[int]) -> int:
+    """The first word of a stretch whose own head lies outside it."""
+    return TreeHeads(heads[start:end], start)(start, end)
 
 
 class TreeHeads:

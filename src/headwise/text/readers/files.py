@@ -68,20 +68,16 @@ class TextFile:
         """Lines that are not blank, each with its place for messages."""
         return ((self.where(number), line) for number, line in self.lines() if line.strip())
 
-    def look(self, wanted: Callable[[str], bool], most: int = LOOKED_AT) -> tuple[str | None, TextFile]:
-        """The first line that is wanted (None where none of the first `most` is), and the file from its start: a member
-        of an archive cannot be opened twice."""
-        line, file, _ = self._look(wanted, most)
-        return line, file
-
     def first_line(self, wanted: Callable[[str], bool]) -> tuple[str, TextFile]:
         """The first line that is wanted ("" for none in the whole file), and the file from its start."""
-        line, file, more = self._look(wanted, LOOKED_AT)
+        line, file, more = self.look(wanted)
         if line is None and more:
             raise InputError(f"{self.where(self.walk.line)}: no line so far is a row; check the format of the file.")
         return line or "", file
 
-    def _look(self, wanted: Callable[[str], bool], most: int) -> tuple[str | None, TextFile, bool]:
+    def look(self, wanted: Callable[[str], bool], most: int = LOOKED_AT) -> tuple[str | None, TextFile, bool]:
+        """The first line that is wanted (None where none of the first `most` is), the file from its start (a member of
+        an archive cannot be opened twice), and whether lines were left that were not looked at."""
         lines = self.lines()
         seen: list[tuple[int, str]] = []
         found, held = None, 0

@@ -26,46 +26,40 @@ UNKNOWN_CORE = "frame elements of unknown core type, taken as core"
 CharSpan = tuple[int, int]
 
 
-class CoreTypes:
-    """Which elements of which frame are core."""
+CoreTypes = Mapping[str, Mapping[str, str]]  # by frame and element
 
-    def __init__(self, by_frame: Mapping[str, Mapping[str, str]]) -> None:
-        self.by_frame = by_frame
 
-    @classmethod
-    def beside(cls, path: Path, walk: Walk) -> CoreTypes:
-        """From `frames.json` (or `.gz`, `.xz`) in the folder of the exemplars; empty where there is none."""
-        folder = path if path.is_dir() else path.parent
-        found = next((folder / name for name in BESIDE if (folder / name).is_file()), None)
-        return cls({}) if found is None else cls.from_json(found, walk)
+def core_types_beside(path: Path, walk: Walk) -> CoreTypes:
+    """From `frames.json` (or `.gz`, `.xz`) in the folder of the exemplars; empty where there is none."""
+    folder = path if path.is_dir() else path.parent
+    found = next((folder / name for name in BESIDE if (folder / name).is_file()), None)
+    return {} if found is None else _core_types_in(found, walk)
 
-    @classmethod
-    def from_json(cls, path: Path, walk: Walk) -> CoreTypes:
-        """From `{frame: {"fe": {element: core type}}}`."""
-        if not path.is_file():
-            raise InputError(f"There is no file '{path}' with the frames' core types; check `frames`.")
-        with reading(str(path), "not a table of frames with their elements' core types"):
-            frames = json.loads(on_disk(path, walk).read())
-            return cls({frame: dict(entry["fe"]) for frame, entry in frames.items()})
 
-    @classmethod
-    def from_xml(cls, folder: Path, walk: Walk) -> CoreTypes:
-        """From FrameNet's `frame/*.xml`."""
-        by_frame = {}
-        for path in sorted(folder.glob("*.xml")):
-            root = _parse(path, walk)
-            by_frame[root.get("name", path.stem)] = {
-                fe.get("name", ""): fe.get("coreType", "") for fe in root.iter(f"{SPACE}FE")
-            }
-        return cls(by_frame)
+def _core_types_in(path: Path, walk: Walk) -> CoreTypes:
+    """From `{frame: {"fe": {element: core type}}}`."""
+    if not path.is_file():
+        raise InputError(f"There is no file '{path}' with the frames' core types; check `frames`.")
+    with reading(str(path), "not a table of frames with their elements' core types"):
+        frames = json.loads(on_disk(path, walk).read())
+        return {frame: dict(entry["fe"]) for frame, entry in frames.items()}
 
-    def is_core(self, frame: str, element: str, notes: Notes) -> bool:
-        """Whether an element of a frame is core; one that no table knows is taken as core and counted."""
-        kind = self.by_frame.get(frame, {}).get(element)
-        if kind is None:
-            notes[UNKNOWN_CORE] += 1
-            return True
-        return kind in CORE
+
+def _core_types_of_xml(folder: Path, walk: Walk) -> CoreTypes:
+    """From FrameNet's `frame/*.xml`."""
+    roots = ((path, _parse(path, walk)) for path in sorted(folder.glob("*.xml")))
+    return {
+        root.get("name", path.stem): {fe.get("name", ""): fe.get("coreType", "") for fe in root.iter(f"{SPACE}FE")}
+        for path, root in roots
+    }
+
+
+def _is_core(core: CoreTypes, frame: str, element: str, notes: Notes) -> bool:
+    """Whether an element of a frame is core; one that no table knows is taken as core and counted."""
+    kind = core.get(frame, {}).get(element)
+    if kind is None:
+        notes[UNKNOWN_CORE] += 1
+    return kind is None or kind in CORE
 
 
 def read_framenet(
@@ -90,11 +84,11 @@ def read_framenet(
     folder = _xml_folder(files.path)
     rows = _xml_rows(folder, files.walk) if folder is not None else (row for file in files for row in json_rows(file))
     if frames is not None:
-        core = CoreTypes.from_json(Path(frames), files.walk)
+        core = _core_types_in(Path(frames), files.walk)
     elif folder is not None:
-        core = CoreTypes.from_xml(folder / "frame", files.walk)
+        core = _core_types_of_xml(folder / "frame", files.walk)
     else:
-        core = CoreTypes.beside(files.path, files.walk)
+        core = core_types_beside(files.path, files.walk)
     for where, row in rows:
         try:
             yield exemplar(row, where, core, files.walk)
@@ -121,14 +115,14 @@ def exemplar(row: Mapping[str, Any], where: str, core: CoreTypes, walk: Walk) ->
         raise InputError(f"{where}: the target of {shown(frame)} at characters {shown(targets)} {outside}.")
     if len(inside) < len(targets):
         notes["parts of targets left out: outside the text"] += len(targets) - len(inside)
-    walk.limits.check_marks(len(inside) * len(elements), where)
+    walk.limits.hold("max_marks", len(inside) * len(elements), where)
     links = []
     for element, span in elements:
         words = _words_at(span, places, len(text))
         if words is None:
             at = shown(f"{span[0]}..{span[1]}")
             raise InputError(f"{where}: the element {shown(element)} of {shown(frame)} at characters {at} {outside}.")
-        is_core = core.is_core(frame, element, notes)
+        is_core = _is_core(core, frame, element, notes)
         links += [FrameLink(frame, element, target, words, is_core) for target in inside]
     return Example(words=tuple(text[a:b] for a, b in places), frames=tuple(links), origin=where)
 
@@ -207,7 +201,7 @@ class _Builder(ElementTree.TreeBuilder):
 
     def start(self, tag: str, attrs: dict[str, str], /) -> ElementTree.Element:
         self._depth += 1
-        self._walk.limits.check_depth(self._depth, self._walk.where())
+        self._walk.limits.hold("max_depth", self._depth, self._walk.where())
         return super().start(tag, attrs)
 
     def end(self, tag: str, /) -> ElementTree.Element:

@@ -15,6 +15,13 @@ from headwise.text.corpus import Notes
 from headwise.text.example import Example
 
 FREE = 1 << 20  # bytes that may be unpacked from however little: a small file of one repeated row is no bomb
+BEYOND = {  # what stands where a limit is passed
+    "max_words": "a sentence or document of more than {} words",
+    "max_whole": "a sentence or document whose rows have more than {} characters",
+    "max_marks": "an example of more than {} mentions or frame links",
+    "max_text": "a text of more than {} characters",
+    "max_depth": "brackets or elements more than {} deep",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,37 +83,17 @@ class Limits:
             f"{name}=NUMBER (--reader {name}=NUMBER)."
         )
 
-    def check_words(self, count: int, where: str) -> None:
-        """Refuse too many words, as soon as there are."""
-        if count > self.max_words:
-            self.refuse(where, "a sentence or document of more than {} words", "max_words")
-
-    def check_whole(self, length: int, where: str) -> None:
-        """Refuse too many characters in the rows of a sentence or document, as soon as there are."""
-        if length > self.max_whole:
-            self.refuse(where, "a sentence or document whose rows have more than {} characters", "max_whole")
-
-    def check_marks(self, count: int, where: str) -> None:
-        """Refuse too many mentions or frame links, as soon as there are."""
-        if count > self.max_marks:
-            self.refuse(where, "an example of more than {} mentions or frame links", "max_marks")
-
-    def check_text(self, length: int, where: str) -> None:
-        """Refuse too long a text, as soon as it is."""
-        if length > self.max_text:
-            self.refuse(where, "a text of more than {} characters", "max_text")
-
-    def check_depth(self, depth: int, where: str) -> None:
-        """Refuse too many brackets within each other."""
-        if depth > self.max_depth:
-            self.refuse(where, "brackets or elements more than {} deep", "max_depth")
+    def hold(self, name: str, count: int, where: str) -> None:
+        """Refuse more than the limit of this name allows, as soon as there is."""
+        if count > getattr(self, name):
+            self.refuse(where, BEYOND[name], name)
 
     def check(self, example: Example) -> None:
         """Refuse an example beyond a limit, whatever reader it comes from."""
         words, where = example.all_words, example.where
-        self.check_words(len(words), where)
-        self.check_marks(len(example.mentions or ()) + len(example.frames or ()), where)
-        self.check_text(max(len(example.text or ""), len(example.pair or ""), sum(map(len, words))), where)
+        self.hold("max_words", len(words), where)
+        self.hold("max_marks", len(example.mentions or ()) + len(example.frames or ()), where)
+        self.hold("max_text", max(len(example.text or ""), len(example.pair or ""), sum(map(len, words))), where)
 
 
 @dataclass

@@ -143,23 +143,17 @@ def read_articles(
     """JSONL rows `{"title": ..., "paragraphs": [...]}`: pairs of consecutive paragraphs of each article."""
     for file in files:
         for where, row in json_rows(file):
-            yield from article_pairs(row, where, tokenizer, max_tokens, overlapping=overlapping, notes=notes)
+            yield from article_pairs(
+                row, where, notes, tokenizer=tokenizer, max_tokens=max_tokens, overlapping=overlapping
+            )
 
 
-def article_pairs(
-    row: Mapping[str, Any],
-    where: str,
-    tokenizer: PreTrainedTokenizerBase | None,
-    max_tokens: int,
-    *,
-    overlapping: bool,
-    notes: Notes,
-) -> Iterator[Example]:
-    """The pairs of one article."""
+def article_pairs(row: Mapping[str, Any], where: str, notes: Notes, **how: Any) -> Iterator[Example]:
+    """The pairs of one article; the options are those of `paragraph_pairs`."""
     paragraphs = row.get("paragraphs")
     if not isinstance(paragraphs, list) or not all(isinstance(p, str) for p in paragraphs):
         raise InputError(f"{where}: an article needs `paragraphs`, a list of texts.")
     named = [(where, paragraph) for paragraph in paragraphs]
     title = row.get("title")
     document = title if isinstance(title, str) and title else where
-    return paragraph_pairs(named, tokenizer, max_tokens, overlapping=overlapping, notes=notes, document=document)
+    return paragraph_pairs(named, notes=notes, document=document, **how)

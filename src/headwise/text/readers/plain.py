@@ -30,7 +30,7 @@ def paragraphs_of(file: TextFile) -> Iterator[tuple[int, str]]:
             start = start if held else number
             held.append(line.strip())
             length += len(held[-1]) + 1
-            file.walk.limits.check_text(length, file.where(start))
+            file.walk.limits.hold("max_text", length, file.where(start))
         elif held:
             yield start, " ".join(held)
             held, length = [], 0
@@ -73,7 +73,7 @@ def _split_of(file: TextFile) -> tuple[str, TextFile]:
         begun, blank = begun or filled, not filled
         return after
 
-    found, file = file.look(follows_blank, LOOKED_AT)
+    found, file, _ = file.look(follows_blank, LOOKED_AT)
     return "lines" if found is None else "paragraphs", file
 
 

@@ -90,7 +90,7 @@ def phrases(
                     standing[-1].parts.append(phrase)
                 standing.append(phrase)
                 found.append(phrase)
-                limits.check_depth(len(standing), places[word])
+                limits.hold("max_depth", len(standing), places[word])
     if standing:
         raise InputError(f"{places[standing[-1].start]}: the parse column opens a bracket here that nothing closes.")
     return found

@@ -122,7 +122,7 @@ def test_long_texts_are_cut_and_little_is_kept(encoder: HeadModel) -> None:
     assert len(seen["tokens"]) == limit
     for number in range(KEPT + 5):
         explorer.look(Question("cat " * (number + 1)))
-    assert len(explorer._shelf.kept) == KEPT
+    assert len(explorer._kept) == KEPT
 
 
 @pytest.mark.parametrize(

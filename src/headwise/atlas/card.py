@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import xarray as xr
 
-from headwise.atlas.describe import describe_heads
+from headwise.atlas.describe import TOLD, describe_heads
 from headwise.atlas.tables import ITEM, per_head
 from headwise.core.errors import ParameterError
 from headwise.core.labels import head_name
@@ -45,7 +45,7 @@ class HeadCard(Shown):
             if {"layer", "head"} <= set(data.dims)
         }
         told = describe_heads(datasets, *size).set_index("name").loc[self.name]
-        self.does = {name: told[name] for name in ("does", "attention", "finds", "roles", "maps") if told[name]}
+        self.does = {name: told[name] for name in TOLD if told[name]}
         self.does |= _place(self.datasets)
         frame = per_head(datasets)
         ranks = frame.groupby(ITEM, sort=False)["value"].rank(ascending=False, method="min")

@@ -9,32 +9,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from headwise.core.behaviours import (
-    BROADLY,
-    COPYING,
-    DELIMITERS,
-    DUPLICATE,
-    INDUCTION,
-    LEAST_COPYING,
-    LEAST_MARGIN,
-    LEAST_REPEAT,
-    LEAST_RETRIEVAL,
-    LEAST_SHARE,
-    LEVEL,
-    NEIGHBOURS,
-    OTHER,
-    POSITIONS,
-    REPEATS,
-    RETRIEVAL,
-    SINK,
-    TYPES,
-    bar,
-    head_labels,
-    is_decoder,
-    rest_labels,
-    shares,
-    sure_margins,
-)
+from headwise.core import behaviours
 from headwise.core.labels import head_name, labels_of
 
 SHOWN_SHARE = 0.1  # smaller shares of attention are not worth a word
@@ -42,20 +17,8 @@ MOST_RELATIONS = 3
 ANTECEDENTS = "antecedents"
 FIRST = "first"
 Cells = dict[tuple[int, ...], list[str]]  # what is said of a head, by (layer, head)
+TOLD = ("does", "attention", "finds", "roles", "maps")  # what a card says first
 COLUMNS = ("layer", "head", "name", "does", "kind", "best", "looks", "attention", "finds", "roles", "maps")
-# What is read of each group; a group without all of it (an atlas of another version, a part of one) is passed over.
-BEST = ("best_layer", "best_head", "best_margin", "best_p_adjusted")
-NEEDS = {
-    "surface": ("position", "mass", "max_weight"),
-    "dependency": ("accuracy", "p_adjusted", "baseline_possible", *BEST),
-    "coreference": ("accuracy", "p_adjusted", "baseline_accuracy"),
-    "frames": ("score", "expected", "stands_out"),
-    "roles": ("has_role_adjusted",),
-    "patterns": ("proportion",),
-    "induction": ("prefix_matching", "prefix_matching_p_adjusted"),
-    "retrieval": ("score",),
-    "circuits": ("ov_copying", "ov_copying_p_adjusted"),
-}
 # What the words for heads have in common, and what each kind means to a reader.
 KINDS = {
     "syntax": "on this dependency relation it beats every baseline (a fixed offset, uniform attention, the first word) "
@@ -78,38 +41,28 @@ KINDS = {
     "broad": "its attention has four fifths or more of the entropy of a uniform head, and is not uniform",
     "other": "none of these",
 }
-SHORT = {
-    ANTECEDENTS: "antec.",
-    "previous token": "prev",
-    "next token": "next",
-    "same token": "self",
-    NEIGHBOURS: "near",
-    SINK: "sink",
-    INDUCTION: "induct",
-    DUPLICATE: "dupl",
-    RETRIEVAL: "retr",
-    COPYING: "copy",
-    "to cls": "cls",
-    "to sep": "sep",
-    "to punct": "stops",
-    DELIMITERS: "delim",
-    BROADLY: "broad",
-    OTHER: "–",
+# Every word but the relations, which are words of the kind `syntax`: its kind, and how a grid writes it.
+WORDS = {
+    ANTECEDENTS: ("coreference", "antec."),
+    "previous token": ("position", "prev"),
+    "next token": ("position", "next"),
+    "same token": ("position", "self"),
+    behaviours.NEIGHBOURS: ("position", "near"),
+    behaviours.SINK: ("sink", "sink"),
+    behaviours.INDUCTION: ("repeats", "induct"),
+    behaviours.DUPLICATE: ("repeats", "dupl"),
+    behaviours.RETRIEVAL: ("retrieval", "retr"),
+    behaviours.COPYING: ("copying", "copy"),
+    "to cls": ("cls", "cls"),
+    "to sep": ("sep", "sep"),
+    "to punct": ("delimiters", "stops"),
+    behaviours.DELIMITERS: ("delimiters", "delim"),
+    behaviours.BROADLY: ("broad", "broad"),
+    behaviours.OTHER: ("other", "–"),
 }
-_KIND_OF = {
-    ANTECEDENTS: "coreference",
-    **dict.fromkeys((*POSITIONS.values(), NEIGHBOURS), "position"),
-    **dict.fromkeys((DELIMITERS, "to punct"), "delimiters"),
-    SINK: "sink",
-    **dict.fromkeys((INDUCTION, DUPLICATE), "repeats"),
-    RETRIEVAL: "retrieval",
-    COPYING: "copying",
-    "to cls": "cls",
-    "to sep": "sep",
-    BROADLY: "broad",
-    OTHER: "other",
-}
-FOUND = (INDUCTION, DUPLICATE, RETRIEVAL)  # words for what a head was found to do, which no relation replaces
+SHORT = {word: short for word, (_, short) in WORDS.items()}
+# Words for what a head was found to do, which no relation replaces.
+FOUND = (behaviours.INDUCTION, behaviours.DUPLICATE, behaviours.RETRIEVAL)
 
 
 def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> pd.DataFrame:
@@ -135,16 +88,17 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
     """
     known = {
         name: datasets[name]
-        for name, needed in NEEDS.items()
+        for name, (_, needed) in FINDERS.items()
         if name in datasets and all(variable in datasets[name] for variable in needed)
     }
-    labels = head_labels(known, layers, heads)
-    looks = head_labels({"surface": known["surface"]} if "surface" in known else {}, layers, heads)
+    labels = behaviours.head_labels(known, layers, heads)
+    looks = behaviours.head_labels({"surface": known["surface"]} if "surface" in known else {}, layers, heads)
     if "surface" in known:
-        looks = np.where((looks == SINK) & (labels == SINK), rest_labels(known["surface"]), looks)
-    cells = {name: FINDERS[name](dataset) for name, dataset in known.items()}
+        rests = (looks == behaviours.SINK) & (labels == behaviours.SINK)
+        looks = np.where(rests, behaviours.rest_labels(known["surface"]), looks)
+    cells = {name: FINDERS[name][0](dataset) for name, dataset in known.items()}
     # The same token by two names: of a decoder it is the first, of an encoder its opening token.
-    decoder = "surface" in known and is_decoder(known["surface"])
+    decoder = "surface" in known and behaviours.is_decoder(known["surface"])
     twice, kept = (("cls", "delimiter"), "first") if decoder else (("first", "sink"), "cls")
     cells["roles"] = {
         place: [role for role in own if role not in twice or kept not in own]
@@ -153,16 +107,16 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
     best_heads = _best_heads(known["dependency"]) if "dependency" in known else {}
     rows = []
     for place in np.ndindex(layers, heads):
-        found = {name: own.get(place, []) for name, own in cells.items()}
-        followed, referred = found.get("dependency", []), found.get("coreference", [])
+        found = {name: cells.get(name, {}).get(place, []) for name in FINDERS}
         does = str(labels[place])
-        if referred and does in _KIND_OF and does not in FOUND:  # where it looks gives way to what it finds
+        if found["coreference"] and does in WORDS and does not in FOUND:  # where it looks gives way to what it finds
             does = ANTECEDENTS
         best = best_heads.get(does) == place
-        finds = [text for name in ("induction", "retrieval") for text in found.get(name, [])]
-        finds += followed + referred + found.get("frames", []) + found.get("circuits", [])
-        texts = (found.get("surface", []), finds, found.get("roles", []), found.get("patterns", []))
-        told = (does, _KIND_OF.get(does, "syntax"), best, str(looks[place]), *map(", ".join, texts))
+        order = ("induction", "retrieval", "dependency", "coreference", "frames", "circuits")
+        finds = [text for name in order for text in found[name]]
+        texts = (found["surface"], finds, found["roles"], found["patterns"])
+        kind, _ = WORDS.get(does, ("syntax", does))
+        told = (does, kind, best, str(looks[place]), *map(", ".join, texts))
         rows.append((*place, head_name(*place), *told))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
@@ -173,7 +127,7 @@ def _attention(surface: xr.Dataset) -> Cells:
     cells: Cells = {}
     for place in np.ndindex(*surface["max_weight"].shape):
         cells[place] = _shown(planes, place)
-        if rest and FIRST in planes and planes[FIRST][place] > LEAST_SHARE:
+        if rest and FIRST in planes and planes[FIRST][place] > behaviours.LEAST_SHARE:
             left = ", ".join(_shown(rest, place)) or "spread"
             cells[place].append(f"without the first token: {left}")
     return cells
@@ -181,8 +135,8 @@ def _attention(surface: xr.Dataset) -> Cells:
 
 def _planes(surface: xr.Dataset, suffix: str = "") -> dict[str, np.ndarray]:
     """Shares of attention, `[layer, head]`, by the name a reader knows."""
-    known = {words: FIRST if words == SINK else name for name, words in TYPES.items()}
-    found = shares(surface, suffix)
+    known = {words: FIRST if words == behaviours.SINK else name for name, words in behaviours.TYPES.items()}
+    found = behaviours.shares(surface, suffix)
     return {known.get(name, name): array.transpose("layer", "head").values for name, array in found.items()}
 
 
@@ -194,9 +148,9 @@ def _shown(planes: Mapping[str, np.ndarray], place: tuple[int, ...]) -> list[str
 
 def _relations(dependency: xr.Dataset) -> Cells:
     """Up to three relations that each head follows, the largest margin first."""
-    margins = sure_margins(dependency)
+    margins = behaviours.sure_margins(dependency)
     accuracy, margin = dependency["accuracy"].transpose(*margins.dims).values, margins.values
-    baseline = bar(dependency).transpose("direction", "relation").values
+    baseline = behaviours.bar(dependency).transpose("direction", "relation").values
     called = np.full(baseline.shape, "offset", dtype=object)
     if "bar_name" in dependency:
         called = dependency["bar_name"].transpose("direction", "relation").values
@@ -205,7 +159,7 @@ def _relations(dependency: xr.Dataset) -> Cells:
     for layer, head in np.ndindex(*margin.shape[1:3]):
         own = margin[:, layer, head]
         for relation in np.argsort(-own.max(0), kind="stable")[:MOST_RELATIONS]:
-            if own[:, relation].max() >= LEAST_MARGIN:
+            if own[:, relation].max() >= behaviours.LEAST_MARGIN:
                 direction = int(own[:, relation].argmax())
                 score, offset = accuracy[direction, layer, head, relation], baseline[direction, relation]
                 rule = called[direction, relation]
@@ -217,58 +171,52 @@ def _relations(dependency: xr.Dataset) -> Cells:
 def _best_heads(dependency: xr.Dataset) -> dict[str, tuple[int, int]]:
     """The head that follows each relation best, where one does so significantly."""
     places = zip(dependency["best_layer"].values.tolist(), dependency["best_head"].values.tolist(), strict=True)
-    certain = (dependency["best_p_adjusted"] < LEVEL).values
+    certain = (dependency["best_p_adjusted"] < behaviours.LEVEL).values
     names = labels_of(dependency, "relation")
     return {name: place for name, place, sure in zip(names, places, certain, strict=True) if sure}
 
 
 def _antecedents(coreference: xr.Dataset) -> Cells:
     of_all = coreference.sel(mention_type="all")
-    accuracy = of_all["accuracy"].transpose("layer", "head").values
+    (accuracy,) = _by_head(of_all, "accuracy")
     rule = float(of_all["baseline_accuracy"].max())
-    certain = (of_all["p_adjusted"] < LEVEL).all("baseline").transpose("layer", "head").values
-    found = certain & (np.nan_to_num(accuracy) - rule >= LEAST_MARGIN)
+    certain = (of_all["p_adjusted"] < behaviours.LEVEL).all("baseline").transpose("layer", "head").values
+    found = certain & (np.nan_to_num(accuracy) - rule >= behaviours.LEAST_MARGIN)
     return _said(found, lambda at: f"{ANTECEDENTS} {100 * accuracy[at]:.0f} % (best rule {100 * rule:.0f} %)")
 
 
 def _repeats(induction: xr.Dataset) -> Cells:
     cells: Cells = {}
-    for measure, word in reversed(REPEATS.items()):
+    for measure, word in reversed(behaviours.REPEATS.items()):
         if measure in induction and f"{measure}_p_adjusted" in induction:
-            score, p = (
-                induction[name].transpose("layer", "head").values for name in (measure, f"{measure}_p_adjusted")
-            )
-            told = _said((p < LEVEL) & (score >= LEAST_REPEAT), _scored(f"{word} on repeats", score))
+            score, p = _by_head(induction, measure, f"{measure}_p_adjusted")
+            told = _scored(f"{word} on repeats", score, (p < behaviours.LEVEL) & (score >= behaviours.LEAST_REPEAT))
             for place, texts in told.items():
                 cells.setdefault(place, []).extend(texts)
     return cells
 
 
 def _retrieval(retrieval: xr.Dataset) -> Cells:
-    score = retrieval["score"].transpose("layer", "head").values
-    return _said(np.nan_to_num(score) >= LEAST_RETRIEVAL, _scored("retrieval of needles", score))
+    (score,) = _by_head(retrieval, "score")
+    return _scored("retrieval of needles", score, np.nan_to_num(score) >= behaviours.LEAST_RETRIEVAL)
 
 
 def _copying(circuits: xr.Dataset) -> Cells:
-    score, p = (circuits[name].transpose("layer", "head").values for name in NEEDS["circuits"])
-    return _said((p < LEVEL) & (score >= LEAST_COPYING), _scored("copying by weights", score))
-
-
-def _scored(words: str, score: np.ndarray) -> Callable[[tuple[int, ...]], str]:
-    return lambda at: f"{words} {score[at]:.2f}"
+    score, p = _by_head(circuits, "ov_copying", "ov_copying_p_adjusted")
+    return _scored("copying by weights", score, (p < behaviours.LEVEL) & (score >= behaviours.LEAST_COPYING))
 
 
 def _frames(frames: xr.Dataset) -> Cells:
-    score, expected, found = (frames[name].transpose("layer", "head").values for name in NEEDS["frames"])
+    score, expected, found = _by_head(frames, "score", "expected", "stands_out")
     return _said(found.astype(bool), lambda at: f"frame elements {score[at]:.2f} (expected {expected[at]:.2f})")
 
 
 def _roles(roles: xr.Dataset) -> Cells:
     names = labels_of(roles, "role")
-    has = roles["has_role_adjusted"].transpose("layer", "head", "role").values.astype(bool)
+    has = _by_head(roles, "has_role_adjusted")[0].astype(bool)
     cells = _said(has, lambda at: names[at[2]])
     if "has_role_rest" in roles:  # of heads that rest on the first token, what they are without it
-        rest = roles["has_role_rest"].transpose("layer", "head", "role").values.astype(bool) & ~has
+        rest = _by_head(roles, "has_role_rest")[0].astype(bool) & ~has
         for place, found in _said(rest, lambda at: names[at[2]]).items():
             cells.setdefault(place, []).append(f"without the first token: {', '.join(found)}")
     return cells
@@ -276,8 +224,17 @@ def _roles(roles: xr.Dataset) -> Cells:
 
 def _maps(patterns: xr.Dataset) -> Cells:
     names = labels_of(patterns, "pattern")
-    share = patterns["proportion"].transpose("layer", "head", "pattern").values
-    return _said(np.nan_to_num(share) > LEAST_SHARE, lambda at: f"{names[at[2]]} {100 * share[at]:.0f} %")
+    (share,) = _by_head(patterns, "proportion")
+    return _said(np.nan_to_num(share) > behaviours.LEAST_SHARE, lambda at: f"{names[at[2]]} {100 * share[at]:.0f} %")
+
+
+def _by_head(dataset: xr.Dataset, *names: str) -> list[np.ndarray]:
+    """Variables as `[layer, head, ...]`."""
+    return [dataset[name].transpose("layer", "head", ...).values for name in names]
+
+
+def _scored(words: str, score: np.ndarray, where: np.ndarray) -> Cells:
+    return _said(where, lambda at: f"{words} {score[at]:.2f}")
 
 
 def _said(where: np.ndarray, words: Callable[[tuple[int, ...]], str]) -> Cells:
@@ -288,14 +245,16 @@ def _said(where: np.ndarray, words: Callable[[tuple[int, ...]], str]) -> Cells:
     return cells
 
 
-FINDERS: dict[str, Callable[[xr.Dataset], Cells]] = {
-    "surface": _attention,
-    "dependency": _relations,
-    "coreference": _antecedents,
-    "frames": _frames,
-    "roles": _roles,
-    "patterns": _maps,
-    "induction": _repeats,
-    "retrieval": _retrieval,
-    "circuits": _copying,
+# What is said of each group, and what must be in it; one without that (of another version, a part) is passed over.
+BEST = ("best_layer", "best_head", "best_margin", "best_p_adjusted")
+FINDERS: dict[str, tuple[Callable[[xr.Dataset], Cells], tuple[str, ...]]] = {
+    "surface": (_attention, ("position", "mass", "max_weight")),
+    "dependency": (_relations, ("accuracy", "p_adjusted", "baseline_possible", *BEST)),
+    "coreference": (_antecedents, ("accuracy", "p_adjusted", "baseline_accuracy")),
+    "frames": (_frames, ("score", "expected", "stands_out")),
+    "roles": (_roles, ("has_role_adjusted",)),
+    "patterns": (_maps, ("proportion",)),
+    "induction": (_repeats, ("prefix_matching", "prefix_matching_p_adjusted")),
+    "retrieval": (_retrieval, ("score",)),
+    "circuits": (_copying, ("ov_copying", "ov_copying_p_adjusted")),
 }

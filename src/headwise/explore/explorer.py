@@ -7,7 +7,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import torch
 
 from headwise.analyses.attribution.one import head_contributions
 from headwise.atlas import Atlas
-from headwise.atlas.describe import SHORT
+from headwise.atlas.describe import SHORT, TOLD
 from headwise.core.checks import at_least, check_types, one_of
 from headwise.core.errors import InputError, ParameterError
 from headwise.core.labels import existing_heads, head_name
@@ -98,23 +98,6 @@ class Seen:
         return self.weights.nbytes + (0 if self.said is None else self.said.nbytes)
 
 
-@dataclass(slots=True, eq=False)
-class _Shelf:
-    """The last inputs that were looked at, so that the next click need not run them again."""
-
-    kept: OrderedDict[Question, Seen] = field(default_factory=OrderedDict)
-
-    def get(self, question: Question) -> Seen | None:
-        if question in self.kept:
-            self.kept.move_to_end(question)
-        return self.kept.get(question)
-
-    def put(self, question: Question, seen: Seen) -> None:
-        self.kept[question] = seen
-        while len(self.kept) > KEPT or (len(self.kept) > 1 and sum(s.bytes for s in self.kept.values()) > KEPT_BYTES):
-            self.kept.popitem(last=False)
-
-
 class Explorer:
     """Answers about one model or two, as names and values that JSON holds. Nothing is read from disk or written to it.
 
@@ -144,7 +127,7 @@ class Explorer:
             self.models.append(model.limited(max(2, min(MOST_TOKENS, fitting, model.encoder.max_length)), "truncate"))
         self.notes: list[str] = []
         self.words = [self._words(model, atlas, first=place == 0) for place, model in enumerate(self.models)]
-        self._shelf = _Shelf()
+        self._kept: OrderedDict[Question, Seen] = OrderedDict()
 
     def _words(self, model: HeadModel, atlas: Atlas | None, first: bool) -> list[list[dict[str, str]]] | None:
         """What each head does in a word, `[layer][head]`, where the atlas is of this model."""
@@ -167,7 +150,7 @@ class Explorer:
         for row in atlas.describe().to_dict("records"):
             words[row["layer"]][row["head"]] = {
                 "word": SHORT.get(row["does"], row["does"]),
-                **{name: str(row[name] or "") for name in ("does", "attention", "finds", "roles", "maps")},
+                **{name: str(row[name] or "") for name in TOLD},
             }
         return words
 
@@ -256,12 +239,14 @@ class Explorer:
         return place
 
     def _seen(self, question: Question) -> Seen:
-        question = replace(question, top=1)  # how much is shown of a pass does not change it
-        seen = self._shelf.get(question)
-        if seen is None:
-            seen = self._pass(self._model(question), question)
-            self._shelf.put(question, seen)
-        return seen
+        """One pass; the last ones are kept, so that the next click need not run them again."""
+        question, kept = replace(question, top=1), self._kept  # how much is shown of a pass does not change it
+        if question not in kept:
+            kept[question] = self._pass(self._model(question), question)
+        kept.move_to_end(question)
+        while len(kept) > KEPT or (len(kept) > 1 and sum(seen.bytes for seen in kept.values()) > KEPT_BYTES):
+            kept.popitem(last=False)
+        return kept[question]
 
     def _pass(self, model: HeadModel, question: Question) -> Seen:
         heads = existing_heads(question.disabled, model.layers, model.heads)

@@ -17,7 +17,7 @@ import pandas as pd
 import xarray as xr
 
 from headwise.atlas import Atlas
-from headwise.atlas.describe import KINDS, SHORT
+from headwise.atlas.describe import KINDS, SHORT, TOLD
 from headwise.core.behaviours import OTHER
 from headwise.page.compared import WORDS, models_of, words_of
 from headwise.page.measures import Measure, group_order, head_measures
@@ -31,7 +31,6 @@ LEAST_P = 1e-300
 ARRAY_BYTES = 5_000_000  # of packed planes; what is left out for it is said
 MAP_BYTES = 2_400_000  # of packed maps
 EXAMPLE_BYTES = 500_000  # of texts of the group `examples`
-TOLD = ("does", "attention", "finds", "roles", "maps")  # what the card says first, of `Atlas.describe`
 
 
 @dataclass(slots=True)
@@ -202,16 +201,12 @@ def _examples(atlas: Atlas, count: int, notes: list[str]) -> list[list[list[Any]
         data[name].transpose("layer", "head", "rank").values.reshape(count, -1)
         for name in ("sharp_text", "sharp_weight")
     )
-    rows: list[list[list[Any]]] = [
-        [
-            [str(text), short(float(weight), 3)]
-            for text, weight in zip(own, size, strict=True)
-            if text and weight == weight
-        ]
-        for own, size in zip(texts, weights, strict=True)
-    ]
-    room, kept = EXAMPLE_BYTES, 3
-    while kept and sum(len(row[0]) for own in rows for row in own[:kept]) > room:
+    rows: list[list[list[Any]]] = []
+    for own, sizes in zip(texts, weights, strict=True):
+        known = [(text, weight) for text, weight in zip(own, sizes, strict=True) if text and not np.isnan(weight)]
+        rows.append([[str(text), short(float(weight), 3)] for text, weight in known])
+    kept = 3
+    while kept and sum(len(row[0]) for own in rows for row in own[:kept]) > EXAMPLE_BYTES:
         kept -= 1
     if kept < 3 and any(rows):
         notes.append(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -39,6 +40,7 @@ ASKED = {
     ("surface", "entropy", ""): "broadest: highest entropy (nats)",
     ("offsets", "mean_distance", "attention"): "looks furthest (tokens)",
 }
+Made = TypeVar("Made")
 _SAMPLE = "sample"  # the section of one input drawn whole
 COUNTED = {
     "truncated": "were cut to the longest input allowed",
@@ -114,11 +116,16 @@ class _Writing:
                 sections.append(self._section(kept[name] if name in kept else self._keep(name, next(drawings))))
                 if report:
                     report("figures", len(sections), len(names))
-        grid, notes = self._heads()
+        notes: list[str] = []
+        grid, files = self._attempt("the table of heads", partial(head_grid, atlas), notes) or (None, {})
+        self.files.write(files)
         self.files.note(["index.html"])
         page = self.folder / "index.html"
-        data, more = self._data(samples) if grid is not None else (None, [])
-        content = _content(atlas, self.folder, sections, grid, notes + more)
+        data = None
+        if grid is not None:
+            data = self._attempt("the numbers in the page", partial(page_data, atlas, samples), notes)
+            notes += data["left_out"] if data else []
+        content = _content(atlas, self.folder, sections, grid, notes)
         content["data"] = data
         write_page(page, **content)
         self.files.close()
@@ -145,26 +152,15 @@ class _Writing:
         self.failures += [Failure(**failure) for failure in facts["failures"]]
         return _section_of(facts["section"])
 
-    def _heads(self) -> tuple[HeadGrid | None, list[str]]:
-        """A word for each head, its table written; and what to say where that failed."""
+    def _attempt(self, what: str, make: Callable[[], Made], notes: list[str]) -> Made | None:
+        """What is made; nothing where that fails, which is noted."""
         try:
-            grid, files = head_grid(self.atlas)
-        except Exception as error:
-            failure = Failure.of("the table of heads", error)
+            return make()
+        except Exception as error:  # an atlas may hold what others have made
+            failure = Failure.of(what, error)
             self.failures.append(failure)
-            return None, [failure.sentence]
-        self.files.write(files)
-        return grid, []
-
-    def _data(self, samples: Sequence[Sample]) -> tuple[dict[str, Any] | None, list[str]]:
-        """What the page's script reads, and what to say of what is not in it."""
-        try:
-            data = page_data(self.atlas, samples)
-        except Exception as error:
-            failure = Failure.of("the numbers in the page", error)
-            self.failures.append(failure)
-            return None, [failure.sentence]
-        return data, list(data["left_out"])
+            notes.append(failure.sentence)
+            return None
 
 
 def _plain(value: Any) -> Any:

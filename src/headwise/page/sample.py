@@ -126,21 +126,18 @@ def sample_of(
     """
     one_of("what", what, SHOWN)
     batch = model.batch(example)
-    trace = model.trace(batch, {"attention"})
-    assert trace.attention is not None
-    assert trace.visible is not None
+    attention, visible = _weights(model, batch)
     deep = what == "input"
     if what == "attention":
-        maps = trace.attention
+        maps = attention
     elif what in READINGS:
         found = mixing(model, batch, what, heads=heads)
         assert found.heads is not None  # some are always asked for
         maps, deep = found.heads, READINGS[what].deep
     else:
         maps = contributions(model, batch, what, "exact").heads
-    seen = trace.visible[0].any(0, keepdim=True) if deep else trace.visible[0]
-    shown = maps[0].where(seen, float("nan"))
-    return _with_tokens(model, batch, shown.cpu().numpy())
+    seen = visible.any(0, keepdim=True) if deep else visible
+    return _with_tokens(model, batch, maps[0].where(seen, float("nan")))
 
 
 def layer_sample(model: HeadModel, example: Example | str, what: str) -> Sample:
@@ -155,12 +152,10 @@ def layer_sample(model: HeadModel, example: Example | str, what: str) -> Sample:
     """
     one_of("what", what, tuple(one for one in SHOWN if one != "previous_layer"))
     batch = model.batch(example)
-    trace = model.trace(batch, {"attention"})
-    assert trace.attention is not None
-    assert trace.visible is not None
+    attention, visible = _weights(model, batch)
     note = ""
     if what == "attention":
-        maps: Tensor | None = trace.attention.mean(2)
+        maps: Tensor | None = attention.mean(2)
     elif what in READINGS:
         found = mixing(model, batch, what, heads=())
         maps, note = found.layers, found.note
@@ -168,15 +163,21 @@ def layer_sample(model: HeadModel, example: Example | str, what: str) -> Sample:
         maps = contributions(model, batch, what, "exact", layer_output=True).layers
     if maps is None:
         raise ModelError(f"{what} has no maps of layers here ({note}); name heads.")
-    seen = trace.visible[0].any(0)[0]
-    shown = maps[0].where(seen, float("nan"))
-    return _with_tokens(model, batch, shown[:, None].cpu().numpy())
+    return _with_tokens(model, batch, maps[0].where(visible.any(0)[0], float("nan"))[:, None])
 
 
-def _with_tokens(model: HeadModel, batch: Batch, maps: np.ndarray) -> Sample:
+def _weights(model: HeadModel, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The weights of one input, and which keys each row may see, without the dim of inputs."""
+    trace = model.trace(batch, {"attention"})
+    assert trace.attention is not None
+    assert trace.visible is not None
+    return trace.attention, trace.visible[0]
+
+
+def _with_tokens(model: HeadModel, batch: Batch, maps: Tensor) -> Sample:
     tokens, keys = ([model.encoder.piece_text(int(i)) or "·" for i in b.ids[0]] for b in (batch, batch.keys))
     row = batch.rows[0]
-    return Sample(tokens, maps, None if batch.keys is batch else keys, _words(row), row.special.tolist())
+    return Sample(tokens, maps.cpu().numpy(), None if batch.keys is batch else keys, _words(row), row.special.tolist())
 
 
 def _words(row: Encoded) -> list[int] | None:

@@ -102,35 +102,24 @@ def draw_section(atlas: Atlas, name: str) -> Drawing:
 def draw_sample(atlas: Atlas, sample: Sample) -> Drawing:
     """One input, drawn whole."""
     drawing = Drawing()
-    heads = drawing.attempt(
-        "figure sample-heads",
-        lambda: [
-            drawing.figure(
-                draw_heads(sample, telling_heads(atlas)),
-                "sample-heads",
-                "Telling heads on one input",
-                "Tokens look (left) at tokens (right); a line is as dark as its weight.",
-                "Clark et al. 2019, Fig 1",
-            )
-        ],
-    )
-    maps = drawing.attempt(
-        "figure sample-maps",
-        lambda: [
-            drawing.figure(
-                draw_all_maps(sample),
-                "sample-maps",
-                "All maps of one input",
-                "Row: the token that looks; column: the token looked at; darker is more.",
-                "Kovaleva et al. 2019, App. A",
-            )
-        ],
-    )
+
+    def heads() -> list[PageFigure]:
+        figure = draw_heads(sample, telling_heads(atlas))
+        caption = "Tokens look (left) at tokens (right); a line is as dark as its weight."
+        paper = "Clark et al. 2019, Fig 1"
+        return [drawing.figure(figure, "sample-heads", "Telling heads on one input", caption, paper)]
+
+    def maps() -> list[PageFigure]:
+        caption = "Row: the token that looks; column: the token looked at; darker is more."
+        paper = "Kovaleva et al. 2019, App. A"
+        return [drawing.figure(draw_all_maps(sample), "sample-maps", "All maps of one input", caption, paper)]
+
+    figures = drawing.attempt("figure sample-heads", heads) + drawing.attempt("figure sample-maps", maps)
     drawing.section = Section(
         "sample",
         "One input, drawn whole",
         text=f"Tokens: {' '.join(sample.tokens)}",
-        figures=heads + maps,
+        figures=figures,
         notes=[failure.sentence for failure in drawing.failures],
     )
     return drawing

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from headwise.atlas import Atlas, HeadCard
-from headwise.atlas.describe import SHORT
+from headwise.atlas.describe import SHORT, TOLD
 from headwise.atlas.representation import html_card
 from headwise.core.errors import ParameterError, unknown
 from headwise.core.labels import existing_heads
@@ -30,7 +30,6 @@ from headwise.text.example import Example
 MOST_BYTES = 3_000_000  # of maps in a view; beyond it, the picture alone
 MOST_NUMBERS = 60_000  # of measures in a view of an atlas; those after it are left out, and that is said
 MOST_EXAMPLES = 4
-TOLD = ("does", "attention", "finds", "roles", "maps")
 
 
 @singledispatch
@@ -58,11 +57,6 @@ def _of_trace(trace: Trace) -> View:
     cross = first.keys if first.keys != first.tokens else None
     note = f"{len(inputs)} of {len(trace.rows)} inputs are shown." if len(trace.rows) > len(inputs) else ""
     return _maps_view(title, inputs, None, lambda: all_maps(first.weights, first.tokens, cross), note)
-
-
-@view_of.register
-def _of_atlas(atlas: Atlas) -> View:
-    return atlas_view(atlas)
 
 
 @view_of.register
@@ -174,6 +168,7 @@ def draw(
     return _maps_view(f"{what.replace('_', ' ')} of {named} of {model.name}", [one], places or None, picture)
 
 
+@view_of.register
 def atlas_view(atlas: Atlas, measure: str = "") -> View:
     """The heads of an atlas with their words, coloured by a measure (by what they do where none is named), or one of
     the figures of its analyses; see `Atlas.plot`."""

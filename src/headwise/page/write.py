@@ -268,23 +268,19 @@ def _cell(value: Any) -> str:
 def _prose(text: str) -> Markup:
     """Paragraphs parted by blank lines, code in backticks."""
     paragraphs = [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]
-    return Markup("\n").join(Markup("<p>{}</p>").format(_code(part)) for part in paragraphs)
-
-
-def _code(text: str) -> Markup:
-    parts = re.split(r"`([^`]+)`", text)
-    return Markup("").join(
-        Markup("<code>{}</code>").format(part) if i % 2 else escape(part) for i, part in enumerate(parts)
-    )
+    marked = (_marked(part, r"`([^`]+)`", "<code>{}</code>") for part in paragraphs)
+    return Markup("\n").join(Markup("<p>{}</p>").format(part) for part in marked)
 
 
 def _linked(text: str) -> Markup:
     """A citation with its web addresses as links."""
-    parts = re.split(r"(https?://[^\s<>\"']*[^\s<>\"'.,;)])", text)
-    return Markup("").join(
-        Markup('<a href="{0}" rel="noopener">{0}</a>').format(part) if i % 2 else escape(part)
-        for i, part in enumerate(parts)
-    )
+    return _marked(text, r"(https?://[^\s<>\"']*[^\s<>\"'.,;)])", '<a href="{0}" rel="noopener">{0}</a>')
+
+
+def _marked(text: str, pattern: str, markup: str) -> Markup:
+    """A text with what the pattern finds in markup; all of it is escaped."""
+    parts = re.split(pattern, text)
+    return Markup("").join(Markup(markup).format(part) if i % 2 else escape(part) for i, part in enumerate(parts))
 
 
 def _relative(path: str) -> str:

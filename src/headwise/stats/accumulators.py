@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Self, cast
 
 import numpy as np
 import torch
@@ -15,7 +15,56 @@ from headwise.stats.tests import z_test
 from headwise.stats.units import Accumulator, Ratio, UnitSums, most_units, unit_ratio
 
 
-class Moments(Accumulator):
+class Parts(Accumulator):
+    """Named tensors in float64, and where every example belongs to a document, sums for each document beside them.
+
+    What a GPU gives stays there until it is read: waiting for every number of every batch would halve its speed.
+    """
+
+    def __init__(self, **shapes: tuple[int, ...]) -> None:
+        self._parts = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+        self._units: dict[str, UnitSums] = {}
+
+    @property
+    def parts(self) -> dict[str, Tensor]:
+        """The tensors, on the CPU."""
+        self._parts = {name: part.cpu() for name, part in self._parts.items()}
+        return self._parts
+
+    def _add(self, name: str, values: Tensor, where: tuple[int | slice, ...]) -> None:
+        own = self._parts[name] = self._parts[name].to(values.device)
+        own[where] += values
+
+    def _unit_sums(self) -> dict[str, UnitSums]:
+        """Empty sums for each document, by the names they are saved under."""
+        return {}
+
+    def merge(self, other: Self) -> None:
+        for name, part in self.parts.items():
+            part += other.parts[name]
+        self._merge_units(other)
+
+    def _merge_units(self, other: Self) -> None:
+        for name, theirs in other._units.items():
+            if name in self._units:
+                self._units[name].merge(theirs)
+            else:
+                self._units[name] = theirs
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        own = {name: part.numpy() for name, part in self.parts.items()}
+        for name, sums in self._units.items():
+            own |= {f"{name}.{part}": array for part, array in sums.arrays().items()}
+        return own
+
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        self._parts = {name: torch.from_numpy(np.array(arrays[name])) for name in self._parts}
+        self._units = {name: sums for name, sums in self._unit_sums().items() if f"{name}.units" in arrays}
+        for name, sums in self._units.items():
+            sums.load({part: arrays[f"{name}.{part}"] for part in sums.arrays()})
+
+
+class Moments(Parts):
     """Count, mean and sum of squared deviations over examples, elementwise.
 
     Chan et al.'s pairwise update: equal values keep a variance of exactly zero. Where every example belongs to a
@@ -23,32 +72,29 @@ class Moments(Accumulator):
     """
 
     def __init__(self, *shape: int) -> None:
-        self._parts = tuple(torch.zeros(shape, dtype=torch.float64) for _ in range(3))
-        self.by_unit: UnitSums | None = None  # [sum or number, ...]
+        super().__init__(count=shape, mean=shape, squares=shape)
 
-    # What a GPU gives stays there until it is read: waiting for every number of every batch would halve its speed.
-    def _read(self, part: int) -> Tensor:
-        self._parts = tuple(own.cpu() for own in self._parts)
-        return self._parts[part]
+    def _unit_sums(self) -> dict[str, UnitSums]:
+        return {"unit": UnitSums(2, *self.shape)}  # [sum or number, ...]
 
     @property
     def shape(self) -> torch.Size:
-        return self._parts[0].shape
+        return self._parts["count"].shape
 
     @property
     def count(self) -> Tensor:
         """How many examples had each value."""
-        return self._read(0)
+        return self.parts["count"]
 
     @property
     def mean(self) -> Tensor:
         """Of those, 0 where there are none."""
-        return self._read(1)
+        return self.parts["mean"]
 
     @property
     def squares(self) -> Tensor:
         """Sums of squared deviations from the means."""
-        return self._read(2)
+        return self.parts["squares"]
 
     def add(self, values: Tensor, where: tuple[int | slice, ...] = ()) -> None:
         """Take in `values[example, ...]`; NaN means: this example has no such value and is left out.
@@ -69,21 +115,21 @@ class Moments(Accumulator):
         self._combine(where, count, mean, squares)
         units = self._units_of(values)
         if units is not None:
-            self.by_unit = self.by_unit or UnitSums(2, *self.shape)
-            self.by_unit.add(units, clean.cpu(), (0, *where))
-            self.by_unit.add(units, present.cpu(), (1, *where))
+            self._units = self._units or self._unit_sums()
+            self._units["unit"].add(units, clean.cpu(), (0, *where))
+            self._units["unit"].add(units, present.cpu(), (1, *where))
 
     def add_sums(self, numerator: Tensor, denominator: Tensor, where: tuple[int | slice, ...] = ()) -> None:
         """Take in per-example means given as totals and counts; examples whose count is zero are left out."""
         self.add(torch.where(denominator > 0, numerator / denominator, torch.nan), where)
 
-    def merge(self, other: Moments) -> None:
+    def merge(self, other: Self) -> None:
         self._combine((), other.count, other.mean, other.squares)
-        self.by_unit = _merged(self.by_unit, other.by_unit)
+        self._merge_units(other)
 
     def _combine(self, where: tuple[int | slice, ...], count: Tensor, mean: Tensor, squares: Tensor) -> None:
-        self._parts = tuple(own.to(count.device) for own in self._parts)
-        own_count, own_mean, own_squares = (own[where] for own in self._parts)
+        self._parts = {name: own.to(count.device) for name, own in self._parts.items()}
+        own_count, own_mean, own_squares = (own[where] for own in self._parts.values())
         total = own_count + count
         safe = total.clamp(min=1)
         delta = torch.where(own_count > 0, mean - own_mean, mean)
@@ -92,22 +138,14 @@ class Moments(Accumulator):
         new_squares = (
             own_squares + squares + torch.where((own_count > 0) & (count > 0), delta**2 * own_count * count / safe, 0.0)
         )
-        for own, new in zip(self._parts, (total, new_mean, new_squares), strict=True):
+        for own, new in zip(self._parts.values(), (total, new_mean, new_squares), strict=True):
             own[where] = new
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        own = {"count": self.count.numpy(), "mean": self.mean.numpy(), "squares": self.squares.numpy()}
-        return own | _saved(self.by_unit, "unit")
-
-    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        self._parts = tuple(torch.from_numpy(np.array(arrays[name])) for name in ("count", "mean", "squares"))
-        self.by_unit = _loaded(arrays, "unit", UnitSums(2, *self.shape))
 
     def over_units(self) -> Ratio | None:
         """The mean with its variance over documents; None where some example belongs to none."""
-        if self.by_unit is None:
+        if not self._units:
             return None
-        total, number = self.by_unit.totals.astype(np.float64).swapaxes(0, 1)
+        total, number = self._units["unit"].totals.astype(np.float64).swapaxes(0, 1)
         if not np.array_equal(number.sum(0), self.count.numpy()):
             return None
         mean = np.where(self.count.numpy() > 0, self.mean.numpy(), 0.0)
@@ -147,7 +185,7 @@ class Moments(Accumulator):
             return mean, self.variance() / count * units, units
 
 
-class Ratios(Accumulator):
+class Ratios(Parts):
     """A ratio of totals over examples, Σy/Σw, with the interval of a ratio estimator.
 
     Every token (or pair) weighs alike, examples are the sampling unit.
@@ -156,20 +194,17 @@ class Ratios(Accumulator):
     addition. `w` may be broadcast over `y`."""
 
     def __init__(self, *shape: int, weight_shape: tuple[int, ...] | None = None) -> None:
-        weight_shape = shape if weight_shape is None else weight_shape
-        self._parts = {name: torch.zeros(shape, dtype=torch.float64) for name in ("y", "yy", "yw")}
-        self._parts |= {name: torch.zeros(weight_shape, dtype=torch.float64) for name in ("w", "ww", "count")}
-        self.by_unit: dict[str, UnitSums | None] = {"y": None, "w": None}
+        of = shape if weight_shape is None else weight_shape
+        super().__init__(y=shape, yy=shape, yw=shape, w=of, ww=of, count=of)
+
+    def _unit_sums(self) -> dict[str, UnitSums]:
+        """As many units for the weights as for the totals, which have more numbers."""
+        most = most_units(*self.shape)
+        return {f"unit_{name}": UnitSums(*self._parts[name].shape, most=most) for name in ("y", "w")}
 
     @property
     def shape(self) -> torch.Size:
         return self._parts["y"].shape
-
-    @property
-    def parts(self) -> dict[str, Tensor]:
-        """The sums, on the CPU."""
-        self._parts = {name: part.cpu() for name, part in self._parts.items()}
-        return self._parts
 
     def add_sums(self, numerator: Tensor, denominator: Tensor, where: tuple[int | slice, ...] = ()) -> None:
         """Take in per-example totals `y[example, ...]` and weights `w[example, ...]`.
@@ -178,46 +213,21 @@ class Ratios(Accumulator):
         """
         y, w = (x.detach().to(torch.float64) for x in (numerator, denominator))
         y = torch.where(w > 0, y, 0.0)
-        for name, value in (
-            ("y", y),
-            ("yy", y * y),
-            ("yw", y * w),
-            ("w", w),
-            ("ww", w * w),
-            ("count", (w > 0).double()),
-        ):
-            # What a GPU gives stays there until it is read: a histogram of every head is megabytes.
-            own_part = self._parts[name] = self._parts[name].to(value.device)
-            own_part[where] += value.sum(0)
+        added = {"y": y, "yy": y * y, "yw": y * w, "w": w, "ww": w * w, "count": (w > 0).double()}
+        for name, value in added.items():
+            self._add(name, value.sum(0), where)
         units = self._units_of(y)
         if units is not None:
-            for name, value in (("y", y), ("w", w)):
-                own = self.by_unit[name] = self.by_unit[name] or self._unit_sums(name)
-                own.add(units, value.cpu(), where)
-
-    def _unit_sums(self, name: str) -> UnitSums:
-        """As many units for the weights as for the totals, which have more numbers."""
-        return UnitSums(*self._parts[name].shape, most=most_units(*self._parts["y"].shape))
-
-    def merge(self, other: Ratios) -> None:
-        for name, part in self.parts.items():
-            part += other.parts[name]
-        self.by_unit = {name: _merged(own, other.by_unit[name]) for name, own in self.by_unit.items()}
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        own = {name: part.numpy() for name, part in self.parts.items()}
-        return own | _saved(self.by_unit["y"], "unit_y") | _saved(self.by_unit["w"], "unit_w")
-
-    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        self._parts = {name: torch.from_numpy(np.array(arrays[name])) for name in self._parts}
-        self.by_unit = {name: _loaded(arrays, f"unit_{name}", self._unit_sums(name)) for name in self.by_unit}
+            self._units = self._units or self._unit_sums()
+            self._units["unit_y"].add(units, y.cpu(), where)
+            self._units["unit_w"].add(units, w.cpu(), where)
 
     def over_units(self) -> Ratio | None:
         """The ratio with its variance over documents; None where some example belongs to none."""
-        y, w = self.by_unit["y"], self.by_unit["w"]
-        if y is None or w is None or not np.allclose(w.totals.sum(0), self.parts["w"].numpy(), rtol=1e-4):
+        if not self._units:
             return None
-        return unit_ratio(y.totals, w.totals)
+        y, w = (self._units[name].totals for name in ("unit_y", "unit_w"))
+        return unit_ratio(y, w) if np.allclose(w.sum(0), self.parts["w"].numpy(), rtol=1e-4) else None
 
     def summary(self) -> dict[str, np.ndarray]:
         """`mean` (the ratio), `n`, `units` (documents, or examples), `low`, `high`."""
@@ -242,52 +252,19 @@ def _summary(
     return {"mean": mean, "n": count.astype(np.int64), "units": units.astype(np.int64), "low": low, "high": high}
 
 
-def _merged(own: UnitSums | None, other: UnitSums | None) -> UnitSums | None:
-    if own is None or other is None:
-        return own or other
-    own.merge(other)
-    return own
-
-
-def _saved(own: UnitSums | None, name: str) -> dict[str, np.ndarray]:
-    return {} if own is None else {f"{name}.{part}": array for part, array in own.arrays().items()}
-
-
-def _loaded(arrays: Mapping[str, np.ndarray], name: str, own: UnitSums) -> UnitSums | None:
-    if f"{name}.units" not in arrays:
-        return None
-    own.load({key.removeprefix(f"{name}."): array for key, array in arrays.items() if key.startswith(f"{name}.")})
-    return own
-
-
-class Sums(Accumulator):
+class Sums(Parts):
     """Plain sums in float64."""
 
     def __init__(self, *shape: int) -> None:
-        self._total = torch.zeros(shape, dtype=torch.float64)
+        super().__init__(total=shape)
 
     @property
     def total(self) -> Tensor:
         """The sums, on the CPU."""
-        self._total = self._total.cpu()
-        return self._total
-
-    @total.setter
-    def total(self, value: Tensor) -> None:
-        self._total = value
+        return self.parts["total"]
 
     def add(self, values: Tensor, where: tuple[int | slice, ...] = ()) -> None:
-        self._total = self._total.to(values.device)  # and stays there until it is read
-        self._total[where] += values.detach().to(torch.float64)
-
-    def merge(self, other: Sums) -> None:
-        self.total += other.total
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        return {"total": self.total.numpy()}
-
-    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        self.total = torch.from_numpy(np.array(arrays["total"]))
+        self._add("total", values.detach().to(torch.float64), where)
 
 
 class SparseSums(Sums):
@@ -301,7 +278,7 @@ class SparseSums(Sums):
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         flat = np.zeros(self.total.numel())
         flat[arrays["place"]] = arrays["value"]
-        self.total = torch.from_numpy(flat).reshape(self.total.shape)
+        super().load({"total": flat.reshape(self.total.shape)})
 
 
 def means(weighting: str, *shape: int) -> Moments | Ratios:

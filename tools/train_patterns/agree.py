@@ -19,8 +19,7 @@ from labelled import PAIR, Labelled, load_labelled
 from train import HELD_OUT, score
 
 from headwise.analyses.patterns import cohen_kappa
-from headwise.analyses.patterns.correct import corrected_shares, said_given_true
-from headwise.analyses.patterns.errors import shipped_errors
+from headwise.analyses.patterns.correct import corrected_shares, said_given_true, shipped_errors
 from headwise.analyses.patterns.network import PATTERNS, shipped_classifier
 
 FIRST, SECOND, THIRD = (f"vision language model{n}" for n in ("", " 2", " 3"))

@@ -12,6 +12,22 @@ from headwise.core.labels import head_name, variable_of
 LEVEL = 0.05
 
 
+def ranked_heads(values: np.ndarray, allowed: np.ndarray | None = None) -> list[tuple[int, int]]:
+    """The heads that have a number, the largest `values[layer, head]` first; only those `allowed[layer, head]`.
+
+    >>> ranked_heads(np.array([[0.1, np.nan], [0.3, 0.2]]))
+    [(1, 0), (1, 1), (0, 0)]
+    """
+    known = np.isfinite(values) if allowed is None else np.isfinite(values) & allowed
+    order = (divmod(int(place), values.shape[1]) for place in np.argsort(-values, axis=None, kind="stable"))
+    return [place for place in order if known[place]]
+
+
+def named_heads(values: np.ndarray, places: Sequence[tuple[int, int]], form: str = ".2f") -> str:
+    """Heads with their values, commas between; `none` where there is none."""
+    return ", ".join(f"{head_name(*place)} {values[place]:{form}}" for place in places) or "none"
+
+
 def top_heads(
     dataset: xr.Dataset, name: str, count: int = 3, form: str = ".2f", allowed: np.ndarray | None = None
 ) -> str:
@@ -31,15 +47,12 @@ def top_heads(
         Bool `[layer, head]`: heads that may be named.
     """
     values = dataset[name].transpose("layer", "head").values
-    ranked = np.where(np.isnan(values) | (False if allowed is None else ~allowed), -np.inf, values)
+    ends = [variable_of(dataset, f"{name}_{end}") for end in ("low", "high")]
     out = []
-    for place in np.argsort(-ranked, axis=None, kind="stable")[:count]:
-        layer, head = divmod(int(place), values.shape[1])
-        if np.isfinite(ranked[layer, head]):
-            ends = [variable_of(dataset, f"{name}_{end}") for end in ("low", "high")]
-            known = [float(end.transpose("layer", "head")[layer, head]) for end in ends if end is not None]
-            interval = f" ({known[0]:{form}} to {known[1]:{form}})" if len(known) == 2 else ""
-            out.append(f"{head_name(layer, head)} {values[layer, head]:{form}}{interval}")
+    for place in ranked_heads(values, allowed)[:count]:
+        known = [float(end.transpose("layer", "head")[place]) for end in ends if end is not None]
+        interval = f" ({known[0]:{form}} to {known[1]:{form}})" if len(known) == 2 else ""
+        out.append(f"{head_name(*place)} {values[place]:{form}}{interval}")
     return ", ".join(out) or "none"
 
 

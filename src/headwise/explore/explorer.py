@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headwise.analyses.attribution.one import head_contributions
+from headwise.analyses.attribution.contributions import head_contributions
 from headwise.atlas import Atlas
 from headwise.atlas.describe import SHORT, TOLD
 from headwise.core.checks import at_least, check_types, one_of

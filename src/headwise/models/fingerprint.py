@@ -1,4 +1,5 @@
-"""A hash over a model's weights: from the files they came from where nothing was changed, else from the tensors."""
+"""What tells an open model from others: above all a hash over its weights, from the files they came from where nothing
+was changed, else from the tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,8 +20,12 @@ from transformers.utils.hub import cached_file
 from headwise.core.errors import ModelError
 from headwise.models.placing import stored_weights
 
+if TYPE_CHECKING:
+    from headwise.models.headmodel import HeadModel
+
 FILES, TENSORS = "files", "tensors"  # what a hash was taken of
 INDEX, WHOLE = "model.safetensors.index.json", "model.safetensors"
+SIZES = ("stack", "layers", "heads", "kv_heads", "d_head", "hidden", "causal")
 SAMPLED = 256  # places of a weight that are looked at one by one
 READ = 16 << 20  # bytes hashed at a time
 
@@ -181,3 +186,51 @@ def _hash_entry(job: tuple[str, Path, int, int]) -> tuple[str, str]:
             digest.update(buffer[:count])
             start += count
     return name, digest.hexdigest()
+
+
+def identity(self: HeadModel, like: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What tells this model from others: name, architecture, sizes, a hash over its weights, and what that was taken of
+    (`weights_from`: the `files` they came from, or the `tensors`).
+
+    Parameters
+    ----------
+    like : mapping, optional
+        An identity told before: where it is of the same weights, hashed the other way, its hash is given.
+    """
+    digest, way = _hash(self)
+    if like and like.get("weights_from", TENSORS) != way and same_weights(self, like):
+        digest, way = like["weight_hash"], like.get("weights_from", TENSORS)
+    return {
+        "name": self.name,
+        "architecture": type(self.module).__name__,
+        "model_type": self.config.model_type,
+        "weight_hash": digest,
+        "weights_from": way,
+        **{name: getattr(self, name) for name in SIZES},
+        "dtype": str(self.dtype).removeprefix("torch."),
+    }
+
+
+def same_weights(self: HeadModel, told: Mapping[str, Any]) -> bool | None:
+    """Whether an identity (of an atlas's provenance, say) is that of these weights, whichever way it was hashed; None
+    where that cannot be known: it tells no hash, or one of files, and these weights came from none.
+
+    One that does not name the way is of the tensors, as all were before files could be hashed.
+
+    Parameters
+    ----------
+    told : mapping
+        What `identity` gave, or `atlas.provenance["model"]`.
+    """
+    way = told.get("weights_from", TENSORS)
+    own = _hash(self)
+    found = own if own[1] == way else weight_hash(self.module, way)
+    return None if found is None or not told.get("weight_hash") else found[0] == told["weight_hash"]
+
+
+def _hash(model: HeadModel) -> tuple[str, str]:
+    """The hash of the weights as they are when it is first asked for."""
+    if model.hashed is None:
+        model.hashed = weight_hash(model.module)
+        assert model.hashed is not None
+    return model.hashed

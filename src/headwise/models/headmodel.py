@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from headwise.core.checks import at_least, one_of
 from headwise.core.errors import InputError, ModelError, ParameterError, unknown
-from headwise.models import asked, opening, told
+from headwise.models import asked, fingerprint, opening
 from headwise.models.calling import call_part, evaluating, shifted
 from headwise.models.fallbacks import select_tap
 from headwise.models.gradients import stream_gradients
@@ -206,7 +206,7 @@ class HeadModel:
                 f"{self.layers} of the model's {counted} layers compute attention; only those are counted, from 0."
             )
 
-    identity, same_weights = told.identity, told.same_weights
+    identity, same_weights = fingerprint.identity, fingerprint.same_weights
 
     @property
     def encoder(self) -> Encoder:

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from headwise import HeadModel
-from headwise.analyses.attribution.contributions import contributions
-from headwise.analyses.attribution.one import head_contributions
+from headwise.analyses.attribution.contributions import contributions, head_contributions
 from headwise.analyses.attribution.reverse import reverse_graph
 from headwise.core.errors import InputError, ParameterError
 from headwise.models.interventions import Patch, plan_interventions

@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from headwise.analyses.patterns.correct import carries_over, corrected_shares, corrected_with_interval, said_given_true
-from headwise.analyses.patterns.errors import ErrorModel, seen_in_training, shipped_errors
+from headwise.analyses.patterns.correct import (
+    ErrorModel,
+    carries_over,
+    corrected_shares,
+    corrected_with_interval,
+    said_given_true,
+    seen_in_training,
+    shipped_errors,
+)
 
 COUNTS = np.array([[80, 2, 10, 2, 6], [3, 70, 20, 1, 6], [10, 15, 70, 2, 3], [3, 4, 2, 40, 1], [20, 3, 4, 3, 50]])
 

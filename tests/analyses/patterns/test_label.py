@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from headwise.analyses.patterns import PATTERNS, Label, cohen_kappa, read_labels, read_maps, save_maps, serve_labels
-from headwise.analyses.patterns.label import KEYS, LabelSession
-from headwise.analyses.patterns.label_server import LabelServer
+from headwise.analyses.patterns.label import KEYS, LabelServer, LabelSession
 from headwise.analyses.patterns.store import append_label
 from headwise.core.errors import InputError, ParameterError
 

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headwise.analyses.patterns.label import LabelSession
-from headwise.analyses.patterns.label_server import LONGEST_BODY, LabelServer
+from headwise.analyses.patterns.label import LONGEST_BODY, LabelServer, LabelSession
 from headwise.analyses.patterns.store import save_maps
 
 OK, FORBIDDEN = 200, 403

@@ -12,8 +12,7 @@ import torch
 from headwise import Corpus, HeadModel, make_atlas
 from headwise.analyses.contract import make_analysis
 from headwise.analyses.patterns import PATTERNS, classify_maps
-from headwise.analyses.patterns.correct import corrected_shares, said_given_true
-from headwise.analyses.patterns.errors import shipped_errors
+from headwise.analyses.patterns.correct import corrected_shares, said_given_true, shipped_errors
 from headwise.core.errors import InputError, ParameterError
 from headwise.testing import eager_maps, planted_model, random_model
 from headwise.text import open_corpus

@@ -1,9 +1,10 @@
-"""One way to ask for contributions, whichever of the three computations gives them."""
+"""One way to ask for contributions, whichever of the three computations gives them; one row of one head by itself."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,11 +13,15 @@ from headwise.analyses.attribution.forward import DEFAULT_MEMORY, Squares, exact
 from headwise.analyses.attribution.local import local_squares
 from headwise.analyses.attribution.passage import in_single, real_pairs
 from headwise.analyses.attribution.precision import PRODUCTS, compiled_kernels, matrix_products
-from headwise.analyses.attribution.reverse import reverse_squares
+from headwise.analyses.attribution.reverse import block_squares, reverse_graph, reverse_squares
 from headwise.analyses.attribution.sketch import normalised, sketch
 from headwise.core.checks import check_types, one_of
 from headwise.core.errors import ParameterError
+from headwise.core.labels import existing_heads
 from headwise.models import HeadModel
+from headwise.models.asked import one_input
+from headwise.models.inputs import Input
+from headwise.models.interventions import plan_interventions
 from headwise.text.encode import Batch, Encoded
 from headwise.text.example import Example
 
@@ -163,3 +168,55 @@ def visible_sources(batch: Batch, causal: bool) -> Tensor:
     """
     pairs = real_pairs(batch)
     return pairs & torch.ones_like(pairs[0]).tril() if causal else pairs
+
+
+def head_contributions(
+    model: HeadModel,
+    text: Input,
+    head: str | tuple[int, int],
+    token: int,
+    source: str = "input",
+    interventions: Mapping[Any, Any] | None = None,
+) -> Tensor:
+    """How much each token contributes to a head's output at one token: `[source]`, which sums to one.
+
+    The numbers of `contributions(..., method="exact")`, for one row of one head: as many gradients as a head has
+    dimensions, instead of one tangent for each number of the input.
+
+    Parameters
+    ----------
+    model : HeadModel
+        An opened model. One in half precision is computed in float32.
+    text : str, or what `HeadModel.batch` takes
+        One input.
+    head : str or tuple
+        `L3H5`, or (3, 5).
+    token : int
+        The receiving token, counted from 0.
+    source : {"input", "previous_layer"}, default "input"
+        From what enters the first layer, or the head's own.
+    interventions : mapping, optional
+        `{"L3H5": "zero"}`: heads that are disabled meanwhile. Of a head whose own output is replaced, what it would
+        have given is told.
+
+    Examples
+    --------
+    >>> from headwise import HeadModel
+    >>> from headwise.testing.models import random_model
+    >>> module, tokenizer = random_model()
+    >>> with HeadModel.open(module, tokenizer=tokenizer) as model:
+    ...     row = head_contributions(model, "the cat saw the dog", "L1H0", 3)
+    >>> round(float(row.sum()), 6)
+    1.0
+    """
+    one_of("source", source, SOURCES)
+    ((layer, number),) = existing_heads([head], model.layers, model.heads)
+    plan = plan_interventions(interventions, model.layers, model.heads, model.d_head)
+    with in_single(model) as single:
+        batch = one_input(single, text)
+        length = int(batch.lengths[0])
+        if not 0 <= token < length:
+            raise ParameterError(f"`token` must be one of the {length} tokens of the text, from 0; it is {token}.")
+        graph = reverse_graph(single, batch, source, plan, layer)
+        leaf = graph.leaves_in[layer if source == "previous_layer" else 0]
+        return normalised(block_squares(graph.outputs[layer][:, number, token], leaf)[0, :length].sqrt())

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from headwise.analyses.circuits.products import Composition, Score, Sides, compose, eigen_score, gram, sides
 from headwise.analyses.contract import Bench, Experiment, Paper, Shape, at_least, layer_head_coords
+from headwise.analyses.headlines import LEVEL, named_heads, ranked_heads
 from headwise.core.errors import ModelError
 from headwise.core.labels import head_name
 from headwise.models import HeadModel
@@ -24,7 +25,6 @@ from headwise.stats.corrections import holm
 from headwise.stats.rotations import turned_overlap, turned_trace
 
 HEADS = ("layer", "head")
-LEVEL = 0.05
 SCORES = {"ov_copying": "copy", "qk_matching": "look for their own token"}
 MOST_HEADS = 600  # above, only the strongest pairs are kept
 ROTARY = "positions that turn queries and keys (both at the first position here, so at offset 0)"
@@ -129,12 +129,10 @@ class Circuits(Experiment):
             if name not in dataset:
                 continue
             score, sure = dataset[name].values, (dataset[f"{name}_p_adjusted"] < LEVEL).values
-            up, down = sure & (score > 0), sure & (score < 0)
-            best = np.unravel_index(np.nanargmax(np.where(up, score, -2)), score.shape)
-            told = f"; most: {head_name(int(best[0]), int(best[1]))} {score[best]:.2f}" if up.any() else ""
-            lines.append(
-                f"{int(up.sum())} heads {said}, {int(down.sum())} do the reverse (corrected p < {LEVEL:g}){told}"
-            )
+            up = ranked_heads(score, sure & (score > 0))
+            told = f"; most: {named_heads(score, up[:1])}" if up else ""
+            down = int((sure & (score < 0)).sum())
+            lines.append(f"{len(up)} heads {said}, {down} do the reverse (corrected p < {LEVEL:g}){told}")
         strong = [i for i in range(dataset.sizes["rank"]) if float(dataset["pair_p_adjusted"][i]) < LEVEL]
         named = [
             f"{dataset['pair_from'].values[i]} → {dataset['pair_to'].values[i]} ({dataset['pair_side'].values[i]} "

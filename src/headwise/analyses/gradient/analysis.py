@@ -91,8 +91,6 @@ class Gradient(Observer):
         one_of("weighting", self.weighting, WEIGHTINGS)
         if not 0 < self.share <= 1:
             raise ParameterError(f"`share` must lie above 0 and be at most 1; it is {self.share!r}.")
-        if self.seed is not None and (not isinstance(self.seed, int) or self.seed < 0):
-            raise ParameterError(f"`seed` must be a whole number of at least 0; it is {self.seed!r}.")
 
     def missing(self, shape: Shape) -> dict[str, str]:
         return missing_types(shape)

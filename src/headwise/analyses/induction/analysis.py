@@ -13,6 +13,7 @@ import torch
 import xarray as xr
 
 from headwise.analyses.contract import Bench, Experiment, Paper, Shape, at_least, layer_head_coords, mean_variables
+from headwise.analyses.headlines import LEVEL, named_heads, ranked_heads
 from headwise.analyses.induction.sequences import Repeats, at_once, disabled_piece, observe, repeats
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.labels import head_name
@@ -24,7 +25,6 @@ from headwise.stats.correlation import correlation
 from headwise.stats.tests import mean_above, outlying
 
 HEADS = ("layer", "head")
-LEVEL = 0.05
 CONTROL = "rare"  # a role on natural text that repeating has nothing to do with
 MEASURES = {"prefix_matching": "the token after the earlier occurrence", "duplicate": "the earlier occurrence"}
 MEASURES |= {"previous": "the token before"}
@@ -168,9 +168,7 @@ class Induction(Experiment):
         """Disable the best heads, and as many random heads of the same layers."""
         model = bench.model
         scores = dataset["prefix_matching"].values
-        count = min(self.disable, scores.size)
-        best = [divmod(int(i), scores.shape[1]) for i in np.argsort(-scores, axis=None, kind="stable")[:count]]
-        best = [(layer, head) for layer, head in best]
+        best = ranked_heads(scores)[: self.disable]
         chosen, left_out = drawn_heads(best, scores.shape[1], self.draws, self.seed or 0)
         if not chosen:
             dataset.attrs["disabled_left_out"] = left_out
@@ -233,19 +231,15 @@ class Induction(Experiment):
             + ("" if attrs["induces"] else "; the second half is no easier: there is no induction to find")
         ]
         for name in MEASURES:
-            sure = (dataset[f"{name}_p_adjusted"] < LEVEL).values
             score = dataset[name].values
-            order = [divmod(int(i), score.shape[1]) for i in np.argsort(-score, axis=None, kind="stable")]
-            named = [f"{head_name(*at)} {score[at]:.2f}" for at in order if sure[at]][:5]
-            lines.append(
-                f"{name}: {int(sure.sum())} heads (corrected p < {LEVEL:g}){': ' if named else ''}{', '.join(named)}"
-            )
+            sure = ranked_heads(score, (dataset[f"{name}_p_adjusted"] < LEVEL).values)
+            named = f": {named_heads(score, sure[:5])}" if sure else ""
+            lines.append(f"{name}: {len(sure)} heads (corrected p < {LEVEL:g}){named}")
         if "disabled_effect" in attrs:
             lines.append(
                 f"Without {attrs['disabled']} the second half's loss rises by {attrs['disabled_effect']:.2f} nats "
                 f"({attrs['disabled_effect_low']:.2f} … {attrs['disabled_effect_high']:.2f}); without as many random "
-                "heads "
-                f"of the same layers by {float(dataset['drawn_effect'].mean()):.2f} on average, at most "
+                f"heads of the same layers by {float(dataset['drawn_effect'].mean()):.2f} on average, at most "
                 f"{float(dataset['drawn_effect'].max()):.2f} (p = {attrs['disabled_p']:.2g})"
             )
         return lines

@@ -6,6 +6,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
+from headwise.analyses.headlines import ranked_heads
 from headwise.core.labels import head_name
 from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap, heatmap_panels
@@ -61,7 +62,7 @@ def copying(dataset: xr.Dataset) -> Figure:
 def profile(dataset: xr.Dataset) -> Figure:
     """Weight by offset of the six best heads by `prefix_matching`."""
     score = dataset["prefix_matching"].values
-    best = [divmod(int(i), score.shape[1]) for i in np.argsort(-score, axis=None, kind="stable")[:SHOWN]]
+    best = ranked_heads(score)[:SHOWN]
     fig, ax = style.one_panel(style.PAGE, 2.6)
     offsets = dataset["offset"].values
     for place, (layer, head) in enumerate(best):

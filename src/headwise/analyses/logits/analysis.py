@@ -14,8 +14,8 @@ import xarray as xr
 from torch import Tensor
 
 from headwise.analyses.contract import Bench, Experiment, Paper, Shape, layer_head_coords, mean_variables
+from headwise.analyses.headlines import LEVEL, named_heads, ranked_heads
 from headwise.core.errors import InputError, ModelError, ParameterError
-from headwise.core.labels import head_name
 from headwise.core.store import Piece
 from headwise.core.workers import current, whole
 from headwise.models import HeadModel
@@ -27,7 +27,6 @@ from headwise.stats.tests import mean_above
 from headwise.text.encode import Batch, Encoded, batches
 
 HEADS = ("layer", "head")
-LEVEL = 0.05
 TOLERANCE = 1e-4
 PIECE = 32
 MEMORY = 2**29  # bytes of what one batch keeps
@@ -119,9 +118,7 @@ class Logits(Experiment):
 
     def headline(self, dataset: xr.Dataset) -> list[str]:
         value, sure = dataset["specific"].values, (dataset["specific_p_adjusted"] < LEVEL).values
-        order = [divmod(int(i), value.shape[1]) for i in np.argsort(-value, axis=None, kind="stable")]
-        named = [f"{head_name(*at)} {value[at]:+.2f}" for at in order if sure[at] and value[at] > 0][:5]
-        low = [f"{head_name(*at)} {value[at]:+.2f}" for at in reversed(order) if sure[at] and value[at] < 0][:3]
+        up, down = ranked_heads(value, sure & (value > 0)), ranked_heads(value, sure & (value < 0))
         whole = {
             name: float(dataset[f"direct{name}"].sum()) for name in ("", "_other", "_bias", "_embedding", "_constant")
         }
@@ -129,9 +126,8 @@ class Logits(Experiment):
             f"Logit of the next token, less the {dataset.attrs['against']}: {float(dataset['logit']):.2f}; heads "
             f"{whole['']:+.2f}, feed-forward {whole['_other']:+.2f}, embedding {whole['_embedding']:+.2f}, biases "
             f"{whole['_bias'] + whole['_constant']:+.2f} (they add up to {dataset.attrs['adds_up']:.0e})",
-            f"{int((sure & (value > 0)).sum())} heads raise the very token that comes next, "
-            f"{int((sure & (value < 0)).sum())} lower it (corrected p < {LEVEL:g}): "
-            f"{', '.join([*named, *low]) or 'none'}",
+            f"{len(up)} heads raise the very token that comes next, {len(down)} lower it (corrected p < {LEVEL:g}): "
+            f"{named_heads(value, [*up[:5], *down[:-4:-1]], '+.2f')}",
         ]
 
 

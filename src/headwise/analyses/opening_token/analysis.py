@@ -14,11 +14,10 @@ import xarray as xr
 from torch import Tensor
 
 from headwise.analyses.contract import Bench, Experiment, Paper, Shape, layer_head_coords, mean_variables
-from headwise.analyses.sinks.analysis import check_threshold
-from headwise.analyses.sinks.first import SHORTEST, on_first
+from headwise.analyses.headlines import named_heads, ranked_heads
+from headwise.analyses.sinks.analysis import SHORTEST, check_threshold, on_first
 from headwise.analyses.surface.analysis import FIRST
 from headwise.core.errors import InputError
-from headwise.core.labels import head_name
 from headwise.core.workers import current, whole
 from headwise.models import HeadModel
 from headwise.models.ask import Answers, Ask
@@ -126,13 +125,12 @@ class OpeningToken(Experiment):
         change = dataset["change"].values
         there, gone = (float(dataset[f"first_{way}"].mean()) for way in WAYS)
         added = "adds one" if dataset.attrs["opening"] else "adds none by itself"
-        layer, head = np.unravel_index(np.nanargmax(np.abs(change)), change.shape)
+        most = named_heads(change, ranked_heads(np.abs(change))[:1], "+.2f")
         sure = int(((dataset["change_low"] > 0) | (dataset["change_high"] < 0)).sum())
         return [
             f"Mean weight on the first token: {there:.2f} with an opening token, {gone:.2f} without "
             f"(the tokenizer {added})",
-            f"{sure} of {change.size} heads change by more than their interval; most: "
-            f"{head_name(int(layer), int(head))} {change[layer, head]:+.2f}",
+            f"{sure} of {change.size} heads change by more than their interval; most: {most}",
         ]
 
 

@@ -14,8 +14,14 @@ import xarray as xr
 from torch import Tensor
 
 from headwise.analyses.contract import Analysis, Observer, Paper, Shape, at_least, layer_head_coords, mean_variables
-from headwise.analyses.patterns.correct import corrected_shares, corrected_with_interval, said_given_true
-from headwise.analyses.patterns.errors import ErrorModel, seen_in_training, shipped_errors
+from headwise.analyses.patterns.correct import (
+    ErrorModel,
+    corrected_shares,
+    corrected_with_interval,
+    said_given_true,
+    seen_in_training,
+    shipped_errors,
+)
 from headwise.analyses.patterns.maps import images, shrink, shrink_visible
 from headwise.analyses.patterns.network import PATTERNS, PatternClassifier, load_classifier, shipped_classifier
 from headwise.models.view import Layer, Rows

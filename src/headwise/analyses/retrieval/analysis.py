@@ -13,16 +13,15 @@ import torch
 import xarray as xr
 
 from headwise.analyses.contract import Bench, Experiment, Paper, Shape, at_least, layer_head_coords, mean_variables
+from headwise.analyses.headlines import LEVEL, named_heads, ranked_heads
 from headwise.analyses.retrieval.trials import SHORTEST, hay_of, make_trial, said_at_most, try_one
 from headwise.core.errors import ModelError, ParameterError
-from headwise.core.labels import head_name
 from headwise.core.workers import current, whole
 from headwise.stats.accumulators import Moments
 from headwise.stats.corrections import holm
 from headwise.stats.tests import mean_above
 
 HEADS = ("layer", "head")
-LEVEL = 0.05
 CALLED = 0.1  # the score from which Wu et al. call a head a retrieval head
 
 
@@ -129,6 +128,5 @@ class Retrieval(Experiment):
         if not attrs["trials_passed"]:
             return [f"{line}: the model cannot do this task, and no head is scored"]
         score, sure = dataset["score"].values, (dataset["score_p_adjusted"] < LEVEL).values
-        order = [divmod(int(i), score.shape[1]) for i in np.argsort(-score, axis=None, kind="stable")[:5]]
-        named = ", ".join(f"{head_name(*at)} {score[at]:.2f}" for at in order)
+        named = named_heads(score, ranked_heads(score)[:5])
         return [line, f"{int(sure.sum())} heads score over {CALLED:g} (corrected p < {LEVEL:g}); highest: {named}"]

@@ -12,10 +12,9 @@ import xarray as xr
 from torch import Tensor
 
 from headwise.analyses.contract import Observer, Paper, Shape, layer_head_coords, mean_variables
-from headwise.analyses.sinks.first import SHORTEST, on_first
-from headwise.analyses.surface.analysis import LATER, TOKEN_TYPES, kind_columns
+from headwise.analyses.headlines import LEVEL, named_heads, ranked_heads
+from headwise.analyses.surface.analysis import FIRST, LATER, TOKEN_TYPES, kind_columns
 from headwise.core.errors import ParameterError
-from headwise.core.labels import head_name
 from headwise.models.ask import Answers, Ask
 from headwise.models.view import Layer
 from headwise.stats.accumulators import Moments, State
@@ -23,7 +22,6 @@ from headwise.stats.corrections import holm
 from headwise.text.encode import Batch
 
 HEADS = ("layer", "head")
-LEVEL = 0.05
 LEAST = 1e-6  # a row that leaves less than this to other tokens has no rest to speak of
 SHARE = "share of attention"
 # Of every head, with units.
@@ -185,13 +183,13 @@ class Sinks(Observer):
 
     def headline(self, dataset: xr.Dataset) -> list[str]:
         first, sure = dataset["first"].values, (dataset["first_p_adjusted"] < LEVEL).values
-        if not np.isfinite(first).any():
+        order = ranked_heads(first)
+        if not order:
             return []
-        layer, head = np.unravel_index(np.nanargmax(first), first.shape)
         lines = [
             f"{int((first > 0.5).sum())} of {first.size} heads give over half of their attention to the first token, "
             f"{int(sure.sum())} over {self.threshold:g} surely (corrected p < {LEVEL:g}); "
-            f"most: {head_name(int(layer), int(head))} {first[layer, head]:.2f}"
+            f"most: {named_heads(first, order[:1])}"
         ]
         norms = dataset["hidden_norm_ratio"].values
         if np.isfinite(norms).any():
@@ -218,3 +216,25 @@ def check_threshold(value: float) -> None:
     """Refuse a weight from which a row rests that is none."""
     if not 0 < value < 1:
         raise ParameterError(f"`threshold` must lie between 0 and 1; it is {value!r}.")
+
+
+SHORTEST = 3  # tokens of an input that has anything to say
+
+
+def on_first(answers: Answers, batch: Batch, threshold: float) -> tuple[Tensor, dict[str, Tensor]]:
+    """Which rows are asked, bool `[example, 1, row]`: those after the first that see it, of inputs that are long
+    enough. And sums over them: how many they are (`rows`), their weights on the first token (`first`), how many of
+    these are above the threshold (`above`), and what a uniform head would give (`uniform`)."""
+    first, even = answers.columns[FIRST], answers.uniform
+    assert even is not None
+    uniform = even.columns[FIRST]
+    later = torch.arange(first.shape[-1], device=first.device) > 0
+    long = (batch.lengths >= SHORTEST)[:, None, None]
+    sees = (uniform > 0) & batch.real[:, None] & later & long
+    found = {
+        "rows": sees.sum(-1),
+        "first": (first * sees).sum(-1, dtype=torch.float64),
+        "above": ((first > threshold) & sees).sum(-1),
+        "uniform": (uniform * sees).sum(-1, dtype=torch.float64),
+    }
+    return sees, found

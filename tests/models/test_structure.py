@@ -74,14 +74,15 @@ def test_matrices_give_what_the_tap_shows(name: str) -> None:
             assert float((shown - expected).abs().max()) < 1e-4 * float(expected.abs().max()), part
 
 
-def test_half_precision_is_served() -> None:
+@pytest.mark.parametrize(("dtype", "close"), [(torch.bfloat16, 0.05), (torch.float64, 1e-5)])
+def test_half_and_double_precision_are_served(dtype: torch.dtype, close: float) -> None:
     config, _, arguments = SERVED["llama"]
-    with HeadModel.open(build(config, "LlamaForCausalLM", arguments).to(torch.bfloat16)) as model:
+    with HeadModel.open(build(config, "LlamaForCausalLM", arguments).to(dtype)) as model:
         structure = find_structure(model)
         assert structure.refusal is None
         batch = ids_batch()
         direct = Recorded(model, structure, batch).direct(torch.roll(batch.ids, -1, 1))
-    assert adds_up(direct, batch.real) < 0.05
+    assert adds_up(direct, batch.real) < close
 
 
 def test_what_is_left_out_is_said() -> None:

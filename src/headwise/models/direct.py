@@ -15,7 +15,7 @@ from headwise.models.calling import own_thread
 from headwise.models.headmodel import HeadModel
 from headwise.models.placing import weight_in
 from headwise.models.session import Session
-from headwise.models.structure import Block, Structure, affine
+from headwise.models.structure import Structure
 from headwise.models.view import Layer, Rows
 from headwise.text.encode import Batch
 
@@ -121,7 +121,7 @@ class Recorded:
             if block.writing is not None:
                 constant = (reads * block.writing.bias).sum(-1)
                 reads = block.writing.pulled(reads, block.writing.scale(self._given[block.projection]))
-            matrix, own_bias = self._projection(block, outputs)
+            matrix, own_bias = block.written(outputs)
             through = (reads @ matrix.T).view(*reads.shape[:-1], outputs.shape[1], -1)
             heads.append((through * outputs.transpose(1, 2)).sum(-1))
             biases.append(constant + reads @ own_bias)
@@ -131,8 +131,7 @@ class Recorded:
 
     def of_heads(self, layer: int, target: Tensor, rows: slice) -> Tensor:
         """What each head of a layer adds to the logit of a token of its own, `target[example, head, row]`, less the
-        mean
-        over the vocabulary, at these rows."""
+        mean over the vocabulary, at these rows."""
         s, block, outputs = self.structure, self.structure.blocks[layer], self.outputs[layer][:, :, rows]
         assert s.head is not None
         assert s.final is not None
@@ -141,7 +140,7 @@ class Recorded:
         reads = s.final.pulled(reads, s.final.scale(self.final[:, rows])[:, None])
         if block.writing is not None:
             reads = block.writing.pulled(reads, block.writing.scale(self._given[block.projection][:, rows])[:, None])
-        matrix = self._projection(block, outputs)[0]
+        matrix = block.written(outputs)[0]
         matrix = matrix.view(outputs.shape[1], -1, matrix.shape[-1])  # head, d_head, width
         added: Tensor = ((reads @ matrix.transpose(1, 2)) * outputs).sum(-1)
         return added
@@ -153,12 +152,6 @@ class Recorded:
             for name, p in head.named_parameters(recurse=False)
         }
         return own["weight"], own["bias"] if "bias" in own else own["weight"].new_zeros(len(own["weight"]))
-
-    @staticmethod
-    def _projection(block: Block, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        like = outputs.new_empty(0, dtype=next(block.projection.parameters()).dtype)
-        matrix, bias = affine(block.projection, outputs.shape[1] * outputs.shape[-1], like)
-        return matrix.float(), bias.float()
 
 
 def adds_up(found: Direct, real: Tensor) -> float:

@@ -79,26 +79,20 @@ def _through_tap(
 def _gpt1(
     self: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None = None, output_attentions: bool = False
 ) -> list[Any]:
-    def own() -> Any:
-        return type(self)._attn(self, q, k, v, attention_mask, output_attentions)
-
+    own = partial(type(self)._attn, self, q, k, v, attention_mask, output_attentions)
     scaling = v.shape[-1] ** -0.5 if self.scale else 1.0
     answer = _through_tap(self, own, q, k.transpose(2, 3), v, attention_mask, scaling=scaling, causal=True)
     return own() if answer is None else [answer[0], answer[1]] if output_attentions else [answer[0]]
 
 
 def _gptj(self: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None) -> Any:
-    def own() -> Any:
-        return type(self)._attn(self, query, key, value, attention_mask)
-
+    own = partial(type(self)._attn, self, query, key, value, attention_mask)
     scaling = 1.0 / float(self.scale_attn)
     return _through_tap(self, own, query.float(), key.float(), value, attention_mask, scaling=scaling) or own()
 
 
 def _gpt_neo(self: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None) -> Any:
-    def own() -> Any:
-        return type(self)._attn(self, query, key, value, attention_mask)
-
+    own = partial(type(self)._attn, self, query, key, value, attention_mask)
     keys = key.shape[2]
     window = self.bias[:, :, keys - query.shape[2] : keys, :keys]  # the causal triangle, or the band of a local layer
     if attention_mask is not None:

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from headwise.core.errors import ParameterError
 from headwise.models.session import BLOCK_BYTES
-from headwise.models.streamed import Watch
-from headwise.models.view import Rows
+from headwise.models.streamed import Watch, with_gradient
 from headwise.text.encode import Batch
 
 if TYPE_CHECKING:
@@ -49,8 +48,4 @@ def stream_gradients(
         asked = [rows.weights for rows in session.kept]
         found = torch.autograd.grad(losses.sum(), [*asked, session.anchor], allow_unused=True)
     for rows, gradient in zip(session.kept, found[:-1], strict=True):
-        weights = rows.weights.detach()
-        gradient = torch.zeros_like(weights) if gradient is None else gradient
-        shown = rows.visible
-        sink = None if rows.sink is None else rows.sink.detach() * shown.any(-1)
-        watch(Rows(rows.layer, rows.start, rows.stop, weights * shown, shown, sink, gradient * shown))
+        watch(with_gradient(rows, gradient))

@@ -20,13 +20,13 @@ from headwise.models import asked, fingerprint, opening
 from headwise.models.calling import call_part, evaluating, shifted
 from headwise.models.fallbacks import select_tap
 from headwise.models.gradients import stream_gradients
-from headwise.models.inputs import Input, input_rows
+from headwise.models.inputs import Input, check_length, input_rows
 from headwise.models.interventions import Intervention, of_heads, plan_interventions, plan_streams
 from headwise.models.measure import measure
 from headwise.models.placing import DeviceMap, dtype_of, home_of, is_spread, map_of
 from headwise.models.session import BLOCK_BYTES, Session, at_least_single
 from headwise.models.sites import KINDS
-from headwise.models.sizes import head_of, input_limit, padding_id, text_config
+from headwise.models.sizes import head_of, input_limit, padding_id
 from headwise.models.trace import Trace, TraceWatcher
 from headwise.models.view import Rows, Watcher, check_needs
 from headwise.text.encode import OVERLONG, Batch, Encoded, Encoder, collate
@@ -95,11 +95,10 @@ class HeadModel:
         self.encoder_part: nn.Module | None = module.get_encoder() if self.config.is_encoder_decoder else None
         self._undo = select_tap(module)
         try:
-            found = measure(module, self.encoder_part, self.pad_id, stack)
+            self.sites, self.stack, self.hidden = measure(module, self.encoder_part, self.pad_id, stack)
         except BaseException:
             self.close()
             raise
-        self.sites, self.stack, self.hidden = found.sites, found.stack, found.hidden
         self.has_lm_head, self.lm_kind = head_of(module, self.stack)
         if self._encoder is not None and self.encoder_part is not None and self.stack != "encoder":
             self._encoder = TargetEncoder(self._encoder, partial(shifted, module), cross=self.stack == "cross")
@@ -200,7 +199,8 @@ class HeadModel:
         self.layers, self.heads, self.kv_heads, self.causal = sites.layers, sites.heads, sites.kv_heads, sites.causal
         self.d_head = sites.d_heads[0]
         self.kv_groups = tuple(head // (self.heads // self.kv_heads) for head in range(self.heads))
-        counted = getattr(text_config(self.module, decoder=self.stack != "encoder"), "num_hidden_layers", self.layers)
+        config = self.config.get_text_config(decoder=self.stack != "encoder")
+        counted = getattr(config, "num_hidden_layers", self.layers)
         if self.encoder_part is None and isinstance(counted, int) and counted != self.layers:
             self.notes.append(
                 f"{self.layers} of the model's {counted} layers compute attention; only those are counted, from 0."
@@ -338,10 +338,7 @@ class HeadModel:
         check_needs(needs, self.name, self.sites.d_heads, self.hidden)
         if block_rows is not None and block_rows < 1:
             raise ParameterError(f"`block_rows` must be at least 1; it is {block_rows}.")
-        if batch.ids.shape[1] > self.max_length:
-            raise InputError(
-                f"The batch is {batch.ids.shape[1]} tokens long, but {self.name} takes at most {self.max_length}."
-            )
+        check_length(batch.ids, self.max_length, self.name)
         plan = plan_interventions(of_heads(interventions), self.layers, self.heads, self.d_head)
         streams = plan_streams(interventions, self.layers, self.hidden)
         how: dict[str, Any] = {"block_rows": block_rows, "block_bytes": block_bytes, "keep": keep, "streams": streams}

@@ -3,7 +3,6 @@ states."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,18 +19,11 @@ if TYPE_CHECKING:  # transformers takes seconds to bring it: whoever opens a mod
     from transformers import PreTrainedModel
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Measures:
+def measure(
+    module: PreTrainedModel, encoder: nn.Module | None, pad_id: int, stack: str | None
+) -> tuple[Sites, str, int]:
     """The attention modules of a stack, the name of the stack, and the width of its hidden states (0: of no usual
-    shape)."""
-
-    sites: Sites
-    stack: str
-    hidden: int
-
-
-def measure(module: PreTrainedModel, encoder: nn.Module | None, pad_id: int, stack: str | None) -> Measures:
-    """Run two short made-up inputs through a model on which the tap is selected.
+    shape), seen by running two short made-up inputs through a model on which the tap is selected.
 
     Parameters
     ----------
@@ -74,4 +66,4 @@ def measure(module: PreTrainedModel, encoder: nn.Module | None, pad_id: int, sta
         ) from error
     shape = tuple((output.last_hidden_state if session.final is None else session.final).shape)
     sites.tokens_first = shape[:2] == (6, 2)
-    return Measures(sites, found, shape[-1] if len(shape) == 3 else 0)
+    return sites, found, shape[-1] if len(shape) == 3 else 0

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from headwise.core.errors import InputError, MissingExtraError, ModelError, OutputError, ParameterError
 from headwise.core.labels import existing_heads, head_name
 from headwise.models import HeadModel
+from headwise.models.inputs import check_length
 from headwise.models.session import Session
 from headwise.models.vectors import pool_tokens, token_rule
 from headwise.models.view import Layer, Watcher
@@ -127,10 +128,7 @@ class HeadPooling(nn.Module):
         real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
         if (real[:, 1:] & ~real[:, :-1]).any():
             raise InputError("The batch is padded on the left; set the tokenizer's padding_side to right.")
-        if ids.shape[1] > self.model.max_length:
-            raise InputError(
-                f"The batch is {ids.shape[1]} tokens long, but {self.model.name} takes at most {self.model.max_length}."
-            )
+        check_length(ids, self.model.max_length, self.model.name)
         types = features.get("token_type_ids")
         wanted: dict[int, list[int]] = {}
         for layer, head in self.heads:

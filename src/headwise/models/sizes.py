@@ -1,4 +1,4 @@
-"""What a model's config, embeddings and tokenizer say about its inputs and its head."""
+"""What a model's config, embeddings and tokenizer say about its inputs, its layers and its head."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from transformers.models.auto import modeling_auto as auto
 if TYPE_CHECKING:  # transformers takes seconds to bring it: whoever opens a model waits, nobody else
     from transformers import PreTrainedModel
 
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headwise.models.headmodel import HeadModel
+
 DEFAULT_LIMIT = 512
 UNLIMITED = 10**6  # tokenizers without a limit say 1e30
 
 
-def text_config(module: PreTrainedModel, **options: Any) -> Any:
-    """The part of a config that speaks of text."""
-    config = module.config
-    return config.get_text_config(**options) if hasattr(config, "get_text_config") else config
-
-
 def input_limit(module: PreTrainedModel, tokenizer: Any, notes: list[str]) -> int:
     """The longest input in tokens: by the position embeddings, the config and the tokenizer, whichever is least."""
-    config = text_config(module)
+    config = module.config.get_text_config()
     limits = [
         getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
     ]
@@ -65,3 +65,32 @@ def head_of(module: PreTrainedModel, stack: str) -> tuple[bool, str | None]:
     if name in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
         return True, "causal"
     return False, None
+
+
+FULL = "full"
+NAMES = {"global": FULL, "local": "sliding"}  # GPT-Neo's words
+
+
+def layer_kinds(model: HeadModel) -> tuple[str, ...]:
+    """What each layer of a model may see, see `kinds_of_layers`."""
+    return kinds_of_layers(model.config.get_text_config(decoder=model.stack != "encoder"), model.layers)
+
+
+def kinds_of_layers(config: Any, layers: int) -> tuple[str, ...]:
+    """`full`, `sliding` or `chunked` for each layer that computes attention; all `full` where the config does not say.
+
+    >>> from types import SimpleNamespace
+    >>> kinds_of_layers(SimpleNamespace(layer_types=["full_attention", "sliding_attention"]), 2)
+    ('full', 'sliding')
+    >>> kinds_of_layers(SimpleNamespace(sliding_window=128), 2), kinds_of_layers(SimpleNamespace(), 1)
+    (('sliding', 'sliding'), ('full',))
+    """
+    given = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
+    if given is not None:
+        named = [str(kind).removesuffix("_attention") for kind in given]
+        seen = [
+            NAMES.get(kind, kind) for kind in named if not kind.startswith(("linear", "mamba", "conv", "recurrent"))
+        ]
+        return tuple(seen) if len(seen) == layers else (FULL,) * layers
+    windowed = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
+    return ("sliding" if windowed else FULL,) * layers

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -45,7 +46,8 @@ class Streamed(torch.autograd.Function):
                 weights, output, sink = _output(call, keys, values, start, stop)
                 own = gradient[:, :, start:stop]
                 found = torch.autograd.grad(output, [weights, *leaves], own, allow_unused=True)
-                work.show(start, stop, weights.detach(), found[0], None if sink is None else sink.detach())
+                rows = Rows(work.layer, start, stop, weights, work.visible(work.call, start, stop), sink)
+                work.watch(with_gradient(rows, found[0]))
                 for total, part in zip(totals, found[1:], strict=True):
                     if part is not None:
                         total += part
@@ -83,9 +85,10 @@ class Streaming:
         output: Tensor = Streamed.apply(anchor, call.query, call.key, call.value, self)  # type: ignore[no-untyped-call]
         return output
 
-    def show(self, start: int, stop: int, weights: Tensor, gradient: Tensor | None, sink: Tensor | None) -> None:
-        """Hand a block on, zero outside V(i)."""
-        shown = self.visible(self.call, start, stop)
-        gradient = torch.zeros_like(weights) if gradient is None else gradient
-        sink = None if sink is None else sink * shown.any(-1)
-        self.watch(Rows(self.layer, start, stop, weights * shown, shown, sink, gradient * shown))
+
+def with_gradient(rows: Rows, gradient: Tensor | None) -> Rows:
+    """A block with the gradient of its weights, without their history, zero outside V(i)."""
+    weights, shown = rows.weights.detach(), rows.visible
+    gradient = torch.zeros_like(weights) if gradient is None else gradient
+    sink = None if rows.sink is None else rows.sink.detach() * shown.any(-1)
+    return replace(rows, weights=weights * shown, sink=sink, gradient=gradient * shown)

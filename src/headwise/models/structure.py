@@ -36,16 +36,18 @@ class Norm:
     centred: bool
     epsilon: float
 
+    def middle(self, x: Tensor, dim: int = -1) -> Tensor:
+        """x less its mean, where the norm takes that away."""
+        return x - x.mean(dim, keepdim=True) if self.centred else x
+
     def scale(self, x: Tensor) -> Tensor:
         """What the norm divides by, `[..., 1]`."""
-        x = x - x.mean(-1, keepdim=True) if self.centred else x
-        return (x.square().mean(-1, keepdim=True) + self.epsilon).sqrt()
+        return (self.middle(x).square().mean(-1, keepdim=True) + self.epsilon).sqrt()
 
     def pulled(self, direction: Tensor, scale: Tensor) -> Tensor:
         """The direction before the norm that a direction after it reads, the scale held: so that
         `⟨direction, norm(x)⟩ = ⟨pulled, x⟩ + ⟨direction, bias⟩`."""
-        back = direction * self.gain / scale
-        return back - back.mean(-1, keepdim=True) if self.centred else back
+        return self.middle(direction * self.gain / scale)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,6 +69,12 @@ class Block:
     other: nn.Module | None
     factor: float
     summed: Norm | None = None
+
+    def written(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Matrix `[head · d_head, width]` and bias of the projection, for outputs `[example, head, token, d_head]`."""
+        like = outputs.new_empty(0, dtype=next(self.projection.parameters()).dtype)
+        matrix, bias = affine(self.projection, outputs.shape[1] * outputs.shape[-1], like)
+        return matrix.to(outputs.dtype), bias.to(outputs.dtype)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

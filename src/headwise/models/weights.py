@@ -94,7 +94,9 @@ def _layer(model: HeadModel, block: Block, args: tuple[Any, ...], kwargs: dict[s
         bias, matrix = values[-1], (values[:-1] - values[-1]).float()
         if bool(bias.abs().max() > 0):
             left_out.add(f"the bias of the {what}")
-        matrix = _folded(matrix.permute(1, 0, 2), block.reading)
+        matrix = matrix.permute(1, 0, 2)  # head, width, d
+        if block.reading is not None:  # the norm before it, but for its scale
+            matrix = block.reading.middle(matrix * block.reading.gain[:, None].to(matrix), 1)
         repeated = groups if what != "query" and len(matrix) != model.heads else 1
         matrices.append(matrix.repeat_interleave(repeated, dim=0))
     query, key, value = matrices
@@ -106,8 +108,7 @@ def _layer(model: HeadModel, block: Block, args: tuple[Any, ...], kwargs: dict[s
     if bool(bias.abs().max() > 0):
         left_out.add("the bias of the output projection")
     if block.writing is not None:
-        output = output * block.writing.gain.to(output)
-        output = output - output.mean(-1, keepdim=True) if block.writing.centred else output
+        output = block.writing.middle(output * block.writing.gain.to(output))
         left_out.add("the norm after the output projection holds its gain, not its scale")
     output = output.float().view(model.heads, -1, output.shape[-1])
     return LayerWeights(query, key, value, output, frozenset(left_out))
@@ -136,14 +137,6 @@ def _sent(
     return tuple(None if values is None else values[:, :, 0] for values in shown)
 
 
-def _folded(matrix: Tensor, norm: Norm | None) -> Tensor:
-    """The matrix `[head, width, d]` with the norm before it, but for its scale."""
-    if norm is None:
-        return matrix
-    matrix = matrix * norm.gain[:, None].to(matrix)
-    return matrix - matrix.mean(1, keepdim=True) if norm.centred else matrix
-
-
 @contextmanager
 def _gains_only(norms: tuple[Norm, ...]) -> Iterator[None]:
     """Norms that multiply by their gain and divide by nothing, for a while: then queries and keys are linear."""
@@ -151,9 +144,8 @@ def _gains_only(norms: tuple[Norm, ...]) -> Iterator[None]:
         for norm in norms:
 
             def plain(module: nn.Module, args: tuple[Any, ...], output: Tensor, norm: Norm = norm) -> Tensor:
-                x = args[0] - args[0].mean(-1, keepdim=True) if norm.centred else args[0]
-                scaled: Tensor = x * norm.gain.to(x)
-                return scaled.to(output.dtype)
+                x = norm.middle(args[0])
+                return (x * norm.gain.to(x)).to(output.dtype)
 
             stack.callback(norm.module.register_forward_hook(own_thread(plain)).remove)
         yield

@@ -11,7 +11,7 @@ from headwise.analyses.items import lacking_annotation
 from headwise.core.errors import MissingAnnotationError, ParameterError
 from headwise.core.failures import Failure, UnexpectedError
 from headwise.models import HeadModel
-from headwise.models.kinds import layer_kinds
+from headwise.models.sizes import layer_kinds
 from headwise.run.encoded import EncodedCorpus, Scan
 
 SHARD_SIZE = 64

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headwise.analyses.attribution.passage import Take, check_served, real_pairs
+from headwise.analyses.attribution.passage import Take, real_pairs
 from headwise.analyses.attribution.precision import compiled, in_half, matrix_products, use_compiled
 from headwise.analyses.attribution.push import push, way
 from headwise.core.errors import ModelError
@@ -40,7 +40,6 @@ def exact_squares(
     tangents add up to the squared norm of its block. `memory` (MiB) bounds how many tangents travel together, whatever
     the length of the input.
     """
-    check_served(model)
     tokens, width = int(batch.lengths.max()), model.hidden
     sums = Sums(model, batch, layer_output)
 

@@ -12,7 +12,7 @@ import xarray as xr
 from torch import Tensor
 
 from headwise.analyses.attribution.contributions import SOURCES, Contributions, Options, contributions, visible_sources
-from headwise.analyses.attribution.readings import READINGS, Seen
+from headwise.analyses.attribution.readings import READINGS, Seen, traced
 from headwise.analyses.attribution.readings.flow import MOST_FLOWS
 from headwise.analyses.contract import Shape, layer_head_coords, mean_variables
 from headwise.analyses.offsets.analysis import Offsets
@@ -112,24 +112,23 @@ class Gathered:
     def observe(self, batch: Batch, sample: int | None) -> None:
         """Take in a batch; the maps of the example with index `sample` are kept."""
         self.state.of(documents_of(batch))
-        trace = self.model.trace(batch, {"attention"})
-        assert trace.attention is not None and trace.visible is not None  # noqa: PT018
-        attention, near = trace.attention.double(), trace.visible
+        seen = traced(self.model, batch)
+        attention, near = seen.attention, seen.visible
         method = self.asked.method
         local = contributions(self.model, batch, "previous_layer", method, options=self.options)
         deep = contributions(self.model, batch, "input", method, layer_output=True, options=self.options)
         maps = {"attention": attention, "previous_layer": local.heads, "input": deep.heads}
         assert deep.layers is not None
         mixed = {"attention": attention.mean(2), "input": deep.layers}
-        self._read(Seen(self.model, batch, attention, near), maps, mixed)
+        self._read(seen, maps, mixed)
         reach = visible_sources(batch, self.shape.causal)[:, None, None]
         for source, own in maps.items():
             deeply = source == "input" or (source in READINGS and READINGS[source].deep)
-            seen = reach.expand(-1, near.shape[1], -1, -1, -1) if deeply else near
+            shown = reach.expand(-1, near.shape[1], -1, -1, -1) if deeply else near
             place = self.sources.index(source)
-            self._correlate(place, source, maps, seen, batch)
+            self._correlate(place, source, maps, shown, batch)
             self._share(place, own, batch)
-            self._offsets(source, own, seen, batch)
+            self._offsets(source, own, shown, batch)
         self._between(maps, reach)
         self._mixed(mixed, reach[:, 0], batch)
         self._layers(deep, batch)

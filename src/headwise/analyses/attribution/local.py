@@ -14,7 +14,7 @@ from transformers import Cache
 import headwise.analyses.attribution.rules  # noqa: F401  (registers the rules)
 from headwise.analyses.attribution.bundle import Bundle, NotServed
 from headwise.analyses.attribution.forward import DEFAULT_MEMORY, MIB, in_chunks, squared_norm, tangents_at_once
-from headwise.analyses.attribution.passage import Finished, Passage, check_served, real_pairs
+from headwise.analyses.attribution.passage import Finished, Passage, real_pairs
 from headwise.analyses.attribution.push import make_dual, tangent_of, way
 from headwise.models import HeadModel
 from headwise.models.sites import replaced
@@ -91,7 +91,6 @@ def local_squares(model: HeadModel, batch: Batch, *, memory: float = DEFAULT_MEM
     give for all tokens at once. Soft-capped scores bring their own slope in. Layers of another kind get their tangents
     pushed through one by one.
     """
-    check_served(model)
     with torch.no_grad():
         calls = _Calls(model)
         calls.run(batch)

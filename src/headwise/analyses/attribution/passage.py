@@ -59,6 +59,7 @@ class Passage(Running):
     """
 
     def __init__(self, model: HeadModel, rows: int = 1) -> None:
+        check_served(model)
         self.model, self.sites, self.rows = model, model.sites, rows
         self._layers = LayerCount(model.sites)
 

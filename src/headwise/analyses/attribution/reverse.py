@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.analyses.attribution.forward import Squares
-from headwise.analyses.attribution.passage import Finished, Passage, check_served, real_pairs
+from headwise.analyses.attribution.passage import Finished, Passage, real_pairs
 from headwise.models import HeadModel
 from headwise.models.interventions import Plan, attend_by_plan
 from headwise.models.tap import Call
@@ -71,7 +71,6 @@ def reverse_graph(
 ) -> _Graph:
     """Run the model once with a graph from E[0] (or from each E[l], for `previous_layer`) to all head outputs, with
     heads changed by a plan (batches of one example only), up to a layer."""
-    check_served(model)
     graph = _Graph(model, source == "previous_layer", plan, last)
     frozen = [p for p in model.module.parameters() if p.requires_grad]
     try:

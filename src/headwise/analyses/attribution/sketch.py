@@ -20,7 +20,7 @@ from headwise.analyses.attribution.forward import (
     in_chunks,
     tangents_at_once,
 )
-from headwise.analyses.attribution.passage import check_served, real_pairs
+from headwise.analyses.attribution.passage import real_pairs
 from headwise.models import HeadModel
 from headwise.text.encode import Batch
 
@@ -78,7 +78,6 @@ def sketch(
     seed : int, default 0
         The tangents of an example depend on this and on its position in the corpus, not on what it is batched with.
     """
-    check_served(model)
     moments = _Moments(model, batch, layer_output, seed, memory)
     if tangents is not None:
         moments.draw(list(range(len(batch))), tangents)

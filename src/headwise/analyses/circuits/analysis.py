@@ -154,15 +154,13 @@ def ends(model: HeadModel, structure: Structure) -> tuple[Tensor, Tensor | None,
     if embedding.shape[1] != model.hidden:
         raise ModelError(
             f"The embeddings of {model.name} have {embedding.shape[1]} dimensions, its layers {model.hidden}: what "
-            "lies "
-            "between is not followed."
+            "lies between is not followed."
         )
     left_out = {"position embeddings, scales of norms and what feed-forward layers do in between"}
     if structure.final is None or structure.head is None:
         return embedding, None, left_out | {f"the way to the logits ({structure.refusal})"}
     out = weight_in(structure.head, "weight", structure.head.weight).cpu().float()  # type: ignore[arg-type]
-    out = out * structure.final.gain.cpu()
-    out = out - out.mean(-1, keepdim=True) if structure.final.centred else out
+    out = structure.final.middle(out * structure.final.gain.cpu())
     if bool(structure.final.bias.abs().max() > 0) or getattr(structure.head, "bias", None) is not None:
         left_out.add("the biases of the final norm and the output matrix")
     rows = min(len(out), len(embedding))  # some pad one of the two

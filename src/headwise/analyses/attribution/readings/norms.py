@@ -12,14 +12,14 @@ from torch.utils._pytree import tree_leaves
 
 import headwise.analyses.attribution.rules  # noqa: F401  (registers the rules)
 from headwise.analyses.attribution.bundle import Bundle, NotServed
-from headwise.analyses.attribution.passage import Finished, Passage, check_served, real_pairs
+from headwise.analyses.attribution.passage import Finished, Passage, real_pairs
 from headwise.analyses.attribution.readings.base import Mixing, Seen, shares
 from headwise.analyses.attribution.sketch import normalised
 from headwise.core.errors import ModelError
 from headwise.models import HeadModel
-from headwise.models.structure import Block, Norm, affine, find_blocks
+from headwise.models.structure import Block, Norm, find_blocks
 from headwise.models.tap import Call
-from headwise.models.view import Layer, Rows
+from headwise.models.trace import TraceWatcher
 from headwise.text.encode import Batch
 
 
@@ -50,7 +50,7 @@ def block_norms(model: HeadModel, batch: Batch) -> Tensor:
 def block_parts(block: Block, layer: _Inputs) -> Tensor:
     """The vectors whose norms `block_norms` takes, `[example, receiving, source, width]`: with what the biases add they
     sum to what leaves the attention block."""
-    matrix, bias = _projection(block, layer.value)
+    matrix, bias = block.written(layer.value)
     outputs = matrix.view(layer.value.shape[1], -1, matrix.shape[-1])  # head, d_head, width
     written = torch.einsum("ehji,ehid,hdw->ejiw", layer.weights, layer.value, outputs)
     own = written.sum(2) + bias
@@ -65,8 +65,7 @@ def block_parts(block: Block, layer: _Inputs) -> Tensor:
 
 def _through(norm: Norm, part: Tensor, whole: Tensor) -> Tensor:
     """A part of a sum after the norm of the sum, the scale held."""
-    part, scale = part - part.mean(-1, keepdim=True) if norm.centred else part, norm.scale(whole)
-    return norm.gain.double() * part / scale
+    return norm.gain.double() * norm.middle(part) / norm.scale(whole)
 
 
 def _normed(norm: Norm, whole: Tensor) -> Tensor:
@@ -83,22 +82,8 @@ class _Inputs:
     hidden: Tensor
 
 
-class _Watch:
-    needs = frozenset({"attention", "hidden"})
-
-    def __init__(self) -> None:
-        self.blocks: dict[int, list[Tensor]] = {}
-        self.layers: list[Layer] = []
-
-    def rows(self, rows: Rows) -> None:
-        self.blocks.setdefault(rows.layer, []).append(rows.weights)
-
-    def layer(self, layer: Layer) -> None:
-        self.layers.append(layer)
-
-
 def _block_inputs(model: HeadModel, batch: Batch) -> list[tuple[Block, _Inputs]]:
-    blocks, watch = find_blocks(model), _Watch()
+    blocks, watch = find_blocks(model), TraceWatcher(frozenset({"attention", "hidden"}))
     unread = next((i for i, b in enumerate(blocks) if b.attention is None and b.summed is None), None)
     if unread is not None:
         raise ModelError(f"how layer {unread} of {model.name} adds what its heads write is not known.")
@@ -107,16 +92,10 @@ def _block_inputs(model: HeadModel, batch: Batch) -> list[tuple[Block, _Inputs]]
     for block, layer in zip(blocks, sorted(watch.layers, key=lambda one: one.layer), strict=True):
         assert layer.value is not None
         assert layer.hidden is not None
-        weights = torch.cat(watch.blocks[layer.layer], dim=2).double()
+        weights = torch.cat([rows.weights for rows in watch.blocks[layer.layer]], dim=2).double()
         value = layer.value.double().repeat_interleave(weights.shape[1] // layer.value.shape[1], dim=1)
         found.append((block, _Inputs(weights, value, layer.hidden.double())))
     return found
-
-
-def _projection(block: Block, value: Tensor) -> tuple[Tensor, Tensor]:
-    like = value.new_empty(0, dtype=next(block.projection.parameters()).dtype)
-    matrix, bias = affine(block.projection, value.shape[1] * value.shape[-1], like)
-    return matrix.double(), bias.double()
 
 
 def norm_weighted(model: HeadModel, batch: Batch, attention: Tensor) -> tuple[Tensor, bool]:
@@ -127,7 +106,6 @@ def norm_weighted(model: HeadModel, batch: Batch, attention: Tensor) -> tuple[Te
     does with the values of each head: the first linear map their tangents go through after the attention. Where a model
     has none (or its code takes no tangents), f is the value alone, and the second result is False.
     """
-    check_served(model)
     reading: _Projected | _Values = _Projected(model)
     with torch.no_grad():
         try:

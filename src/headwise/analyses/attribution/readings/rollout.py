@@ -25,12 +25,8 @@ def rollout(attention: Tensor, real: Tensor) -> Tensor:
     return _rolled(attention, real)[0]
 
 
-def rollout_layers(attention: Tensor, real: Tensor) -> Tensor:
-    """The rollout itself, after each layer: `R[l+1] = Â[l] ⋯ Â[0]`, `[example, layer, receiving, source]`."""
-    return _rolled(attention, real)[1]
-
-
 def _rolled(attention: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+    """As heads see it, and the rollout itself after each layer: `R[l+1] = Â[l] ⋯ Â[0]`."""
     weights, steps = attention.double(), averaged(attention)
     so_far = torch.eye(weights.shape[-1], dtype=torch.float64, device=weights.device).expand(len(weights), -1, -1)
     heads, layers = [], []

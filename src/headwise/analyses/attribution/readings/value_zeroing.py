@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headwise.analyses.attribution.passage import Passage, check_served
+from headwise.analyses.attribution.passage import Passage
 from headwise.analyses.attribution.readings.base import Mixing, Seen, shares
 from headwise.core.errors import ModelError
 from headwise.models import HeadModel
@@ -79,7 +79,6 @@ def read_value_zeroing(seen: Seen) -> Mixing:
     layer. As many passes as there are tokens, and as many again for each head.
     """
     model, batch = seen.model, seen.batch
-    check_served(model)
     if any(model.sites.of(entry) is not None for entry in model.sites.entries):
         raise ModelError(f"The layers of {model.name} are no modules of their own, so what leaves them is not seen.")
     tokens = range(int(batch.lengths.max()))

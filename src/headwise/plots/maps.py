@@ -3,7 +3,7 @@ App. A)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,45 +46,64 @@ def all_maps(
         )
     with style.context():
         whole = maps.shape[:2]
-        kept = [np.unique(np.linspace(0, size - 1, min(size, MOST)).round().astype(int)) for size in whole]
+        kept = [np.unique(np.linspace(0, size - 1, min(size, MOST)).round().astype(int)).tolist() for size in whole]
         maps = maps[np.ix_(*kept)]
-        mosaic, pitch, gap = _mosaic(maps)
-        rows, columns = maps.shape[:2]
-        cell = min((style.PAGE - 0.95) / columns, 1.2, (style.PAGE_HEIGHT - 1.35) / rows)
-        width = min(max(columns * cell + 0.95, style.COLUMN), style.PAGE)
-        listing = token_listing(tokens, width - 0.1, first="Tokens" if keys is None else "Target")
-        if keys is not None:
-            listing += "\n" + token_listing(keys, width - 0.1, first="Source")
-        fig, ax = style.one_panel(width, rows * cell + 0.95 + 0.115 * (listing.count("\n") + 1))
-        image = ax.imshow(mosaic, cmap=style.SEQUENTIAL, norm=PowerNorm(0.5, 0, 1), interpolation="auto")
-        centre = (pitch[0] - gap - 1) / 2, (pitch[1] - gap - 1) / 2
-        ax.set_xticks(centre[1] + np.arange(columns) * pitch[1], [str(head) for head in kept[1]])
-        ax.set_yticks(centre[0] + np.arange(rows) * pitch[0], [str(layer) for layer in kept[0]])
-        style.heads_on_top(ax)
-        ticks = [0, 0.01, 0.05, 0.1, 0.25, 0.5, 1]
-        long = max(12.0, rows * cell / 0.11)
-        place: dict[str, Any] = {"fraction": 0.03, "pad": 0.01, "aspect": long, "ticks": ticks}
-        bar = style.colour_bar(fig, image, ax, f"{what} (square-root scale)", **place)
-        bar.ax.set_yticklabels(["0", ".01", ".05", ".1", ".25", ".5", "1"])
+        gap = max(1, round(max(maps.shape[2:]) * 0.07))
+        listed = {"Tokens": tokens} if keys is None else {"Target": tokens, "Source": keys}
+        fig, listing = mosaic(maps, kept, (gap, gap), f"{what} (square-root scale)", listed)
         how = "Within a map: rows look, columns are looked at, first token top left"
         notes = [f"One input of {len(tokens)} tokens", how]
         if maps.shape[:2] != whole:
-            notes.append(f"{rows} of {whole[0]} layers and {columns} of {whole[1]} heads are drawn, evenly spread")
+            drawn = f"{len(kept[0])} of {whole[0]} layers and {len(kept[1])} of {whole[1]} heads"
+            notes.append(f"{drawn} are drawn, evenly spread")
         title = "All attention maps of one input" if maps.shape[:2] == whole else "Attention maps of one input"
         title = title if what == "attention weight" else f"Maps of one input: {what}"
         return style.complete(fig, title, notes, below=listing)
 
 
-def _mosaic(maps: np.ndarray) -> tuple[np.ma.MaskedArray, tuple[int, int], int]:
-    """All maps in one array, blank strips between them; its pitch (rows, columns from map to map); the strips'
-    width."""
-    layers, heads, queries, keys = maps.shape
-    gap = max(1, round(max(queries, keys) * 0.07))
-    pitch = queries + gap, keys + gap
-    tiled = np.full((layers, pitch[0], heads, pitch[1]), np.nan)
-    tiled[:, :queries, :, :keys] = maps.transpose(0, 2, 1, 3)
-    flat = tiled.reshape(layers * pitch[0], heads * pitch[1])[: layers * pitch[0] - gap, : heads * pitch[1] - gap]
-    return np.ma.masked_invalid(flat), pitch, gap
+def mosaic(
+    maps: np.ndarray,
+    names: Sequence[Sequence[int]],
+    gap: tuple[int, int],
+    label: str,
+    listed: Mapping[str, Sequence[str]],
+) -> tuple[Figure, str]:
+    """Small maps `[layer, head, row, column]` on one colour scale from 0 to 1, spread as the square root: layers down,
+    heads across. The figure, and its tokens in lines of its width.
+
+    Parameters
+    ----------
+    maps : array
+        NaN is left blank.
+    names : (sequence of int, sequence of int)
+        The numbers of layers and of heads.
+    gap : (int, int)
+        Blank rows and columns between maps.
+    label : str
+        Of the colour scale.
+    listed : mapping of str to sequence of str
+        Tokens, by what they are.
+    """
+    layers, heads, rows, columns = maps.shape
+    down, across = rows + gap[0], columns + gap[1]
+    tiled = np.full((layers, down, heads, across), np.nan)
+    tiled[:, :rows, :, :columns] = maps.transpose(0, 2, 1, 3)
+    flat = tiled.reshape(layers * down, heads * across)[: layers * down - gap[0], : heads * across - gap[1]]
+    cell = min((style.PAGE - 0.95) / heads, 1.2, (style.PAGE_HEIGHT - 1.35) / (layers * down / across))
+    width, tall = min(max(heads * cell + 0.95, style.COLUMN), style.PAGE), layers * cell * down / across
+    listing = "\n".join(token_listing(tokens, width - 0.1, first=what) for what, tokens in listed.items())
+    fig, ax = style.one_panel(width, tall + 0.95 + 0.115 * (listing.count("\n") + 1))
+    image = ax.imshow(
+        np.ma.masked_invalid(flat), cmap=style.SEQUENTIAL, norm=PowerNorm(0.5, 0, 1), interpolation="auto"
+    )
+    ax.set_xticks((columns - 1) / 2 + np.arange(heads) * across, [str(head) for head in names[1]])
+    ax.set_yticks((rows - 1) / 2 + np.arange(layers) * down, [str(layer) for layer in names[0]])
+    style.heads_on_top(ax)
+    ticks = [0, 0.01, 0.05, 0.1, 0.25, 0.5, 1]
+    place: dict[str, Any] = {"fraction": 0.03, "pad": 0.01, "aspect": max(12.0, tall / 0.11), "ticks": ticks}
+    bar = style.colour_bar(fig, image, ax, label, **place)
+    bar.ax.set_yticklabels(["0", ".01", ".05", ".1", ".25", ".5", "1"])
+    return fig, listing
 
 
 def token_listing(tokens: Sequence[str], width: float, lines: int = 4, first: str = "Tokens") -> str:

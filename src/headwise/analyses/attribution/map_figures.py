@@ -16,7 +16,7 @@ from headwise.analyses.patterns import PATTERNS, classify_maps
 from headwise.core.errors import ParameterError
 from headwise.core.labels import existing_heads, head_name
 from headwise.plots import data, style
-from headwise.plots.maps import token_listing
+from headwise.plots.maps import mosaic, token_listing
 from headwise.plots.registry import figure
 
 _ROWS = (
@@ -213,7 +213,7 @@ def map_pairs(
     Both maps of a head share one scale from 0 to 1, spread as the square root.
     """
     above, below = np.asarray(attention, dtype=float), np.asarray(contribution, dtype=float)
-    if above.shape != below.shape or above.ndim != 4 or above.shape[-1] != len(tokens):
+    if above.shape != below.shape or above.ndim != 4 or above.shape[2:] != (len(tokens),) * 2:
         raise ParameterError(
             f"`attention` and `contribution` must both be [layer, head, receiving, source] for {len(tokens)} tokens; "
             f"they are {above.shape} and {below.shape}."
@@ -221,37 +221,14 @@ def map_pairs(
     numbers = list(range(above.shape[0])) if layers is None else [int(n) for n in layers]
     if any(not 0 <= n < above.shape[0] for n in numbers) or not numbers:
         raise ParameterError(f"`layers` must name layers from 0 to {above.shape[0] - 1}; it is {list(numbers)}.")
-    above, below = above[numbers], below[numbers]
-    count, heads, n, _ = above.shape
+    n = len(tokens)
     gap = max(1, round(n * 0.1))
-    pitch_row, pitch_column = 2 * n + 3 * gap, n + gap
-    mosaic = np.full((count * pitch_row, heads * pitch_column), np.nan)
-    for layer in range(count):
-        for head in range(heads):
-            top, left = layer * pitch_row, head * pitch_column
-            mosaic[top : top + n, left : left + n] = above[layer, head]
-            mosaic[top + n + gap : top + 2 * n + gap, left : left + n] = below[layer, head]
-    mosaic = mosaic[: -2 * gap, :-gap]
+    pairs = np.full((len(numbers), above.shape[1], 2 * n + gap, n), np.nan)
+    pairs[:, :, :n], pairs[:, :, n + gap :] = above[numbers], below[numbers]
     with style.context():
-        cell = min((style.PAGE - 0.95) / heads, 1.2, (style.PAGE_HEIGHT - 1.35) / (count * pitch_row / pitch_column))
-        width = min(max(heads * cell + 0.95, style.COLUMN), style.PAGE)
-        listing = token_listing(tokens, width - 0.1, lines=3)
-        tall = count * cell * pitch_row / pitch_column
-        fig, ax = style.one_panel(width, tall + 0.95 + 0.115 * (listing.count("\n") + 1))
-        shown, shade = np.ma.masked_invalid(mosaic), PowerNorm(0.5, 0, 1)
-        image = ax.imshow(shown, cmap=style.SEQUENTIAL, norm=shade, aspect="equal", interpolation="auto")
-        ax.set_xticks((n - 1) / 2 + np.arange(heads) * pitch_column, [str(h) for h in range(heads)])
-        ax.set_yticks(n + gap / 2 + np.arange(count) * pitch_row, [str(name) for name in numbers])
-        ax.tick_params(length=0)
-        ax.xaxis.set_ticks_position("top")
-        ax.xaxis.set_label_position("top")
-        ax.set_xlabel("head")
-        ax.set_ylabel("layer (0 at the top): attention above, contribution below")
-        ax.spines[:].set_visible(False)
-        long = max(12.0, 0.8 * tall / 0.11)
-        bar = fig.colorbar(image, ax=ax, fraction=0.03, pad=0.01, aspect=long, ticks=[0, 0.01, 0.05, 0.1, 0.25, 0.5, 1])
-        bar.ax.set_yticklabels(["0", ".01", ".05", ".1", ".25", ".5", "1"])
-        bar.set_label("share of 1 (square-root scale)")
+        label = "share of 1 (square-root scale)"
+        fig, listing = mosaic(pairs, (numbers, range(above.shape[1])), (2 * gap, gap), label, {"Tokens": tokens})
+        fig.axes[0].set_ylabel("layer (0 at the top): attention above, contribution below")
         how = "Within a map: rows receive, columns give, first token top left"
         return style.complete(fig, title, [*notes, how], below=listing)
 

@@ -141,7 +141,7 @@ def test_a_killed_call_goes_on_where_it_stopped(model: HeadModel, paper: Paper, 
 def test_runs_are_kept_and_not_done_twice(model: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
     plain = Bench._run
-    monkeypatch.setattr(Bench, "_run", lambda *given: runs.append(given[3][0].name) or plain(*given))
+    monkeypatch.setattr(Bench, "_run", lambda *given: runs.append(given[3].name) or plain(*given))
     options = ReproductionOptions(data=_data(tmp_path), only=("text3.1", "fig2", "fig4"))
     found = reproduce("clark2019", model, options)
     assert runs == ["surface"]  # three entries, one pass

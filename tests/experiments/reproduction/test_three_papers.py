@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from headwise.experiments.reproduction import Bench, ReproductionOptions, reproduce, reproduction_of
-from headwise.experiments.reproduction.inputs import between
 from headwise.experiments.reproduction.jo2020 import probed
 from headwise.experiments.reproduction.jo2020.reference import released
 from headwise.experiments.reproduction.pande2021.labels import share
+from headwise.experiments.reproduction.shared import between
 from headwise.models import HeadModel
 from headwise.testing import planted_model
 from headwise.testing.models import random_model

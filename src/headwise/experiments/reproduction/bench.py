@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import xarray as xr
 
@@ -28,6 +28,7 @@ from headwise.text import Corpus, open_corpus
 from headwise.text.known_tasks import known_task
 from headwise.text.tasks import Task, read_task
 
+Made = TypeVar("Made")
 QUICK_ROWS = 256  # of each part of a task that is fine-tuned on with `quick`
 
 
@@ -105,7 +106,6 @@ class Bench:
         self.model, self.source, self.options, self.store = model, source, options, store
         self.data, self.progress = DataSets(options.data), report
         self._trained = trained
-        self._corpora: dict[Any, Corpus] = {}
         self._remembered: dict[str, Any] = {}
 
     @property
@@ -121,27 +121,33 @@ class Bench:
         """A sample size: the paper's (times `scale`), or a small one with `quick`."""
         return quick if self.options.quick else max(1, round(whole * self.options.scale))
 
+    def part(self, whole: int, quick: int) -> int | None:
+        """The same of a data set that has so many; None for all of it."""
+        return self.count(whole, quick) if self.options.quick or self.options.scale != 1 else None
+
     # --- data -------------------------------------------------------------------------------------------------------
 
     def corpus(self, name: str, limit: int | None = None, **options: Any) -> Corpus:
         """A data set as a corpus, at most `limit` examples of it drawn at random; `options` are its reader's."""
-        key = (name, limit, tuple(sorted(options.items())))
-        if key not in self._corpora:
+
+        def read() -> Corpus:
             spec = self.data.spec(name)
             found = open_corpus(spec, tokenizer=self.model.tokenizer, limit=limit, seed=self.seed, **options)
             if limit is not None:  # read once: a draw walks through the whole file
                 found = Corpus.from_examples(tuple(found), found.name)
             found.description = DATA_SETS[name].title
-            self._corpora[key] = found
-        return self._corpora[key]
+            return found
 
-    def task(self, name: str, limit: int | None = None, *, train: bool = True) -> Task:
+        return self.remember(f"corpus {name} {limit} {sorted(options.items())}", read)
+
+    def built_in(self, limit: int | None = None) -> Corpus:
+        """Sentences of the built-in corpus, where a data set was not given."""
+        return open_corpus(None, limit=limit, seed=self.seed, prose=self.model.causal).alone()
+
+    def task(self, name: str, *, train: bool = True) -> Task:
         """A GLUE task from its folder; `train=False` where its dev part suffices."""
         folder = self.data.path(f"glue-{name}" if train else f"glue-{name}-dev")
-        found: Task = self.remember(
-            f"task {name} {limit}", lambda: read_task(name, data=folder, limit=limit, needs_train=train)
-        )
-        return found
+        return self.remember(f"task {folder} {train}", lambda: read_task(name, data=folder, needs_train=train))
 
     def analysis(self, name: str, **parameters: Any) -> Analysis:
         """An analysis with a paper's settings, read as the paper or as the released code has it, where it knows the
@@ -151,43 +157,28 @@ class Bench:
 
     # --- work that is kept ------------------------------------------------------------------------------------------
 
-    def watch(
-        self, corpus: Corpus, analyses: Sequence[Analysis], *, model: HeadModel | None = None
-    ) -> dict[str, xr.Dataset]:
-        """The results of analyses over a corpus, in one pass; what was finished before is not run again.
+    def watch(self, corpus: Corpus, analysis: Analysis, *, model: HeadModel | None = None) -> xr.Dataset:
+        """The result of an analysis over a corpus; what was finished before is not run again.
 
         Parameters
         ----------
         corpus : Corpus
             What is read; all of it.
-        analyses : sequence of Analysis
+        analysis : Analysis
             What is asked. One that cannot be had here is a `NotRunError` with its reason.
         model : HeadModel, optional
             Another open model than the bench's.
         """
-        own = model or self.model
-        seeded = [analysis.seeded(self.seed) for analysis in analyses]
+        own, asked = model or self.model, analysis.seeded(self.seed)
         about = {"model": own.identity(), "corpus": corpus.fingerprint(), "longest": own.encoder.max_length}
-        found: dict[str, xr.Dataset] = {}
-        names: dict[str, str] = {}
-        for analysis in seeded:
-            key = digest_of({**about, "analysis": analysis.name, "parameters": describe(analysis.parameters)})[:16]
-            names[analysis.name] = f"run-{analysis.name}-{key}"
-        missing = [a for a in seeded if not self.store.has(names[a.name])]
-        if missing:
-            folder = self.store.folder / f"under-way-{digest_of(sorted(names.values()))[:16]}.part"
-            made = self._run(own, corpus, missing, folder)
-        for analysis in seeded:
-            name = analysis.name
-            found[name] = self.store.dataset(names[name], lambda name=name: made[name])  # type: ignore[misc]
-        return found
+        about |= {"analysis": asked.name, "parameters": describe(asked.parameters)}
+        folder = self.store.folder / f"under-way-{digest_of(about)[:16]}.part"
+        return self.dataset(f"run-{asked.name}", about, partial(self._run, own, corpus, asked, folder))
 
-    def _run(
-        self, model: HeadModel, corpus: Corpus, analyses: Sequence[Analysis], folder: Path
-    ) -> Mapping[str, xr.Dataset]:
+    def _run(self, model: HeadModel, corpus: Corpus, analysis: Analysis, folder: Path) -> xr.Dataset:
         options = RunOptions(seed=self.seed, overwrite=True)  # an unfinished run of the same kind goes on
         listener = Listener(self.progress, note=self.store.say)
-        with Run(Source(model, corpus), analyses, folder, options, listener) as run:
+        with Run(Source(model, corpus), [analysis], folder, options, listener) as run:
             if run.plan.dropped and (reasons := [items[""] for items in run.plan.dropped.values() if "" in items]):
                 run.forget()
                 raise NotRunError("; ".join(reasons))
@@ -195,21 +186,18 @@ class Bench:
             if run.failures:
                 raise UnexpectedError(*run.failures.values())
             run.forget()
-        return dict(atlas.items())
+        return atlas[analysis.name]
 
     def dataset(self, name: str, about: Mapping[str, Any], make: Callable[[], xr.Dataset]) -> xr.Dataset:
         """Labelled arrays of an entry's own, made once; `about` tells them from others of the same name."""
         return self.store.dataset(f"{name}-{digest_of(about)[:16]}", make)
 
-    def remember(self, name: str, make: Callable[[], Any]) -> Any:
+    def remember(self, name: str, make: Callable[[], Made]) -> Made:
         """Anything that several entries of this call need, made once and held in memory."""
         if name not in self._remembered:
             self._remembered[name] = make()
-        return self._remembered[name]
-
-    def kept(self, name: str, make: Callable[[], Any]) -> Any:
-        """Anything JSON can hold, made once."""
-        return self.store.piece(name, lambda: ({}, {"value": json.loads(json.dumps(make()))})).facts["value"]
+        found: Made = self._remembered[name]
+        return found
 
     # --- fine-tuned models ------------------------------------------------------------------------------------------
 
@@ -220,8 +208,7 @@ class Bench:
 
     def model_folder(self, name: str, recipe: str) -> tuple[Path, str]:
         """The folder of the model fine-tuned on a task, given or trained here now, and a sentence on which it is."""
-        given = self.given_model(name)
-        if given is not None:
+        if (given := self.given_model(name)) is not None:
             return given, f"{name}: fine-tuned model given ({given.name})"
         task = self.training_task(name)
         records, folder = self.train(task, recipe)

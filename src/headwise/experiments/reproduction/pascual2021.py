@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import partial
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import xarray as xr
@@ -14,7 +13,6 @@ from headwise.analyses.attribution.map_figures import map_pairs
 from headwise.analyses.contract import make_analysis
 from headwise.analyses.offsets.figures import PRINTED, centre_lines, histogram_grid
 from headwise.experiments.reproduction.bench import Bench
-from headwise.experiments.reproduction.drawn import pictures
 from headwise.experiments.reproduction.frame import (
     Entry,
     NotRunError,
@@ -25,8 +23,16 @@ from headwise.experiments.reproduction.frame import (
     Table,
     Verdict,
 )
-from headwise.experiments.reproduction.inputs import between, sizes_differ
-from headwise.experiments.reproduction.layers import depth, words
+from headwise.experiments.reproduction.shared import (
+    between,
+    by_head,
+    depth,
+    layer_table,
+    pictures,
+    sizes_differ,
+    untried,
+    words,
+)
 from headwise.models import HeadModel
 from headwise.plots import data, style
 from headwise.text import Corpus, open_corpus
@@ -34,41 +40,39 @@ from headwise.text import Corpus, open_corpus
 INPUTS, QUICK, SHORTEST, LONGEST = 1800, 10, 6, 64
 LANGUAGES = {"en": "English", "de": "German", "ar": "Arabic"}
 PATTERNED = 100  # inputs whose maps are sorted into patterns; the paper looked at some
-Inputs = tuple[Corpus, list[int], list[str]]
-_KEPT: WeakKeyDictionary[Bench, Inputs] = WeakKeyDictionary()  # drawn once for all entries
 
 
-def _inputs(bench: Bench) -> Inputs:
-    """The inputs, their lengths, and what differs from the paper's."""
-    if bench not in _KEPT:
-        longest = min(LONGEST, bench.model.d_head)
-        name = bench.data.first("glue-MNLI-dev", "xnli-en")
-        differs = []
-        if bench.data.find(name) is None:
-            examples = list(open_corpus(None, prose=bench.model.causal).alone())
-            differs.append(
-                "Neither MNLI nor XNLI was given: sentences of the built-in corpus (UD English EWT) stand in."
-            )
-        elif name == "xnli-en":
-            examples = list(bench.corpus(name))
-            differs.append("XNLI's English dev part in place of MNLI-m's: the same kind of pairs.")
-        else:
-            examples = list(bench.task("MNLI", train=False).dev)
-        count = bench.count(INPUTS, QUICK)
-        corpus, lengths = between(examples, name, count, (SHORTEST, longest), bench.model, bench.seed)
-        if not lengths:
-            raise NotRunError(f"no input has {SHORTEST} to {longest} tokens")
-        if longest != LONGEST:
-            differs.append(f"At most {longest} tokens in place of 64: this model's heads have {longest} dimensions.")
-        _KEPT[bench] = corpus, lengths, [*differs, *sizes_differ(bench, len(lengths), INPUTS)]
-    return _KEPT[bench]
+def _inputs(bench: Bench) -> tuple[Corpus, list[int], list[str]]:
+    """The inputs, their lengths, and what differs from the paper's; drawn once for all entries."""
+    return bench.remember("inputs", lambda: _drawn_inputs(bench))
+
+
+def _drawn_inputs(bench: Bench) -> tuple[Corpus, list[int], list[str]]:
+    longest = min(LONGEST, bench.model.d_head)
+    name = bench.data.first("glue-MNLI-dev", "xnli-en")
+    differs = []
+    if bench.data.find(name) is None:
+        examples = list(bench.built_in())
+        differs.append("Neither MNLI nor XNLI was given: sentences of the built-in corpus (UD English EWT) stand in.")
+    elif name == "xnli-en":
+        examples = list(bench.corpus(name))
+        differs.append("XNLI's English dev part in place of MNLI-m's: the same kind of pairs.")
+    else:
+        examples = list(bench.task("MNLI", train=False).dev)
+    count = bench.count(INPUTS, QUICK)
+    corpus, lengths = between(examples, name, count, (SHORTEST, longest), bench.model, bench.seed)
+    if not lengths:
+        raise NotRunError(f"no input has {SHORTEST} to {longest} tokens")
+    if longest != LONGEST:
+        differs.append(f"At most {longest} tokens in place of 64: this model's heads have {longest} dimensions.")
+    return corpus, lengths, [*differs, *sizes_differ(bench, len(lengths), INPUTS)]
 
 
 def _found(bench: Bench) -> tuple[xr.Dataset, dict[str, str], list[str]]:
     """Attention and contributions on the same inputs."""
     corpus, lengths, differs = _inputs(bench)
     parameters = {"weighting": "tokens", "length": "all", "readings": (), "patterns": min(len(lengths), PATTERNED)}
-    found = bench.watch(corpus, [make_analysis("attribution", parameters)])["attribution"]
+    found = bench.watch(corpus, make_analysis("attribution", parameters))
     error = found.attrs.get("total_variation")
     told = [f"Contributions by random tangents, median error of a row {100 * error:.1f} %."] if error else []
     seen = {"text": f"{corpus.name}, {len(lengths):,} inputs of {min(lengths)} to {max(lengths)} tokens"}
@@ -88,7 +92,7 @@ def setup(bench: Bench) -> Outcome:
 
 def _correlations(found: xr.Dataset, source: str) -> tuple[np.ndarray, np.ndarray]:
     one = found.sel(source=source)
-    return tuple(data.values(one, name, ("layer", "head")) for name in ("pearson", "spearman"))  # type: ignore[return-value]
+    return by_head(one["pearson"]).astype(float), by_head(one["spearman"]).astype(float)
 
 
 def _layers_table(found: xr.Dataset, source: str) -> Table:
@@ -118,7 +122,7 @@ def local(bench: Bench) -> Outcome:
         "local-pearson": Verdict(f"{known - low} of {known} heads", (known - low) / known >= 0.95),
         "local-spearman": Verdict(f"{known - high} of {known} heads", (known - high) / known >= 0.95),
     }
-    drawn = [*pictures("attribution", found.sel(source=["previous_layer"]), "correlation")]
+    drawn = pictures("attribution", found.sel(source=["previous_layer"]), "correlation")
     drawn += pictures("attribution", found, "head")
     return Outcome(rows, [_layers_table(found, "previous_layer")], drawn, claims, differs, seen)
 
@@ -139,7 +143,7 @@ def far(bench: Bench) -> Outcome:
     falls = float(scipy_stats.spearmanr(np.arange(layers), middle).statistic) if layers > 2 else np.nan
     under = float((pearson[list(late)] < 0.5).mean())
     claims = {
-        "decreases": Verdict(f"Spearman {falls:.2f}", falls < -0.7) if layers > 2 else Verdict("", None, "two layers"),
+        "decreases": Verdict(f"Spearman {falls:.2f}", falls < -0.7) if layers > 2 else untried("two layers"),
         "after-four": Verdict(f"{100 * under:.0f} % of the heads in {words(late)}", under > 0.5),
         "last-four": Verdict(
             f"largest {middle[list(last)].max():.2f} in {words(last)}", bool((middle[list(last)] < 0.25).all())
@@ -184,11 +188,11 @@ def chosen(bench: Bench, source: str) -> Outcome:
     return Outcome(pictures=drawn, claims=claims, differs=differs, seen=seen)
 
 
-def half(bench: Bench, source: str, second: bool) -> Outcome:
-    """Figures 8 to 11: histograms of half of the layers."""
+def half(bench: Bench, source: str, which: int) -> Outcome:
+    """Figures 8 to 11: histograms of the first (0) or second (1) half of the layers."""
     found, seen, differs = _found(bench)
     count = found.sizes["layer"]
-    layers = list(range(count // 2, count) if second else range(count // 2))
+    layers = [list(range(count // 2)), list(range(count // 2, count))][which]
     return Outcome(pictures=_histograms(found, source, layers, source), differs=differs, seen=seen)
 
 
@@ -212,7 +216,7 @@ def languages(bench: Bench) -> Outcome:
                 own.append(key)
             examples = list(open_corpus(bench.data.spec(data_set), tokenizer=model.tokenizer))
             corpus, lengths = between(examples, data_set, count, (SHORTEST, LONGEST), model, bench.seed)
-            found[f"{name} ({model.name})"] = bench.watch(corpus, [make_analysis("offsets")], model=model)["offsets"]
+            found[f"{name} ({model.name})"] = bench.watch(corpus, make_analysis("offsets"), model=model)
             differs += sizes_differ(bench, len(lengths), INPUTS, f"inputs ({name})")
     if not found:
         raise NotRunError(bench.data.missing("xnli-en"))
@@ -224,11 +228,7 @@ def languages(bench: Bench) -> Outcome:
             "and --finetuned ar=FOLDER."
         )
     centres = {name: one["centre"].sel(source="attention").mean("head").values for name, one in found.items()}
-    table = Table(
-        "Mean centre of mass of attention (tokens)",
-        ["layer", *centres],
-        [[f"L{i}", *(float(values[i]) for values in centres.values())] for i in range(bench.model.layers)],
-    )
+    table = layer_table("Mean centre of mass of attention (tokens)", centres)
     third = max(1, bench.model.layers // 3)
     moves = {name: (float(v[:third].mean()), float(v[-third:].mean())) for name, v in centres.items()}
     told = "; ".join(f"{name}: {first:+.1f}, then {last:+.1f}" for name, (first, last) in moves.items())
@@ -246,8 +246,8 @@ def centres(bench: Bench) -> Outcome:
     late = list(depth(5, 12, found.sizes["layer"]))
     local, deep = (float(np.abs(centre[source][late]).mean()) for source in ("attention", "input"))
     told = f"attention {local:.1f}, input {deep:.1f} tokens in {words(depth(5, 12, found.sizes['layer']))}"
-    rows = [[f"L{i}", *(float(values[i]) for values in centre.values())] for i in range(found.sizes["layer"])]
-    table = Table("Mean centre of mass (tokens)", ["layer", "attention", "input contribution"], rows)
+    columns = {"attention": centre["attention"], "input contribution": centre["input"]}
+    table = layer_table("Mean centre of mass (tokens)", columns)
     drawn = pictures("attribution", found, "centre")
     return Outcome((), [table], drawn, {"uniform": Verdict(told, deep < local / 2)}, differs, seen)
 
@@ -268,17 +268,15 @@ def patterns(bench: Bench) -> Outcome:
         "block-stays": Verdict(told, bool(max(fading) < 1 and kept["block"] > max(fading))),
         "no-deep-block": Verdict(f"largest share of a layer {deep:.3f}", deep <= 0.02),
     }
-    columns = ["layer", *(f"{source}: {name}" for source in ("attention", "input") for name in mean.columns)]
-    rows = [
-        [f"L{i}", *(float(share.sel(source=s, pattern=p)[i]) for s in ("attention", "input") for p in mean.columns)]
-        for i in range(found.sizes["layer"])
-    ]
-    differs = [
-        *differs,
-        "Patterns by headwise's classifier of maps, whose mistakes are not taken out (§9.1 looks at maps).",
-    ]
+    columns = {
+        f"{source}: {name}": share.sel(source=source, pattern=name).values
+        for source in ("attention", "input")
+        for name in mean.columns
+    }
+    table = layer_table("Share of maps of each pattern", columns)
+    own = "Patterns by headwise's classifier of maps, whose mistakes are not taken out (§9.1 looks at maps)."
     drawn = pictures("attribution", found, "five", "patterns")
-    return Outcome((), [Table("Share of maps of each pattern", columns, rows)], drawn, claims, differs, seen)
+    return Outcome((), [table], drawn, claims, [*differs, own], seen)
 
 
 def maps(bench: Bench, layer: int) -> Outcome:
@@ -313,14 +311,10 @@ REPRODUCTION = Reproduction(
         Entry("fig5", "centres of mass of attention and input contribution", centres),
         Entry("fig6", "attention against contributions of the input", far),
         Entry("fig7", "five patterns, in attention and in input contribution", patterns),
-        Entry("fig8", "attention by relative position, first half", partial(half, source="attention", second=False)),
-        Entry("fig9", "attention by relative position, second half", partial(half, source="attention", second=True)),
-        Entry(
-            "fig10", "input contribution by relative position, first half", partial(half, source="input", second=False)
-        ),
-        Entry(
-            "fig11", "input contribution by relative position, second half", partial(half, source="input", second=True)
-        ),
+        Entry("fig8", "attention by relative position, first half", partial(half, source="attention", which=0)),
+        Entry("fig9", "attention by relative position, second half", partial(half, source="attention", which=1)),
+        Entry("fig10", "input contribution by relative position, first half", partial(half, source="input", which=0)),
+        Entry("fig11", "input contribution by relative position, second half", partial(half, source="input", which=1)),
         *(
             Entry(f"fig{12 + layer}", f"attention over input contribution, layer {layer}", partial(maps, layer=layer))
             for layer in range(12)

@@ -15,7 +15,7 @@ class Value:
 
     key: str
     label: str
-    value: float
+    value: float | None  # None for a number of ours that the paper does not print
     quote: str
     unit: str = ""
     note: str = ""

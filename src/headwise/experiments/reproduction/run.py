@@ -20,15 +20,16 @@ from headwise.core.papers import REFERENCES, reference
 from headwise.core.store import Store
 from headwise.core.version import __version__
 from headwise.experiments.reproduction.bench import Bench, ReproductionOptions
-from headwise.experiments.reproduction.frame import Entry, Outcome, Reproduction
+from headwise.experiments.reproduction.frame import Entry, Outcome, Reproduction, Row
 from headwise.experiments.reproduction.markdown import ROW_COLUMNS, as_markdown, row_cells, summary
-from headwise.experiments.reproduction.printed import printed
+from headwise.experiments.reproduction.printed import Claim, Value, printed
 from headwise.experiments.work import Report, kept_work, silent
 from headwise.models import HeadModel
 from headwise.plots import figure_bytes
 
 FORMATS = ("svg", "pdf", "png")
 DONE, NOT_RUN, FAILED = "done", "not run", "failed"
+WORK, TRAINED = ".reproduction", "finetuned"  # folders beside the report
 HOLDS, FAILS, UNTRIED = "holds", "does not hold", "not tried"
 
 
@@ -115,9 +116,6 @@ def reproduce(
                 opened.close()
 
 
-WORK, TRAINED = ".reproduction", "finetuned"
-
-
 def _chosen(asked: Reproduction, only: Sequence[str]) -> list[Entry]:
     known = [entry.key for entry in asked.entries]
     for name in only:
@@ -152,14 +150,12 @@ class _Reproducing:
         for one in told:
             one.pop("claims")
             one["shown"] = {"columns": list(ROW_COLUMNS), "rows": [row_cells(row) for row in one["rows"]]}
-        paper = reference(self.asked.key)
-        model = self.bench.model.identity()
-        options = asdict(self.bench.options)
+        paper, options = reference(self.asked.key), asdict(self.bench.options)
         facts: dict[str, Any] = {
             "headwise": __version__,
             "paper": {"key": paper.key, "short": paper.short, "citation": paper.citation},
             "settings": list(self.asked.settings),
-            "model": model,
+            "model": self.bench.model.identity(),
             "options": {name: options[name] for name in ("quick", "reading", "scale", "seed")},
             "finetuned": {task: Path(where).name for task, where in self.bench.options.finetuned.items()},
             "entries": told,
@@ -210,8 +206,7 @@ class _Reproducing:
             for name, format in zip(names, FORMATS, strict=True):
                 arrays[name] = np.frombuffer(figure_bytes(picture.figure, format), dtype=np.uint8)
             figures.append({"title": picture.title, "caption": picture.caption, "files": names})
-        known = {claim.key for claim in self.printed.claims if claim.entry == entry.key}
-        stray = set(outcome.claims) - known
+        stray = set(outcome.claims) - {claim.key for claim in self.printed.claims if claim.entry == entry.key}
         if stray:
             raise ValueError(f"claims that are not printed: {', '.join(sorted(stray))}")
         facts = {
@@ -224,41 +219,25 @@ class _Reproducing:
         }
         return arrays, _plain(facts)
 
-    def _rows(self, entry: Entry, rows: Sequence[Any]) -> list[dict[str, Any]]:
+    def _rows(self, entry: Entry, rows: Sequence[Row]) -> list[dict[str, Any]]:
         """The printed numbers in their order with ours beside them, then those of ours that have none."""
         ours = {row.key: row for row in rows}
-        values = self.printed.entries[entry.key].values
-        found = []
-        for value in values:
-            row = ours.pop(value.key, None)
-            found.append(
-                {
-                    **{name: getattr(value, name) for name in ("key", "label", "unit", "quote")},
-                    "printed": value.value,
-                    "printed_note": value.note,
-                    **_ours(row),
-                }
-            )
-        extra = {"quote": "", "printed": None, "printed_note": ""}
-        found += [
-            {"key": row.key, "label": row.label or row.key, "unit": row.unit, **extra, **_ours(row)}
-            for row in ours.values()
-        ]
-        return found
+        printed = self.printed.entries[entry.key].values
+        found = [_row(value, ours.pop(value.key, Row(value.key, None))) for value in printed]
+        return found + [_row(Value(row.key, row.label or row.key, None, "", row.unit), row) for row in ours.values()]
 
-    def _claim(self, claim: Any, told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def _claim(self, claim: Claim, told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         entry = next(entry for entry in told if entry["key"] == claim.entry)
-        found = entry["claims"].get(claim.key)
-        if found is None:
-            why = entry["reason"] or "nothing was computed for it"
-            found = {"ours": "", "holds": None, "why": why}
+        untried = {"ours": "", "holds": None, "why": entry["reason"] or "nothing was computed for it"}
+        found = entry["claims"].get(claim.key, untried)
         verdict = {True: HOLDS, False: FAILS, None: UNTRIED}[found["holds"]]
         return {**asdict(claim), "ours": found["ours"], "verdict": verdict, "why": found["why"]}
 
 
-def _ours(row: Any) -> dict[str, Any]:
-    names = ("ours", "low", "high", "note")
-    return {name: getattr(row, name) for name in names} if row else {**dict.fromkeys(names[:3]), "note": ""}
+def _row(printed: Value, own: Row) -> dict[str, Any]:
+    told = {name: getattr(printed, name) for name in ("key", "label", "unit", "quote")}
+    numbers = {name: getattr(own, name) for name in ("ours", "low", "high", "note")}
+    return {**told, "printed": printed.value, "printed_note": printed.note, **numbers}
 
 
 def _plain(value: Any) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from headwise.experiments.reproduction.bench import Bench
-from headwise.text import Corpus, open_corpus
+from headwise.experiments.reproduction.shared import sizes_differ
+from headwise.text import Corpus
 from headwise.text.demo import demo_corpus
 
 SEGMENTS, QUICK = 1000, 48
@@ -14,16 +15,13 @@ def segments(bench: Bench, quick: int = QUICK) -> tuple[Corpus, dict[str, str], 
     """§3: two consecutive paragraphs of at most 128 tokens; what was read, and what differs from the paper."""
     count = bench.count(SEGMENTS, quick)
     if bench.data.find("wikipedia") is None:
-        corpus = open_corpus(None, limit=count, seed=bench.seed, prose=bench.model.causal).alone()
+        corpus = bench.built_in(count)
         differs = ["No Wikipedia was given: sentences of the built-in corpus (UD English EWT) stand in, far shorter."]
     else:
         corpus = bench.corpus("wikipedia", count, max_tokens=MAX_TOKENS)
         differs = []
     found = corpus.survey().count
-    if found < SEGMENTS and not bench.options.quick and bench.options.scale == 1:
-        differs.append(f"{found} segments in place of 1000: no more were given.")
-    elif found != SEGMENTS:
-        differs.append(f"{found} segments in place of 1000, to save time.")
+    differs += sizes_differ(bench, found, SEGMENTS, "segments")
     return corpus, {"text": f"{corpus.name}, {found:,} segments of at most {MAX_TOKENS} tokens"}, differs
 
 
@@ -32,7 +30,7 @@ def treebank(bench: Bench, limit: int | None) -> tuple[Corpus, dict[str, str], l
     name = bench.data.first("ptb-dev", "ewt-dev")
     differs = []
     if bench.data.find(name) is None:
-        corpus = open_corpus(None, limit=limit, seed=bench.seed, prose=bench.model.causal).alone()
+        corpus = bench.built_in(limit)
         differs.append("The Penn Treebank is not free: 500 sentences of English EWT, the built-in corpus, stand in.")
     else:
         corpus = bench.corpus(name, limit)

@@ -14,6 +14,7 @@ from headwise.experiments.reproduction.bench import Bench
 from headwise.experiments.reproduction.clark2019.corpora import segments, treebank
 from headwise.experiments.reproduction.clark2019.syntax import antecedents, called, dependency
 from headwise.experiments.reproduction.frame import NotRunError, Outcome, Picture, Row
+from headwise.experiments.reproduction.shared import best_head, by_head
 from headwise.plots import draw_head
 from headwise.text import Example
 from headwise.text.example import ROOT
@@ -26,15 +27,14 @@ LONGEST, LOOKED_AT = 26, 400  # tokens of a sentence that is drawn; sentences lo
 def patterns(bench: Bench) -> Outcome:
     """Figure 1: a head that attends broadly, to the next token, to separators, to periods and commas."""
     corpus, seen, differs = segments(bench)
-    found = bench.watch(corpus, [bench.analysis("surface")])["surface"]
+    found = bench.watch(corpus, bench.analysis("surface"))
     by_kind = {**shares(found), BROADLY: found["entropy"]}
     heads = {}
     for name, kind in PATTERNS.items():
         own = by_kind.get(kind)
         if own is not None and bool(own.notnull().any()):
-            values = own.transpose("layer", "head").values
-            layer, head = np.unravel_index(int(np.nanargmax(values)), values.shape)
-            heads[name] = (int(layer), int(head), float(values[layer, head]))
+            best = best_head(by_head(own))
+            heads[name] = (*best, float(by_head(own)[best]))
     maps, tokens = _maps(bench, _short(bench, lambda example: 1))
     named = {f"{head_name(a, b)} ({name}, {value:.2f})": maps[a, b] for name, (a, b, value) in heads.items()}
     figure = draw_head(named, tokens, title="Heads that show the patterns of §3")

@@ -8,16 +8,15 @@ import xarray as xr
 from headwise.core.labels import head_name
 from headwise.experiments.reproduction.bench import Bench
 from headwise.experiments.reproduction.clark2019.corpora import segments
-from headwise.experiments.reproduction.drawn import pictures
-from headwise.experiments.reproduction.frame import NotRunError, Outcome, Row, Table, Verdict
-from headwise.experiments.reproduction.layers import depth, words
+from headwise.experiments.reproduction.frame import NotRunError, Outcome, Row, Verdict
+from headwise.experiments.reproduction.shared import best_head, depth, layer_table, pictures, untried, words
 
 HALF, LITTLE, TENTH = 0.5, 0.1, 0.1
 
 
 def _surface(bench: Bench) -> tuple[xr.Dataset, dict[str, str], list[str]]:
     corpus, seen, differs = segments(bench)
-    return bench.watch(corpus, [bench.analysis("surface")])["surface"], seen, differs
+    return bench.watch(corpus, bench.analysis("surface")), seen, differs
 
 
 def positions(bench: Bench) -> Outcome:
@@ -29,21 +28,19 @@ def positions(bench: Bench) -> Outcome:
     for name, offset in (("previous", -1), ("next", 1)):
         own = position.sel(offset=offset)
         if not bool(own.notnull().any()):
-            verdicts[name] = Verdict("", None, "a causal model sees no next token")
+            verdicts[name] = untried("a causal model sees no next token")
             continue
         over[name] = [(int(a), int(b)) for a, b in np.argwhere(own.values > HALF)]
         named = [f"{head_name(*one)} {own.values[one]:.2f}" for one in over[name]]
-        best = np.unravel_index(int(np.nanargmax(own.values)), own.shape)
-        note = ", ".join(named) or f"highest: {head_name(int(best[0]), int(best[1]))} {own.values[best]:.2f}"
+        best = best_head(own.values)
+        note = ", ".join(named) or f"highest: {head_name(*best)} {own.values[best]:.2f}"
         rows.append(Row(name, len(named), note=note))
         verdicts[name] = Verdict(f"{len(named)} heads ({note})", len(named) > 0)
     where = [layer for heads in over.values() for layer, _ in heads]
     early = sum(layer < layers / 2 for layer in where)
-    verdicts["earlier"] = (
-        Verdict(f"{early} of {len(where)} lie in the first half", early > len(where) / 2)
-        if where
-        else Verdict("", None, "no head puts over half on a neighbour")
-    )
+    verdicts["earlier"] = untried("no head puts over half on a neighbour")
+    if where:
+        verdicts["earlier"] = Verdict(f"{early} of {len(where)} lie in the first half", early > len(where) / 2)
     little = float((position.sel(offset=0) < LITTLE).mean())
     verdicts["current"] = Verdict(f"{100 * little:.0f} % of the heads", little > 0.5)
     drawn = pictures("surface", found, "positions")
@@ -68,17 +65,10 @@ def token_types(bench: Bench) -> Outcome:
         mean = {k: float((by_layer.sel(token_type=k) * layer).sum() / by_layer.sel(token_type=k).sum()) for k in kinds}
         told = ", ".join(f"{k} {mean[k]:.1f}" for k in ("cls", "sep", "punct"))
         verdicts["early-cls"] = Verdict(f"mean layers: {told}", mean["cls"] < mean["sep"] < mean["punct"])
-    table = Table(
-        "Mean over the heads of a layer",
-        ["layer", *(f"to {k}" for k in kinds), *(f"from sep to {k}" for k in kinds if "sep" in kinds)],
-        [
-            [f"L{i}"]
-            + [float(by_layer.sel(token_type=k)[i]) for k in kinds]
-            + [float(from_sep.sel(token_type=k)[i]) for k in kinds if "sep" in kinds]
-            for i in range(found.sizes["layer"])
-        ],
-        "The paper prints no numbers beside the figure.",
-    )
+    columns = {f"to {k}": by_layer.sel(token_type=k).values for k in kinds}
+    if "sep" in kinds:
+        columns |= {f"from sep to {k}": from_sep.sel(token_type=k).values for k in kinds}
+    table = layer_table("Mean over the heads of a layer", columns, "The paper prints no numbers beside the figure.")
     drawn = pictures("surface", found, "token-types")
     return Outcome(tables=[table], pictures=drawn, claims=verdicts, differs=differs, seen=seen)
 
@@ -86,7 +76,7 @@ def token_types(bench: Bench) -> Outcome:
 def gradients(bench: Bench) -> Outcome:
     """Figure 3: size of the gradient of the masked-LM loss with respect to attention, by kind of token."""
     corpus, seen, differs = segments(bench, quick=24)
-    found = bench.watch(corpus, [bench.analysis("gradient")])["gradient"]
+    found = bench.watch(corpus, bench.analysis("gradient"))
     mean = found["importance"].mean("head")
     other = found["importance_paper_other"].mean("head")
     late = depth(5, 12, found.sizes["layer"])
@@ -97,11 +87,8 @@ def gradients(bench: Bench) -> Outcome:
         before, after = float(sep[list(early)].mean()), float(sep[list(late)].mean())
         told = f"{after:.2g} in {words(late)}, {before:.2g} before"
         verdicts["sep-gradient"] = Verdict(told, after < before / 2)
-    rows = [
-        [f"L{i}", float(sep[i]), float(mean.sel(token_type="punct")[i]), float(other[i])]
-        for i in range(found.sizes["layer"])
-    ]
-    table = Table("Mean |d loss / d attention| over the heads of a layer", ["layer", "sep", ". and ,", "other"], rows)
+    columns = {"sep": sep, ". and ,": mean.sel(token_type="punct").values, "other": other.values}
+    table = layer_table("Mean |d loss / d attention| over the heads of a layer", columns)
     differs.append("15 % of the tokens are masked by seed; the paper does not say how its loss was taken.")
     drawn = pictures("gradient", found, "importance")
     return Outcome(tables=[table], pictures=drawn, claims=verdicts, differs=differs, seen=seen)
@@ -114,12 +101,11 @@ def entropies(bench: Bench) -> Outcome:
     layers = found.sizes["layer"]
     if not bool(entropy.notnull().any()):
         raise NotRunError("no row of this corpus has an entropy")
-    top = np.unravel_index(int(np.nanargmax(entropy.values)), entropy.shape)
+    top = best_head(entropy.values)
     broad = entropy.values >= np.quantile(entropy.values, 1 - TENTH)
     largest = float(np.median(found["max_weight"].values[broad]))
-    named = head_name(int(top[0]), int(top[1]))
     verdicts = {
-        "broad-low": Verdict(f"{named}, {float(entropy.max()):.2f} nats", bool(top[0] < layers / 2)),
+        "broad-low": Verdict(f"{head_name(*top)}, {float(entropy.max()):.2f} nats", top[0] < layers / 2),
         "broad-tenth": Verdict(f"{largest:.2f}, over {int(broad.sum())} heads", largest <= TENTH),
     }
     rows = []
@@ -130,20 +116,13 @@ def entropies(bench: Bench) -> Outcome:
         uniform = float(found["entropy_uniform"][-1])
         rows.append(Row("cls-entropy", last, note=f"mean over the last layer's heads; uniform: {uniform:.2f}"))
     else:
-        verdicts["cls-last"] = Verdict("", None, "the model has no [CLS] that sees other tokens")
-    table = Table(
-        "Mean entropy over the heads of a layer (nats)",
-        ["layer", "from all tokens", "from [CLS]", "uniform", "broadest head"],
-        [
-            [
-                f"L{i}",
-                float(entropy[i].mean()),
-                float(from_cls[i].mean()),
-                float(found["entropy_uniform"][i]),
-                float(entropy[i].max()),
-            ]
-            for i in range(layers)
-        ],
-    )
+        verdicts["cls-last"] = untried("the model has no [CLS] that sees other tokens")
+    columns = {
+        "from all tokens": entropy.mean("head").values,
+        "from [CLS]": from_cls.mean("head").values,
+        "uniform": found["entropy_uniform"].values,
+        "broadest head": entropy.max("head").values,
+    }
+    table = layer_table("Mean entropy over the heads of a layer (nats)", columns)
     drawn = pictures("surface", found, "entropy")
     return Outcome(rows, [table], drawn, verdicts, differs, seen)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,8 @@ from headwise.analyses.distance.families import with_behaviours
 from headwise.core.labels import head_name
 from headwise.experiments.reproduction.bench import Bench
 from headwise.experiments.reproduction.clark2019.corpora import documents, segments, treebank
-from headwise.experiments.reproduction.drawn import pictures
 from headwise.experiments.reproduction.frame import Outcome, Row, Table, Verdict
+from headwise.experiments.reproduction.shared import pictures
 
 # What each relation of Table 1 is called in the treebanks; the first that occurs is taken.
 RELATIONS = {
@@ -34,24 +34,19 @@ RELATIONS = {
     "prt": ("prt", "compound:prt"),
 }
 WELL, LEVEL, OVERALL, POINTS = 0.75, 0.05, 0.5, 10.0
-SENTENCES, QUICK_SENTENCES = None, 120
+SENTENCES, QUICK_SENTENCES = 2001, 120  # that there are
+TRAINED, QUICK_TRAINED = 12_544, 240  # training sentences of the probes that there are
 PROBED, QUICK_PROBED = 2000, 60  # test sentences of the probes
-TRAINED, QUICK_TRAINED = 0, 240  # training sentences: 0 for all
 PROBES = ("attention_words", "attention", "distance_words", "random_attention_words", "right_branching")
 BASELINES = PROBES[2:]
 
 
 def dependency(bench: Bench) -> tuple[xr.Dataset, dict[str, str], list[str]]:
     """Single heads as parsers, over the treebank."""
-    limit = QUICK_SENTENCES if bench.options.quick else _scaled(bench, 2001)
-    corpus, seen, differs = treebank(bench, limit)
+    corpus, seen, differs = treebank(bench, bench.part(SENTENCES, QUICK_SENTENCES))
     # Table 1 counts the possessive mark's prediction as right (§4.2).
     asked = bench.analysis("dependency", subtypes="keep", poss_rule=True)
-    return bench.watch(corpus, [asked])["dependency"], seen, differs
-
-
-def _scaled(bench: Bench, whole: int) -> int | None:
-    return None if bench.options.scale == 1 else bench.count(whole, whole)
+    return bench.watch(corpus, asked), seen, differs
 
 
 def called(found: xr.Dataset, name: str) -> str | None:
@@ -97,7 +92,7 @@ def relations(bench: Bench) -> Outcome:
 def antecedents(bench: Bench) -> tuple[xr.Dataset, dict[str, str], list[str]]:
     """Single heads as antecedent selectors, over documents."""
     corpus, seen, differs = documents(bench)
-    return bench.watch(corpus, [bench.analysis("coreference")])["coreference"], seen, differs
+    return bench.watch(corpus, bench.analysis("coreference")), seen, differs
 
 
 def coreference(bench: Bench) -> Outcome:
@@ -141,11 +136,10 @@ def probes(bench: Bench) -> Outcome:
     """Table 3."""
     corpus, seen, differs = treebank(bench, None)
     name = "ptb-train" if corpus.name.startswith(("ptb", "wsj")) else "ewt-train"
-    quick = bench.options.quick
     parameters: dict[str, Any] = {
-        "train_sentences": QUICK_TRAINED if quick else (0 if bench.options.scale == 1 else bench.count(12_544, 0)),
-        "test_sentences": QUICK_PROBED if quick else bench.count(PROBED, QUICK_PROBED),
-        "epochs": 10 if quick else 60,
+        "train_sentences": bench.part(TRAINED, QUICK_TRAINED) or 0,
+        "test_sentences": bench.count(PROBED, QUICK_PROBED),
+        "epochs": 10 if bench.options.quick else 60,
         "structural": True,
     }
     if bench.data.find(name) is not None:
@@ -157,7 +151,7 @@ def probes(bench: Bench) -> Outcome:
         parameters["vectors"] = str(glove)
     else:
         differs.append("No GloVe was given: the model's own input embeddings are the word vectors.")
-    found = bench.watch(corpus, [bench.analysis("tree_probe", **parameters)])["tree_probe"]
+    found = bench.watch(corpus, bench.analysis("tree_probe", **parameters))
     counts = {part: int(found.attrs[f"sentences_{part}"]) for part in ("train", "validation", "test")}
     seen = seen | {"sentences": ", ".join(f"{count:,} {part}" for part, count in counts.items())}
     seen["word vectors"] = f"{found.attrs['vectors']}, for {100 * float(found.attrs['vector_coverage']):.0f} % of words"
@@ -183,22 +177,17 @@ def distances(bench: Bench) -> Outcome:
     corpus, seen, differs = segments(bench, quick=24)
     # The released code mixes 0.001 of the uniform row into every row.
     asked = bench.analysis("distance", smoothing=0.001 if bench.released else 0.0)
-    surface = bench.watch(segments(bench)[0], [bench.analysis("surface")])["surface"]
+    surface = bench.watch(segments(bench)[0], bench.analysis("surface"))
     syntax = dependency(bench)[0]
-    own = bench.watch(corpus, [asked])["distance"]
+    own = bench.watch(corpus, asked)
     found = with_behaviours({"distance": own, "surface": surface, "dependency": syntax})["distance"]
     within, between = float(found["js_within_layer"]), float(found["js_between_layers"])
     p = float(found["layer_p_value"])
     told = f"{within:.3f} nats within a layer, {between:.3f} between layers, p {p:.3g}"
     verdicts = {"same-layer": Verdict(told, within < between and p < LEVEL)}
     differs = [*differs, "Behaviours are headwise's words for heads, from the same run, not the authors' labels."]
-    return Outcome(
-        tables=[_families(found)],
-        pictures=pictures("distance", found, "map", "layers"),
-        claims=verdicts,
-        differs=differs,
-        seen=seen,
-    )
+    drawn = pictures("distance", found, "map", "layers")
+    return Outcome((), [_families(found)], drawn, verdicts, differs, seen)
 
 
 def _families(found: xr.Dataset) -> Table:
@@ -207,7 +196,7 @@ def _families(found: xr.Dataset) -> Table:
     rows = []
     for one in np.unique(family):
         own = family == one
-        kinds: Mapping[str, int] = {str(word): int((words[own] == word).sum()) for word in np.unique(words[own])}
-        told = ", ".join(f"{word} {count}" for word, count in sorted(kinds.items(), key=lambda item: -item[1]))
+        kinds = Counter(sorted(map(str, words[own]))).most_common()
+        told = ", ".join(f"{word} {count}" for word, count in kinds)
         rows.append([int(one), int(own.sum()), told])
     return Table("Families of heads (Ward's rule)", ["family", "heads", "what they do"], rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import xarray as xr
@@ -10,12 +11,10 @@ from scipy.stats import spearmanr
 
 from headwise.analyses.probing.analysis import default_settings, probe
 from headwise.analyses.probing.fit import ProbingOptions
-from headwise.core.labels import head_name
-from headwise.core.store import digest_of
 from headwise.experiments.reproduction.bench import Bench
-from headwise.experiments.reproduction.drawn import pictures
 from headwise.experiments.reproduction.frame import NotRunError, Outcome, Row, Table, Verdict
-from headwise.experiments.reproduction.jo2020.reference import BASE, Released, released
+from headwise.experiments.reproduction.jo2020.reference import BASE, released
+from headwise.experiments.reproduction.shared import pictures, untried
 from headwise.text.known_tasks import SENTEVAL
 
 SIZES, QUICK = (100_000, 10_000, 10_000), (240, 120, 240)
@@ -32,32 +31,35 @@ def settings(bench: Bench) -> tuple[ProbingOptions, list[str]]:
     else:
         how = replace(own, solver="senteval", folds=5, standardize=False)
         told = []
-    sizes = QUICK if bench.options.quick else tuple(bench.count(size, 0) for size in SIZES)
-    limits = (sizes[0], sizes[1], sizes[2])
+    train, validation, test = (bench.count(*sizes) for sizes in zip(SIZES, QUICK, strict=True))
+    limits = (train, validation, test)
     return ProbingOptions(how, limits=limits, greedy=False, control=False, curve=(), seed=bench.seed), told
 
 
-def probed(bench: Bench, names: tuple[str, ...] = tuple(SENTEVAL)) -> tuple[xr.Dataset, list[str], dict[str, str]]:
-    """All tasks that were given, probed once."""
-    given = [name for name in names if bench.data.find(f"senteval-{name}") is not None]
+def given_tasks(bench: Bench) -> tuple[dict[str, Path], list[str]]:
+    """The files of the probing tasks that were given, and a sentence on each other one."""
+    found = {name: bench.data.find(f"senteval-{name}") for name in SENTEVAL}
+    given = {name: path for name, path in found.items() if path is not None}
+    lacking = {name: bench.data.missing(f"senteval-{name}") for name in SENTEVAL if name not in given}
     if not given:
-        raise NotRunError(bench.data.missing(f"senteval-{names[0]}"))
+        raise NotRunError(next(iter(lacking.values())))
+    return given, [f"{SENTEVAL[name][0]}: {told}." for name, told in lacking.items()]
+
+
+def probed(bench: Bench) -> tuple[xr.Dataset, list[str], dict[str, str]]:
+    """All tasks that were given, probed once."""
+    given, missing = given_tasks(bench)
     options, differs = settings(bench)
-    paths = [bench.data.path(f"senteval-{name}") for name in given]
-    key = digest_of({"tasks": given, "options": options.identity(), "limits": list(options.limits)})[:16]
+    about = {"tasks": list(given), "options": options.identity(), "limits": list(options.limits)}
 
     def make() -> xr.Dataset:
-        return probe(bench.model, paths, options, store=bench.store, progress=bench.progress)
+        return probe(bench.model, list(given.values()), options, store=bench.store, progress=bench.progress)
 
-    found = bench.store.dataset(f"probing-{key}", make)
-    sizes = {str(task): int(found["train_n"].sel(task=task)) for task in found["task"].values}
-    if min(sizes.values()) < SIZES[0]:
-        differs.append(
-            f"{min(sizes.values()):,} to {max(sizes.values()):,} training sentences a task in place of 100,000."
-        )
-    differs += [
-        f"{SENTEVAL[name][0]}: {bench.data.missing(f'senteval-{name}')}." for name in names if name not in given
-    ]
+    found = bench.dataset("probing", about, make)
+    sizes = found["train_n"].values
+    if sizes.min() < SIZES[0]:
+        differs.append(f"{sizes.min():,} to {sizes.max():,} training sentences a task in place of 100,000.")
+    differs += missing
     tests = found["accuracy_n"].max(("layer", "head")).values
     return found, differs, {"tasks": f"{len(given)} tasks, {int(tests.min()):,} to {int(tests.max()):,} test sentences"}
 
@@ -112,7 +114,7 @@ def _layer_claims(planes: dict[str, np.ndarray]) -> dict[str, Verdict]:
     def compared(tasks: tuple[str, str], lower: bool) -> Verdict:
         known = {task: _halves(planes[task]) for task in tasks if task in planes}
         if len(known) < 2:
-            return Verdict("", None, "a task was not given")
+            return untried("a task was not given")
         told = "; ".join(f"{SENTEVAL[task][0]} {a:.1f} and {b:.1f} %" for task, (a, b) in known.items())
         return Verdict(f"first and second half: {told}", all((a > b) is lower and a != b for a, b in known.values()))
 
@@ -123,7 +125,7 @@ def _layer_claims(planes: dict[str, np.ndarray]) -> dict[str, Verdict]:
     told = ", ".join(f"{SENTEVAL[task][0]} layer {layer}" for task, layer in best.items())
     return {
         "lower": compared(("sentence_length", "tree_depth"), True),
-        "middle": Verdict(told, all(inside)) if len(inside) == 2 else Verdict("", None, "a task was not given"),
+        "middle": Verdict(told, all(inside)) if len(inside) == 2 else untried("a task was not given"),
         "upper": compared(("bigram_shift", "odd_man_out"), False),
     }
 
@@ -132,7 +134,7 @@ def _few(found: xr.Dataset) -> Verdict:
     wanted = [task for task in ("subj_number", "coordination_inversion") if task in found["task"].values]
     low = {task: float(found["localisation_low"].sel(task=task)) for task in wanted}
     if len(low) < 2 or not all(map(np.isfinite, low.values())):
-        return Verdict("", None, "no head is surely better than the most frequent label, or a task was not given")
+        return untried("no head is surely better than the most frequent label, or a task was not given")
     told = ", ".join(f"{SENTEVAL[task][0]} {value:.2f}" for task, value in low.items())
     return Verdict(f"lower ends: {told}", all(value > 0.2 for value in low.values()))
 
@@ -173,14 +175,12 @@ def poolings(bench: Bench) -> Outcome:
     """Table 3: last layer, best layer and top heads."""
     found, differs, seen = probed(bench)
     rows = []
-    scores = {name: 100 * found["pooled_accuracy"].sel(pooling=pooling) for name, pooling in POOLED.items()}
     for task in map(str, found["task"].values):
         for name, pooling in POOLED.items():
             one = found.sel(task=task, pooling=pooling)
-            low, high = (100 * float(one[f"pooled_accuracy_{end}"]) for end in ("low", "high"))
             note = f"layer {int(one['best_layer'])}" if name == "best" else ""
-            rows.append(Row(f"{task}-{name}", float(scores[name].sel(task=task)), low, high, note=note))
-    last, best, top = (scores[name].values for name in POOLED)
+            rows.append(Row.of(f"{task}-{name}", one, "pooled_accuracy", note))
+    last, best, top = (100 * found["pooled_accuracy"].sel(pooling=pooling).values for pooling in POOLED.values())
     gain = float(np.median(100 * (top / best - 1)))
     rows.append(Row("gain", gain, note="over the tasks given, this model alone"))
     count = len(best)
@@ -203,32 +203,15 @@ def _selection_check(bench: Bench) -> Table:
     theirs = released(bench)
     rows = []
     for task, printed in zip(SENTEVAL, PRINTED_TOP, strict=True):
-        one: Released | None = theirs.get((BASE, task))
+        one = theirs.get((BASE, task))
         if one is None:
             continue
-        layer, head = one.best_head
         by_test = float(np.nanmax(one.test))
-        top = one.top(12)
-        mean = float(np.mean([one.test[place] for place in top]))
-        picked = float(one.test[layer, head])
-        rows.append(
-            [
-                SENTEVAL[task][0],
-                f"{head_name(layer, head)} {picked:.1f}",
-                by_test,
-                mean,
-                printed,
-                "yes" if printed > by_test else "no",
-            ]
-        )
-    columns = [
-        "task",
-        "best head by validation",
-        "best by test",
-        "mean of the top 12",
-        "printed, top 12 joined",
-        "joined beats every head",
-    ]
+        mean = float(np.mean([one.test[place] for place in one.top(12)]))
+        beaten = "yes" if printed > by_test else "no"
+        rows.append([SENTEVAL[task][0], one.told(), by_test, mean, printed, beaten])
+    columns = ["task", "best head by validation", "best by test", "mean of the top 12"]
+    columns += ["printed, top 12 joined", "joined beats every head"]
     note = (
         "BERT-base, test accuracy in %, from the released accuracies of single heads. Layers and joined heads were not "
         "released, so that Table 3 itself cannot be computed from them."
@@ -277,24 +260,10 @@ def every_encoder(bench: Bench) -> Outcome:
     rows = []
     for (model, task), one in theirs.items():
         if task in SENTEVAL:
-            layer, head = one.best_head
-            rows.append(
-                [
-                    model,
-                    SENTEVAL[task][0],
-                    f"{head_name(layer, head)} {one.test[layer, head]:.1f}",
-                    float(np.nanmean(one.test)),
-                ]
-            )
-    table = Table(
-        "Best head (by validation) and mean head, released accuracies (%)",
-        ["encoder", "task", "best head", "mean head"],
-        rows,
+            rows.append([model, SENTEVAL[task][0], one.told(), float(np.nanmean(one.test))])
+    title = "Best head (by validation) and mean head, released accuracies (%)"
+    differs = (
+        "Table 5 is of classifiers on layers and joined heads, which were not released; the model given here "
+        "stands in Table 3. Printed increments are relative to the last layer."
     )
-    return Outcome(
-        tables=[table],
-        differs=[
-            "Table 5 is of classifiers on layers and joined heads, which were not released; the model given here "
-            "stands in Table 3. Printed increments are relative to the last layer."
-        ],
-    )
+    return Outcome(tables=[Table(title, ["encoder", "task", "best head", "mean head"], rows)], differs=[differs])

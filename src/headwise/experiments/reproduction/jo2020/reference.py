@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from headwise.core.labels import head_name
 from headwise.experiments.reproduction.bench import Bench
+from headwise.experiments.reproduction.shared import best_head
 
 # Our names of SentEval's tasks by theirs.
 TASKS = {
@@ -37,8 +39,11 @@ class Released:
     @property
     def best_head(self) -> tuple[int, int]:
         """The head with the best validation score; of equals the first."""
-        layer, head = divmod(int(np.nanargmax(self.validation)), self.validation.shape[1])
-        return layer, head
+        return best_head(self.validation)
+
+    def told(self) -> str:
+        """That head, with its test score."""
+        return f"{head_name(*self.best_head)} {self.test[self.best_head]:.1f}"
 
     def top(self, count: int) -> list[tuple[int, int]]:
         """The heads with the best validation scores, as `probing` picks them."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from headwise.core.labels import head_name
 from headwise.experiments.reproduction.bench import Bench
-from headwise.experiments.reproduction.frame import NotRunError, Outcome, Row, Table
-from headwise.experiments.reproduction.jo2020.probed import probed
+from headwise.experiments.reproduction.frame import Outcome, Row, Table
+from headwise.experiments.reproduction.jo2020.probed import given_tasks, probed
 from headwise.text.known_tasks import SENTEVAL
 from headwise.text.tasks import read_tasks
 
@@ -29,9 +29,8 @@ def selection(bench: Bench) -> Outcome:
         count = min(int(one.attrs["top"]), one.sizes["rank"])
         picked = [head_name(int(one["top_layer"][i]), int(one["top_head"][i])) for i in range(count)]
         rows.append([str(one["paper_task"].values), " ".join(picked)])
-    return Outcome(
-        tables=[Table("Heads picked on validation, best first", ["task", "heads"], rows)], differs=differs, seen=seen
-    )
+    table = Table("Heads picked on validation, best first", ["task", "heads"], rows)
+    return Outcome(tables=[table], differs=differs, seen=seen)
 
 
 def encoders(bench: Bench) -> Outcome:
@@ -45,17 +44,12 @@ def encoders(bench: Bench) -> Outcome:
 
 def tasks(bench: Bench) -> Outcome:
     """Table 2: the tasks as they were given."""
-    names = [name for name in SENTEVAL if bench.data.find(f"senteval-{name}") is not None]
-    if not names:
-        raise NotRunError(bench.data.missing("senteval-sentence_length"))
+    given, missing = given_tasks(bench)
     rows, sizes = [], []
-    for name in names:
-        (task,) = read_tasks([bench.data.path(f"senteval-{name}")], bench.seed)
+    for name, path in given.items():
+        (task,) = read_tasks([path], bench.seed)
         rows.append(Row(name, len({str(label) for label in task.labels})))
         parts = [len(part) for part in (task.split.train, task.split.validation, task.split.test)]
         sizes.append([SENTEVAL[name][0], *parts])
     table = Table("Sentences given", ["task", "train", "validation", "test"], sizes)
-    missing = [
-        f"{SENTEVAL[name][0]}: {bench.data.missing(f'senteval-{name}')}." for name in SENTEVAL if name not in names
-    ]
     return Outcome(rows, [table], differs=missing)

@@ -14,7 +14,8 @@ from headwise.experiments.ablation import AblationOptions, TaskSubject, ablate
 from headwise.experiments.reproduction.bench import Bench
 from headwise.experiments.reproduction.frame import Outcome, Picture, Row, Table, Verdict
 from headwise.experiments.reproduction.kovaleva2019.frames import best_heads
-from headwise.experiments.reproduction.kovaleva2019.tasks import RECIPE, Found, available, dev_of, judged
+from headwise.experiments.reproduction.kovaleva2019.tasks import RECIPE, Found, available, dev_of
+from headwise.experiments.reproduction.shared import best_head, by_head, judged, untried
 from headwise.plots import heatmap_panels
 
 STARTS = ("none", "random", "pretrained")
@@ -53,19 +54,16 @@ def scores(bench: Bench) -> Outcome:
         for name in ("STS-B", "QNLI")
         if name in main
     }
-    verdicts["random-worse"] = (
-        Verdict(", ".join(f"{k} {v:+.1f}" for k, v in worse.items()), any(v < 0 for v in worse.values()))
-        if worse
-        else Verdict("", None, "neither STS-B nor QNLI was run")
-    )
+    verdicts["random-worse"] = untried("neither STS-B nor QNLI was run")
+    if worse:
+        told = ", ".join(f"{name} {value:+.1f}" for name, value in worse.items())
+        verdicts["random-worse"] = Verdict(told, any(value < 0 for value in worse.values()))
     differs = [*reasons, "One seed each; the paper does not say how many. MRPC is scored on its labelled test file."]
     if bench.options.quick:
         differs.append("A quick run: 256 rows, one epoch.")
     elif bench.options.scale < 1:
         differs.append(f"Trained on {bench.options.scale:g} of the rows.")
-    if bench.options.quick:  # all of them are trained here
-        verdicts = {key: Verdict(one.ours, None, one.why or "a quick run") for key, one in verdicts.items()}
-    return Outcome(rows, claims=verdicts, differs=differs, seen=seen)
+    return Outcome(rows, claims=judged(bench, verdicts), differs=differs, seen=seen)
 
 
 def _disabled(bench: Bench) -> Found:
@@ -93,8 +91,7 @@ def _disabled(bench: Bench) -> Found:
             found.seen[name] = f"{told.partition(': ')[2]}, {subject.examples:,} dev inputs"
         return found
 
-    result: Found = bench.remember("disabled", make)
-    return result
+    return bench.remember("disabled", make)
 
 
 def one_head(bench: Bench) -> Outcome:
@@ -102,28 +99,19 @@ def one_head(bench: Bench) -> Outcome:
     found = _disabled(bench)
     rows, lines, gains, means, idle = [], [], {}, {}, []
     for task, one in found.results.items():
-        gain = 100 * one["difference"].transpose("layer", "head").values
-        place = np.unravel_index(int(np.nanargmax(gain)), gain.shape)
-        best = one.isel(layer=int(place[0]), head=int(place[1]))
-        where, p = head_name(int(place[0]), int(place[1])), float(best["p_adjusted"])
-        note = f"{where}, corrected p {p:.3g}, {one.attrs['metric']}"
+        gain = 100 * by_head(one["difference"])
+        layer, head = best_head(gain)
+        best = one.isel(layer=layer, head=head)
+        note = f"{head_name(layer, head)}, corrected p {float(best['p_adjusted']):.3g}, {one.attrs['metric']}"
         label = f"best gain by disabling one head, {task}"
         rows.append(replace(Row.of(f"{task}-gain", best, "difference", note, label=label), unit="points"))
         gains[task] = int(one.attrs["improving"])
         means[task] = tuple(100 * float(one.attrs[f"mean_difference{end}"]) for end in ("", "_low", "_high"))
-        worst = np.unravel_index(int(np.nanargmin(gain)), gain.shape)
-        lines.append(
-            [
-                task,
-                100 * float(one.attrs["baseline"]),
-                one.attrs["improving"],
-                one.attrs["improving_significant"],
-                one.attrs["harming"],
-                one.attrs["harming_significant"],
-                "{:+.2f} ({:+.2f} to {:+.2f})".format(*means[task]),
-                f"{head_name(int(worst[0]), int(worst[1]))} {gain[worst]:+.1f}",
-            ]
-        )
+        worst = best_head(-gain)
+        counts = (one.attrs[name] for name in ("improving", "improving_significant", "harming", "harming_significant"))
+        random = "{:+.2f} ({:+.2f} to {:+.2f})".format(*means[task])
+        lost = f"{head_name(*worst)} {gain[worst]:+.1f}"
+        lines.append([task, 100 * float(one.attrs["baseline"]), *counts, random, lost])
         for name in map(str, one["set"].values) if "set" in one.dims else ():
             own = one.sel(set=name)
             drop = float(own["set_difference"]) < 0 and float(own["set_p_adjusted"]) < LEVEL
@@ -144,14 +132,14 @@ def one_head(bench: Bench) -> Outcome:
     )
     caption = "Each cell is one head: the score without it minus that of the whole model, for each task."
     picture = Picture("heads", "What disabling one head does, by task", caption, figure)
-    verdicts = judged(bench, found.results, verdicts)
-    return Outcome(rows, [table], [picture], verdicts, found.differs, found.seen)
+    return Outcome(rows, [table], [picture], judged(bench, verdicts, found.results), found.differs, found.seen)
 
 
 def one_layer(bench: Bench) -> Outcome:
     """Figure 9."""
     found = _disabled(bench)
-    rows, lines, better, first = [], [], {}, None
+    rows, lines, better = [], [], {}
+    verdicts = {"first-layer": untried("RTE was not run")}
     for task, one in found.results.items():
         gain, low, high = (100 * one[f"layer_difference{end}"].values for end in ("", "_low", "_high"))
         p = one["layer_p_adjusted"].values
@@ -162,20 +150,10 @@ def one_layer(bench: Bench) -> Outcome:
         note = f"corrected p {p[0]:.3g}"
         rows.append(Row(key, gain[0], low[0], high[0], note, f"gain by disabling the first layer, {task}", "points"))
         if task == "RTE":
-            first = (gain[0], low[0], high[0])
+            verdicts["first-layer"] = Verdict(f"{gain[0]:+.1f} ({low[0]:+.1f} to {high[0]:+.1f})", bool(low[0] > 0))
     told = ", ".join(f"{task} {count} layers" for task, count in better.items())
-    verdicts = {"layer-gain": Verdict(told, any(better.values()))}
-    verdicts["first-layer"] = (
-        Verdict("{:+.1f} ({:+.1f} to {:+.1f})".format(*first), bool(first[1] > 0))
-        if first is not None
-        else Verdict("", None, "RTE was not run")
-    )
-    layers = next(iter(found.results.values())).sizes["layer"]
-    table = Table(
-        "Change of the score without a layer",
-        ["task", *(f"L{i}" for i in range(layers))],
-        lines,
-        "Points; a star: corrected p < 0.05.",
-    )
-    verdicts = judged(bench, found.results, verdicts)
-    return Outcome(rows, [table], claims=verdicts, differs=found.differs, seen=found.seen)
+    verdicts["layer-gain"] = Verdict(told, any(better.values()))
+    columns = ["task", *(f"L{i}" for i in range(len(lines[0]) - 1))]
+    table = Table("Change of the score without a layer", columns, lines, "Points; a star: corrected p < 0.05.")
+    claims = judged(bench, verdicts, found.results)
+    return Outcome(rows, [table], claims=claims, differs=found.differs, seen=found.seen)

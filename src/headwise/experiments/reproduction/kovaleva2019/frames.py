@@ -12,8 +12,8 @@ from headwise.analyses.frames.figures import frame_annotation, frame_heads
 from headwise.analyses.frames.links import chosen_links
 from headwise.core.labels import head_name
 from headwise.experiments.reproduction.bench import Bench
-from headwise.experiments.reproduction.drawn import pictures
 from headwise.experiments.reproduction.frame import NotRunError, Outcome, Picture, Row, Verdict
+from headwise.experiments.reproduction.shared import by_head, pictures
 from headwise.text import Corpus, Example
 from headwise.text.demo import demo_corpus
 
@@ -46,7 +46,7 @@ def _sentences(bench: Bench) -> tuple[Corpus, list[str], int]:
 
 def _scored(bench: Bench) -> tuple[xr.Dataset, Corpus, dict[str, str], list[str], int]:
     corpus, differs, total = bench.remember("frames", lambda: _sentences(bench))
-    found = bench.watch(corpus, [bench.analysis("frames")])["frames"]
+    found = bench.watch(corpus, bench.analysis("frames"))
     seen = {"sentences": f"{corpus.name}, {int(found.attrs['sentences']):,} of {total:,} that pass the filters"}
     if total > 473:
         differs = [*differs, "FrameNet 1.7 has more exemplars that pass than the version the authors had."]
@@ -55,9 +55,9 @@ def _scored(bench: Bench) -> tuple[xr.Dataset, Corpus, dict[str, str], list[str]
 
 def best_heads(bench: Bench) -> list[tuple[int, int]]:
     """The two heads with the highest scores."""
-    score = _scored(bench)[0]["score"].transpose("layer", "head").values
-    order = np.argsort(-np.nan_to_num(score, nan=-1.0).ravel(), kind="stable")[:2]
-    return [(int(i) // score.shape[1], int(i) % score.shape[1]) for i in order]
+    score = by_head(_scored(bench)[0]["score"])
+    order = np.argsort(-np.nan_to_num(score, nan=-1.0), axis=None, kind="stable")[:2]
+    return [divmod(int(i), score.shape[1]) for i in order]
 
 
 def heads(bench: Bench) -> Outcome:
@@ -70,8 +70,8 @@ def heads(bench: Bench) -> Outcome:
         told = f", corrected p {p:.3g}" if np.isfinite(p) else ""
         rows.append(Row.of(key, one, "score", f"{head_name(layer, head)}{told}", scale=1.0))
     rows.append(Row("sentences", total, note=f"{int(found.attrs['sentences']):,} were used"))
-    above = found["above"].transpose("layer", "head").values > 0
-    sure = found["stands_out"].transpose("layer", "head").values > 0 if "stands_out" in found else np.zeros_like(above)
+    above = by_head(found["above"]) > 0
+    sure = by_head(found["stands_out"]) > 0 if "stands_out" in found else np.zeros_like(above)
     names = [head_name(int(a), int(b)) for a, b in np.argwhere(above)]
     both = [head_name(int(a), int(b)) for a, b in np.argwhere(above & sure)]
     told = f"above: {', '.join(names)}; of them standing out: {', '.join(both) or 'none'}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
+from headwise.analyses.contract import Analysis
 from headwise.analyses.features.figures import from_cls, special_tokens
 from headwise.analyses.patterns.figures import gallery, shares_by_corpus
 from headwise.analyses.patterns.network import PATTERNS
@@ -12,10 +13,9 @@ from headwise.core.behaviours import shares
 from headwise.core.labels import head_name
 from headwise.experiments.comparison import ComparisonOptions, compare
 from headwise.experiments.reproduction.bench import Bench
-from headwise.experiments.reproduction.drawn import pictures
 from headwise.experiments.reproduction.frame import Outcome, Picture, Row, Table, Verdict
-from headwise.experiments.reproduction.kovaleva2019.tasks import each_task, inputs_of, judged, watch_tasks
-from headwise.experiments.reproduction.trees import annotated
+from headwise.experiments.reproduction.kovaleva2019.tasks import each_task, inputs_of, watch_tasks
+from headwise.experiments.reproduction.shared import annotated, best_head, by_head, judged, pictures, untried
 from headwise.models import HeadModel
 from headwise.plots import all_maps, heatmap_panels
 from headwise.text.tasks import Task
@@ -32,7 +32,7 @@ SENTENCES, QUICK_SENTENCES = 1000, 60
 def typical(bench: Bench) -> Outcome:
     """Figure 1."""
     corpus, seen, differs = annotated(bench, bench.count(100, 16))
-    found = bench.watch(corpus, [bench.analysis("patterns")])["patterns"]
+    found = bench.watch(corpus, bench.analysis("patterns"))
     row = Row("f1", _macro_f1(found["confusion"].values), note="macro F1 on held-out labelled maps of like models")
     picture = Picture(
         "gallery", "Typical maps of each kind", "Labelled maps that the classifier is surest of.", gallery()
@@ -50,7 +50,7 @@ def _macro_f1(confusion: np.ndarray) -> float:
 
 def kinds(bench: Bench) -> Outcome:
     """Figure 2."""
-    found = watch_tasks(bench, {"patterns": bench.analysis("patterns")})
+    found = watch_tasks(bench, bench.analysis("patterns"))
     results: dict[str, xr.Dataset] = found.results
     share = {task: {p: float(one["overall"].sel(pattern=p)) for p in PATTERNS} for task, one in results.items()}
     rows = []
@@ -72,8 +72,8 @@ def kinds(bench: Bench) -> Outcome:
     }
     figure = shares_by_corpus(results)
     picture = Picture("kinds", "Kinds of map by task", "The share of all maps of all heads of each kind.", figure)
-    verdicts = judged(bench, results, verdicts)
-    return Outcome(rows, [table], [picture], verdicts, [*found.differs, OWN_CLASSIFIER], found.seen)
+    claims = judged(bench, verdicts, results)
+    return Outcome(rows, [table], [picture], claims, [*found.differs, OWN_CLASSIFIER], found.seen)
 
 
 def change(bench: Bench) -> Outcome:
@@ -112,18 +112,13 @@ def change(bench: Bench) -> Outcome:
     caption = (
         "Each cell is one head: the cosine of its flattened maps in both models on the same inputs. Dark: changed."
     )
-    return Outcome(
-        tables=[table],
-        pictures=[Picture("cosine", "How far maps are alike, by task", caption, figure)],
-        claims=judged(bench, found.results, verdicts),
-        differs=found.differs,
-        seen=found.seen,
-    )
+    picture = Picture("cosine", "How far maps are alike, by task", caption, figure)
+    return Outcome((), [table], [picture], judged(bench, verdicts, found.results), found.differs, found.seen)
 
 
 def special(bench: Bench) -> Outcome:
     """Figure 6."""
-    found = watch_tasks(bench, {"features": _features(bench)})
+    found = watch_tasks(bench, _features(bench))
     means = {
         task: {name: one["attention"].sel(feature=name).mean("head").values for name in ("cls", "sep")}
         for task, one in found.results.items()
@@ -141,21 +136,20 @@ def special(bench: Bench) -> Outcome:
         told = ", ".join(f"{task} {value:.3f}" for task, value in by_task.items())
         verdicts["sst-sep"] = Verdict(told, max(by_task, key=lambda task: by_task[task]) == "SST-2")
     else:
-        verdicts["sst-sep"] = Verdict("", None, "SST-2 and a task of pairs are needed")
+        verdicts["sst-sep"] = untried("SST-2 and a task of pairs are needed")
     table = Table("Mean over heads", ["task", "to [SEP]", "to [CLS]", "mean layer of [SEP]", "of [CLS]"], rows)
     caption = "Each cell is one head: the share of attention that the most attended such token gets from all tokens."
     picture = Picture("special", "Attention to [SEP] and [CLS] by task", caption, special_tokens(found.results))
-    verdicts = judged(bench, found.results, verdicts)
-    return Outcome(tables=[table], pictures=[picture], claims=verdicts, differs=found.differs, seen=found.seen)
+    return Outcome((), [table], [picture], judged(bench, verdicts, found.results), found.differs, found.seen)
 
 
-def _features(bench: Bench):  # type: ignore[no-untyped-def]
+def _features(bench: Bench) -> Analysis:
     return bench.analysis("features", features=("cls", "sep", "punct"), random_models=0)
 
 
 def last_layer(bench: Bench) -> Outcome:
     """Figure 7."""
-    found = watch_tasks(bench, {"features": _features(bench)})
+    found = watch_tasks(bench, _features(bench))
     rows, most = [], []
     for task, one in found.results.items():
         mean = {name: float(one["from_cls"].sel(feature=name).mean()) for name in ("sep", "cls", "punct")}
@@ -167,21 +161,19 @@ def last_layer(bench: Bench) -> Outcome:
     caption = "The weight from [CLS] in the last layer to the most attended token of each kind, head by head."
     picture = Picture("from-cls", "What [CLS] attends to in the last layer", caption, from_cls(found.results))
     differs = [*found.differs, "GLUE has no parts of speech: special tokens and punctuation alone are shown."]
-    verdicts = judged(bench, found.results, verdicts)
-    return Outcome(tables=[table], pictures=[picture], claims=verdicts, differs=differs, seen=found.seen)
+    return Outcome((), [table], [picture], judged(bench, verdicts, found.results), differs, found.seen)
 
 
 def linguistic(bench: Bench) -> Outcome:
     """§4.4: attention to nouns, verbs and the like, on text with annotations."""
     corpus, seen, differs = annotated(bench, bench.count(SENTENCES, QUICK_SENTENCES))
-    found = bench.watch(corpus, [bench.analysis("features")])["features"]
-    names = [str(name) for name in found["feature"].values]
+    found = bench.watch(corpus, bench.analysis("features"))
     best = {}
-    for name in names:
-        own = found["attention"].sel(feature=name).transpose("layer", "head").values
+    for name in map(str, found["feature"].values):
+        own = by_head(found["attention"].sel(feature=name))
         if np.isfinite(own).any():
-            layer, head = np.unravel_index(int(np.nanargmax(own)), own.shape)
-            best[name] = (float(own[layer, head]), head_name(int(layer), int(head)))
+            head = best_head(own)
+            best[name] = (float(own[head]), head_name(*head))
     words = {name: value for name, (value, _) in best.items() if name not in ("cls", "sep", "punct")}
     marks = {name: value for name, (value, _) in best.items() if name in ("cls", "sep")}
     verdicts = {}
@@ -202,18 +194,18 @@ def linguistic(bench: Bench) -> Outcome:
 def token_pairs(bench: Bench) -> Outcome:
     """§4.5: verb to subject and noun to pronoun."""
     corpus, seen, differs = annotated(bench, bench.count(SENTENCES, QUICK_SENTENCES))
-    found = bench.watch(corpus, [bench.analysis("token_pairs")])["token_pairs"]
-    surface = bench.watch(corpus, [bench.analysis("surface")])["surface"]
+    found = bench.watch(corpus, bench.analysis("token_pairs"))
+    surface = bench.watch(corpus, bench.analysis("surface"))
     near = shares(surface)
     beside = [near[name] for name in ("previous token", "next token") if name in near]
     rows, diagonal = [], []
     for pair in ("verb->subject", "noun->pronoun"):
-        own = found["attention"].sel(pair=pair).transpose("layer", "head").values
+        own = by_head(found["attention"].sel(pair=pair))
         if not np.isfinite(own).any():
             continue
-        layer, head = np.unravel_index(int(np.nanargmax(own)), own.shape)
-        most = max(float(one[layer, head]) for one in beside)
-        rows.append([pair, float(own[layer, head]), head_name(int(layer), int(head)), most])
+        head = best_head(own)
+        most = max(float(one[head]) for one in beside)
+        rows.append([pair, float(own[head]), head_name(*head), most])
         diagonal.append(most > 0.5)
     told = "; ".join(f"{pair}: {head}, {most:.2f} on a neighbour" for pair, _, head, most in rows)
     verdicts = {"diagonal": Verdict(told, all(diagonal))} if diagonal else {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ import xarray as xr
 
 from headwise.analyses.contract import Analysis
 from headwise.experiments.reproduction.bench import Bench
-from headwise.experiments.reproduction.frame import NotRunError, Verdict
+from headwise.experiments.reproduction.frame import NotRunError
 from headwise.models import HeadModel
 from headwise.text import Corpus
 from headwise.text.tasks import Task, sample
@@ -61,13 +61,12 @@ def inputs_of(task: Task) -> Corpus:
 def each_task(bench: Bench, ask: Callable[[HeadModel, Task], Any]) -> Found:
     """Ask something of the model fine-tuned on each task, on its dev part."""
     names, reasons = available(bench)
-    found = Found()
+    found = Found(differs=reasons)
     for name in names:
         with bench.finetuned(name, RECIPE) as (model, told):
             task = dev_of(bench, name)
             found.results[name] = ask(model, task)
             found.seen[name] = f"{told.partition(': ')[2]}, {len(task.dev):,} dev inputs"
-    found.differs = [*reasons]
     if bench.options.quick:
         found.differs.append("A quick run: models are fine-tuned on a few rows for one epoch, so they hardly change.")
     elif bench.options.scale < 1:
@@ -75,19 +74,10 @@ def each_task(bench: Bench, ask: Callable[[HeadModel, Task], Any]) -> Found:
     return found
 
 
-def judged(bench: Bench, tasks: Iterable[str], verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
-    """Verdicts on fine-tuned models; a quick run, whose models have seen a few rows, can judge none of them."""
-    if not bench.options.quick or all(bench.given_model(task) is not None for task in tasks):
-        return dict(verdicts)
-    why = "a quick run hardly fine-tunes its models"
-    return {key: Verdict(one.ours, None, one.why or why) for key, one in verdicts.items()}
-
-
-def watch_tasks(bench: Bench, analyses: Mapping[str, Analysis]) -> Found:
-    """The results of analyses on the model of each task; of one analysis, its dataset by task."""
-    (asked,) = analyses.values()
+def watch_tasks(bench: Bench, asked: Analysis) -> Found:
+    """The result of an analysis on the model of each task."""
 
     def ask(model: HeadModel, task: Task) -> xr.Dataset:
-        return bench.watch(inputs_of(task), [asked], model=model)[asked.name]
+        return bench.watch(inputs_of(task), asked, model=model)
 
     return each_task(bench, ask)

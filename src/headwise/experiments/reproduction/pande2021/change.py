@@ -2,51 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-
 import numpy as np
 import xarray as xr
 
 from headwise.analyses.roles.significance import COARSE
-from headwise.core.errors import HeadwiseError
 from headwise.experiments.comparison import ComparisonOptions, compare
 from headwise.experiments.reproduction.bench import Bench
-from headwise.experiments.reproduction.drawn import pictures
-from headwise.experiments.reproduction.frame import NotRunError, Outcome, Picture, Row, Table, Verdict
-from headwise.experiments.reproduction.inputs import judged
+from headwise.experiments.reproduction.frame import Outcome, Row, Table, Verdict
 from headwise.experiments.reproduction.pande2021.tasks import TASKS, roles, task_inputs
-from headwise.models import HeadModel
-from headwise.text import Corpus
+from headwise.experiments.reproduction.shared import judged, of_each, of_task, pictures, untried
 
 FINAL, INITIAL = "final", "initial"
 
 
 def changes(bench: Bench) -> Outcome:
     """Figure 6: mean change of the bias in thirds of the layers, and the roles gained and lost."""
-    found: dict[str, xr.Dataset] = {}
-    differs: list[str] = []
-    for task in TASKS:
-        try:
-            bench.data.path(f"glue-{task}-dev")
-            with bench.finetuned(task, "pande") as (model, told):
-                corpus, sizes = task_inputs(bench, task, model)
-                key = f"change-{task}-{corpus.fingerprint()[:12]}"
-                options = ComparisonOptions(
-                    analyses=(roles(bench, False),), names=("pre-trained", task), limit=None, seed=bench.seed
-                )
-                compared = partial(_compared, [bench.model, model], corpus, options)
-                found[task] = bench.store.dataset(key, compared)
-                differs += [f"{told}.", *sizes]
-        except HeadwiseError as error:
-            differs.append(f"{task}: not run, {str(error).rstrip('.')}.")
-    if not found:
-        raise NotRunError("; ".join(text.rstrip(".") for text in differs))
-    return Outcome(_rows(found), _tables(found), _drawn(found), judged(bench, _claims(found)), differs)
 
+    def ask(task: str) -> tuple[xr.Dataset, list[str]]:
+        bench.data.path(f"glue-{task}-dev")
+        with bench.finetuned(task, "pande") as (model, told):
+            corpus, sizes = task_inputs(bench, task, model)
 
-def _compared(pair: Sequence[HeadModel], corpus: Corpus, options: ComparisonOptions) -> xr.Dataset:
-    return compare(pair, corpus, options)["change_roles"]
+            def make() -> xr.Dataset:
+                options = ComparisonOptions((roles(bench, False),), ("pre-trained", task), limit=None, seed=bench.seed)
+                return compare([bench.model, model], corpus, options)["change_roles"]
+
+            about = {"inputs": corpus.fingerprint(), "model": model.identity()}
+            return bench.dataset(f"change-{task}", about, make), [f"{told}.", *sizes]
+
+    found, differs = of_each(TASKS, ask)
+    drawn = [
+        picture
+        for task, one in found.items()
+        for picture in of_task(task, pictures("change_roles", one, "thirds", "gained-lost"))
+    ]
+    return Outcome(_rows(found), _tables(found), drawn, judged(bench, _claims(found), found), differs)
 
 
 def _third(one: xr.Dataset, role: str, third: str) -> tuple[float, float, float]:
@@ -85,22 +75,12 @@ def _tables(found: dict[str, xr.Dataset]) -> list[Table]:
     return [Table("Roles gained and lost by fine-tuning", columns, rows, note)]
 
 
-def _drawn(found: dict[str, xr.Dataset]) -> list[Picture]:
-    drawn = []
-    for task, one in found.items():
-        for picture in pictures("change_roles", one, "thirds", "gained-lost"):
-            drawn.append(
-                Picture(f"{task.lower()}-{picture.name}", f"{picture.title}: {task}", picture.caption, picture.figure)
-            )
-    return drawn
-
-
 def _claims(found: dict[str, xr.Dataset]) -> dict[str, Verdict]:
     def moved(role: str, sign: int) -> Verdict:
         values = {task: _third(one, role, FINAL) for task, one in found.items()}
         values = {task: value for task, value in values.items() if np.isfinite(value[0])}
         if not values:
-            return Verdict("", None, f"no input has the role {role}")
+            return untried(f"no input has the role {role}")
         told = ", ".join(f"{task} {v:+.2f} ({low:+.2f} to {high:+.2f})" for task, (v, low, high) in values.items())
         return Verdict(
             told, all(sign * v > 0 and sign * low > 0 and sign * high > 0 for v, low, high in values.values())

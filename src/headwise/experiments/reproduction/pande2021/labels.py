@@ -6,15 +6,14 @@ import numpy as np
 import xarray as xr
 
 from headwise.experiments.reproduction.bench import Bench
-from headwise.experiments.reproduction.drawn import pictures
 from headwise.experiments.reproduction.frame import Outcome, Row, Table, Verdict
-from headwise.experiments.reproduction.pande2021.tasks import Scored, found
+from headwise.experiments.reproduction.pande2021.tasks import TASKS, TREES, Scored, found
+from headwise.experiments.reproduction.shared import by_head, pictures, untried
 
 
 def has(roles: xr.Dataset, role: str) -> np.ndarray:
     """Which heads have a role, bool `[layer, head]`."""
-    values: np.ndarray = roles["has_role"].sel(role=role).transpose("layer", "head").values > 0
-    return values
+    return by_head(roles["has_role"].sel(role=role)) > 0
 
 
 def share(part: np.ndarray, whole: np.ndarray) -> float:
@@ -40,16 +39,17 @@ def overlaps(bench: Bench) -> Outcome:
         ),
         *(
             Row(f"spearman-{one}", ranks.get(one), note="" if one in ranks else "its inputs have no trees")
-            for one in ("QNLI", "QQP", "MRPC", "SST-2")
+            for one in TASKS
         ),
     ]
-    rows += [Row(f"spearman-{one}", value, label=f"Spearman, {one}") for one, value in ranks.items() if one == "trees"]
+    if TREES in ranks:
+        rows.append(Row(f"spearman-{TREES}", ranks[TREES], label=f"Spearman, {TREES}"))
     claims = {
         "delimiters": Verdict(_told(delimiter), bool(np.mean(list(delimiter.values())) > 0.5)),
         "few-unskilled": Verdict(_told(unskilled), bool(np.mean(list(unskilled.values())) < 0.2)),
         "local-syntactic": Verdict(_told(local), bool(np.mean(known) > 0.5))
         if known
-        else Verdict("", None, "no head is syntactic"),
+        else untried("no head is syntactic"),
         "rank": Verdict(", ".join(f"{t} {x:.2f}" for t, x in ranks.items()), bool(np.mean(list(ranks.values())) > 0.7)),
         "nsubj-next": _directions(trees),
         "block-apart": _blocks(all_found.tasks, trees),
@@ -71,15 +71,8 @@ def block_table(tasks: tuple[Scored, ...]) -> Table:
         counts = [int(has(x, "block").sum()) for x in (one.roles, one.released)]
         tau = float(one.roles.attrs["tau"])
         rows.append([one.task, tau, ceiling, float(printed.max()), counts[0], float(released.max()), counts[1]])
-    columns = [
-        "task",
-        "τ",
-        "most a head can reach",
-        "highest, printed",
-        "block heads",
-        "highest, released",
-        "block heads ",
-    ]
+    columns = ["task", "τ", "most a head can reach"]
+    columns += ["highest, printed", "block heads", "highest, released", "block heads "]
     note = "Released: the bias times the entropy of the row, special tokens included."
     return Table("Block heads by the printed formula and as released", columns, rows, note)
 
@@ -99,7 +92,7 @@ def _directions(trees: tuple[Scored, ...]) -> Verdict:
             f"{one.task}: nsubj next {numbers[0]}, prev {numbers[1]}; dobj prev {numbers[2]}, next {numbers[3]}"
         )
         holds.append(numbers[0] > numbers[1] and numbers[2] > numbers[3])
-    return Verdict("; ".join(told), bool(np.mean(holds) > 0.5)) if told else Verdict("", None, "no trees")
+    return Verdict("; ".join(told), bool(np.mean(holds) > 0.5)) if told else untried("no trees")
 
 
 def _blocks(tasks: tuple[Scored, ...], trees: tuple[Scored, ...]) -> Verdict:
@@ -111,5 +104,5 @@ def _blocks(tasks: tuple[Scored, ...], trees: tuple[Scored, ...]) -> Verdict:
             others = has(one.roles, "local")
             shares[one.task] = share(others if syntactic is None else others | syntactic, blocks)
     if not shares:
-        return Verdict("", None, "no head is a block head, as released either")
+        return untried("no head is a block head, as released either")
     return Verdict(_told(shares), bool(np.mean(list(shares.values())) < 0.25))

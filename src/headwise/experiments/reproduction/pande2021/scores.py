@@ -10,9 +10,9 @@ from headwise.analyses.roles.sieves.tokens import both_sides
 from headwise.analyses.roles.significance import COARSE, undecided
 from headwise.core.labels import head_name
 from headwise.experiments.reproduction.bench import Bench
-from headwise.experiments.reproduction.drawn import pictures
 from headwise.experiments.reproduction.frame import Outcome, Picture, Row, Table, Verdict
 from headwise.experiments.reproduction.pande2021.tasks import found
+from headwise.experiments.reproduction.shared import pictures
 from headwise.plots import style
 from headwise.text import Example
 

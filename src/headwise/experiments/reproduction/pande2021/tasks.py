@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import xarray as xr
 
 from headwise.analyses.contract import make_analysis
-from headwise.core.errors import HeadwiseError
 from headwise.core.released import RELEASED
 from headwise.experiments.reproduction.bench import Bench
 from headwise.experiments.reproduction.frame import NotRunError
-from headwise.experiments.reproduction.inputs import between, sizes_differ
+from headwise.experiments.reproduction.shared import between, of_each, sizes_differ
 from headwise.models import HeadModel
-from headwise.text import Corpus, annotate, open_corpus
+from headwise.text import Corpus, annotate
 
 TASKS = ("QNLI", "QQP", "MRPC", "SST-2")
 INPUTS, QUICK = 1000, 40
@@ -51,9 +49,6 @@ class Found:
         return parsed or ((self.trees,) if self.trees else ())
 
 
-_KEPT: WeakKeyDictionary[Bench, Found] = WeakKeyDictionary()
-
-
 def roles(bench: Bench, released: bool, tau: float | str = "paper") -> Any:
     """The analysis with the paper's bare rule."""
     reading = RELEASED if released else bench.options.reading
@@ -71,67 +66,47 @@ def task_inputs(bench: Bench, task: str, model: HeadModel) -> tuple[Corpus, list
 
 def found(bench: Bench) -> Found:
     """The roles of all tasks; computed once, and kept by the bench."""
-    if bench not in _KEPT:
-        _KEPT[bench] = _compute(bench)
-    return _KEPT[bench]
+    return bench.remember("roles", lambda: _compute(bench))
 
 
 def _compute(bench: Bench) -> Found:
-    tasks: list[Scored] = []
-    differs = ["Inputs of the dev parts in place of the test parts."]
-    seen: dict[str, str] = {}
-    for task in TASKS:
-        try:
-            scored, told = on_task(bench, task, lambda model, task=task: task_inputs(bench, task, model))  # type: ignore[misc]
-        except HeadwiseError as error:
-            differs.append(f"{task}: not run, {str(error).rstrip('.')}.")
-            continue
-        tasks.append(scored)
-        differs += told
-        seen[task] = f"{scored.roles.attrs['inputs']:,} inputs"
-    if not tasks:
-        raise NotRunError("; ".join(differs[1:]))
+    tasks, told = of_each(TASKS, partial(on_task, bench))
+    seen = {task: f"{scored.roles.attrs['inputs']:,} inputs" for task, scored in tasks.items()}
+    differs = ["Inputs of the dev parts in place of the test parts.", *told]
     trees = None
     if not bench.options.parser:
         differs.append(
             "No parser was given (--parser), so that the inputs have no trees: syntactic roles are those of the "
             "pre-trained model on a treebank's sentences, with gold trees."
         )
-        trees, told = on_trees(bench)
+        trees = on_trees(bench)
         seen[TREES] = f"{trees.roles.attrs['inputs']:,} sentences"
-        differs += told
-    return Found(tuple(tasks), trees, tuple(differs), seen)
+    return Found(tuple(tasks.values()), trees, tuple(differs), seen)
 
 
-def on_task(
-    bench: Bench, task: str, inputs: Callable[[HeadModel], tuple[Corpus, list[str]]]
-) -> tuple[Scored, Sequence[str]]:
+def on_task(bench: Bench, task: str) -> tuple[Scored, list[str]]:
     """One task: its fine-tuned model where there is one or can be one, else the model as it is."""
     bench.data.path(f"glue-{task}-dev")
     try:
         with bench.finetuned(task, "pande") as (model, told):
-            corpus, differs = inputs(model)
+            corpus, differs = task_inputs(bench, task, model)
             return _scored(bench, task, corpus, model), [f"{told}.", *differs]
     except NotRunError as error:
-        corpus, differs = inputs(bench.model)
+        corpus, differs = task_inputs(bench, task, bench.model)
         told = f"{task}: the model as it is, not fine-tuned ({str(error).rstrip('.')})."
         return _scored(bench, task, corpus, bench.model), [told, *differs]
 
 
-def on_trees(bench: Bench) -> tuple[Scored, list[str]]:
+def on_trees(bench: Bench) -> Scored:
     """The model as it is on sentences with gold trees."""
-    name = bench.data.first("ewt-dev", "pud-en")
-    count = bench.count(INPUTS, QUICK)
-    if bench.data.find(name) is None:
-        corpus = open_corpus(None, limit=count, seed=bench.seed, prose=bench.model.causal).alone()
-    else:
-        corpus = bench.corpus(name, count)
-    return _scored(bench, TREES, corpus, bench.model), []
+    name, count = bench.data.first("ewt-dev", "pud-en"), bench.count(INPUTS, QUICK)
+    corpus = bench.built_in(count) if bench.data.find(name) is None else bench.corpus(name, count)
+    return _scored(bench, TREES, corpus, bench.model)
 
 
 def _scored(bench: Bench, task: str, corpus: Corpus, model: HeadModel) -> Scored:
-    as_printed = bench.watch(corpus, [roles(bench, False)], model=model)["roles"]
+    as_printed = bench.watch(corpus, roles(bench, False), model=model)
     tau = float(as_printed.attrs["tau"])
-    as_released = bench.watch(corpus, [roles(bench, True, tau)], model=model)["roles"]
+    as_released = bench.watch(corpus, roles(bench, True, tau), model=model)
     parsed = bool(as_printed["bias"].sel(role="syntactic").notnull().any())
     return Scored(task, as_printed, as_released, parsed)

@@ -3,18 +3,19 @@ given back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 
 from headwise.core.store import Store
 from headwise.core.version import __version__
-from headwise.core.workers import current
+from headwise.core.workers import Job, current, whole
 from headwise.models.calling import threads
 
 Report = Callable[[str, int, int], None]
@@ -44,6 +45,32 @@ def kept_work(folder: str | Path | None, identity: Mapping[str, Any], *, overwri
         store = stack.enter_context(Store(where, {**software(), **identity}, fresh=overwrite, adopt=adopt))
         stack.enter_context(threads(store.adopted["threads"]))  # the same number of threads gives the same bytes
         yield store
+
+
+def each_piece(
+    store: Store | None, name: str, job: Job, items: Sequence[Any], report: Report, what: str
+) -> Iterator[dict[str, np.ndarray]]:
+    """The arrays of the pieces that a job makes of some items, in their order.
+
+    Parameters
+    ----------
+    store : Store, optional
+        Where pieces are kept, as `name-000000` and so on; nothing is kept without it.
+    name : str
+        What the pieces are called.
+    job : callable
+        Makes a piece of an item.
+    items : sequence
+        What is worked on.
+    report : callable
+        Told after each piece how many of `what` are done.
+    what : str
+        What is counted.
+    """
+    units = [(f"{name}-{number:06d}", item) for number, item in enumerate(items)]
+    for number, piece in enumerate(whole(current().pieces(store, job, units)), 1):
+        yield piece.arrays
+        report(what, number, len(units))
 
 
 def software() -> dict[str, str]:

@@ -10,8 +10,8 @@ import torch
 
 from headwise.core.errors import InputError, ParameterError
 from headwise.experiments.ablation import AblationOptions, LanguageSubject, ablate, evaluate, single_heads
+from headwise.experiments.ablation.beside import sink_share
 from headwise.experiments.ablation.significance import paired_differences
-from headwise.experiments.ablation.sinks import sink_share
 from headwise.experiments.ablation.ways import corpus_means, way_for
 from headwise.models import HeadModel
 from headwise.models.interventions import Intervention, Mean, Patch

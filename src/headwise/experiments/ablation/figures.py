@@ -54,23 +54,15 @@ def _points(dataset: xr.Dataset) -> tuple[float, str]:
 def heads(dataset: xr.Dataset) -> Figure:
     """`difference[layer, head]` around zero (Kovaleva et al. 2019, Fig 8)."""
     scale, unit = _points(dataset)
-    coords = {dim: data.numbers(dataset, dim) for dim in ("layer", "head")}
-    array = xr.DataArray(
-        scale * data.values(dataset, "difference", ("layer", "head")), dims=("layer", "head"), coords=coords
-    )
+    array = scale * dataset["difference"]
     label = f"change of {dataset.attrs.get('metric', 'score')}"
-    sure = (
-        data.values(dataset, "p_adjusted", ("layer", "head")) < SURE
-        if "p_adjusted" in dataset
-        else np.zeros(array.shape, dtype=bool)
-    )
-    notes = [*_notes(dataset, over_heads=True), "Ringed: corrected p < 0.05" if sure.any() else ""]
-    fig = heatmap(
-        array, title="Score without one head", label=label, unit=unit, centre=0.0, annotate="none", notes=notes
-    )
-    rows, columns = np.nonzero(sure)
-    fig.axes[0].scatter(columns, rows, s=22, facecolors="none", edgecolors="white", linewidths=1.6)
-    fig.axes[0].scatter(columns, rows, s=22, facecolors="none", edgecolors=style.INK, linewidths=0.7)
+    p = data.values(dataset, "p_adjusted", ("layer", "head")) if "p_adjusted" in dataset else np.ones((0, 0))
+    rows, columns = np.nonzero(p < SURE)
+    notes = [*_notes(dataset, over_heads=True), "Ringed: corrected p < 0.05" if len(rows) else ""]
+    title = "Score without one head"
+    fig = heatmap(array, title=title, label=label, unit=unit, centre=0.0, annotate="none", notes=notes)
+    for colour, width in (("white", 1.6), (style.INK, 0.7)):
+        fig.axes[0].scatter(columns, rows, s=22, facecolors="none", edgecolors=colour, linewidths=width)
     return fig
 
 
@@ -86,17 +78,12 @@ def heads(dataset: xr.Dataset) -> Figure:
 def layers(dataset: xr.Dataset) -> Figure:
     """`layer_difference[layer]` and `set_difference[set]` with intervals (Kovaleva et al. 2019, Fig 9)."""
     scale, unit = _points(dataset)
-    names: list[str] = []
-    parts: dict[str, list[np.ndarray]] = {
-        key: [] for key in ("difference", "difference_low", "difference_high", "p_adjusted")
-    }
-    for prefix, dim in (("layer_", "layer"), ("set_", "set")):
-        if f"{prefix}difference" not in dataset:
-            continue
-        names += [f"layer {n}" if dim == "layer" else str(n) for n in dataset[dim].values]
-        for key, found in parts.items():
-            found.append(np.asarray(dataset[f"{prefix}{key}"].values, dtype=float))
-    middle, low, high, p = (np.concatenate(parts[key]) for key in parts)
+    shown = [dim for dim in ("layer", "set") if f"{dim}_difference" in dataset]
+    names = [f"layer {n}" if dim == "layer" else str(n) for dim in shown for n in dataset[dim].values]
+    middle, low, high, p = (
+        np.concatenate([data.values(dataset, f"{dim}_{key}", (dim,)) for dim in shown])
+        for key in ("difference", "difference_low", "difference_high", "p_adjusted")
+    )
     fig, ax = style.one_panel(style.COLUMN, 0.9 + 0.19 * len(names))
     place = np.arange(len(names))
     colours = [style.SKY if value < SURE else "white" for value in p]
@@ -125,13 +112,8 @@ def importance(dataset: xr.Dataset) -> Figure:
     """`importance[layer, head]` against `difference[layer, head]`, coloured by layer; a heat map where nothing was
     disabled."""
     if "difference" not in dataset:
-        coords = {dim: data.numbers(dataset, dim) for dim in ("layer", "head")}
-        array = xr.DataArray(
-            data.values(dataset, "importance", ("layer", "head")), dims=("layer", "head"), coords=coords
-        )
-        return heatmap(
-            array, title="First-order importance of heads", label="importance", annotate="none", notes=_notes(dataset)
-        )
+        title, notes = "First-order importance of heads", _notes(dataset)
+        return heatmap(dataset["importance"], title=title, label="importance", annotate="none", notes=notes)
     scale, unit = _points(dataset)
     sign = -1.0 if dataset.attrs.get("higher_better", 1) else 1.0
     x = data.values(dataset, "importance", ("layer", "head"))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headwise.core.checks import at_least
 from headwise.core.errors import InputError, ParameterError
-from headwise.experiments.ablation.importance import trainable
+from headwise.experiments.ablation.beside import at_once, trainable
 from headwise.experiments.ablation.run import Condition, evaluate
 from headwise.experiments.ablation.sets import Heads
 from headwise.experiments.ablation.subjects import Subject
@@ -19,7 +19,6 @@ from headwise.models.interventions import Plan, Scale
 from headwise.text.encode import Batch
 
 LOW, HIGH, HEAT = -0.1, 1.1, 2 / 3  # of the hard concrete distribution (Louizos et al. 2018, §4.1)
-GRADIENT_TOKENS = 1024  # tokens run at once where gradients are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +86,8 @@ def learn_gates(subject: Subject, options: GateOptions, *, report: Report = sile
             gates.step(subject, _some(learned[int(random.integers(len(learned)))], random, subject.divisible))
             report("gates", step + 1, options.steps)
     order = np.argsort(gates.opened().ravel(), kind="stable")[: options.remove]
-    chosen = [(int(i) // model.heads, int(i) % model.heads) for i in np.sort(order)]
-    draws = [np.sort(random.choice(total, options.remove, replace=False)) for _ in range(options.random_sets)]
-    sets = [[(int(i) // model.heads, int(i) % model.heads) for i in drawn] for drawn in draws]
+    draws = [random.choice(total, options.remove, replace=False) for _ in range(options.random_sets)]
+    chosen, *sets = ([divmod(int(i), model.heads) for i in np.sort(places)] for places in (order, *draws))
     return _judged(subject, held, chosen, sets, gates.opened(), report)
 
 
@@ -147,10 +145,9 @@ def _halves(subject: Subject) -> tuple[list[Batch], list[Batch]]:
 
 def _some(batch: Batch, random: np.random.Generator, divisible: bool) -> Batch:
     """As much of a batch as gradients are kept for."""
-    at_once = max(1, GRADIENT_TOKENS // batch.ids.shape[1])
-    if not divisible or at_once >= len(batch):
+    if not divisible or at_once(batch) >= len(batch):
         return batch
-    return batch.select(np.sort(random.choice(len(batch), at_once, replace=False)).tolist())
+    return batch.select(np.sort(random.choice(len(batch), at_once(batch), replace=False)).tolist())
 
 
 def _judged(

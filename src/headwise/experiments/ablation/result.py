@@ -49,10 +49,8 @@ def ablation_dataset(
     place = tuple(np.array(heads).T) if heads else None
     if sets:
         coords["set"] = np.array(list(sets))
-        coords["set_heads"] = (
-            "set",
-            np.array([",".join(head_name(*place) for place in found) for found in sets.values()]),
-        )
+        named = [",".join(head_name(*place) for place in found) for found in sets.values()]
+        coords["set_heads"] = ("set", np.array(named))
 
     def add(name: str, part: str, values: np.ndarray, **attrs: Any) -> None:
         if part == "":
@@ -73,22 +71,18 @@ def ablation_dataset(
         if part == "":
             together = found
     attrs = _attributes(subject, evaluation, baseline, options)
-    if "difference" in variables:
-        attrs |= _over_heads(variables, together, subject.higher_better)
     for name, values in beside.items():
         for suffix, key in (("", "mean"), ("_low", "low"), ("_high", "high"), ("_n", "n")):
             variables[f"{name}{suffix}"] = xr.Variable(("layer", "head"), values[key], {"long_name": BESIDE[name]})
-    if "importance" in beside:
-        importance = beside["importance"]
-        if "difference" in variables and len(heads) > 3:
-            harm = variables["difference"].values * (-1 if subject.higher_better else 1)
-            for method in ("pearson", "spearman"):
-                both = correlation(importance["mean"].ravel(), harm.ravel(), method)
-                if np.isfinite(both.r):  # not where every head does the same harm
-                    attrs |= {f"importance_{method}": float(both.r), f"importance_{method}_p": float(both.p_value)}
-    if atlas is not None and "roles" in atlas and "difference" in variables:
+    if "difference" in variables:
+        attrs |= _over_heads(variables, together, subject.higher_better)
         harm = variables["difference"].values * (-1 if subject.higher_better else 1)
-        _add_roles(variables, coords, atlas["roles"], harm, size, correction)
+        for method in ("pearson", "spearman") if "importance" in beside and len(heads) > 3 else ():
+            both = correlation(beside["importance"]["mean"].ravel(), harm.ravel(), method)
+            if np.isfinite(both.r):  # not where every head does the same harm
+                attrs |= {f"importance_{method}": float(both.r), f"importance_{method}_p": float(both.p_value)}
+        if atlas is not None and "roles" in atlas:
+            _add_roles(variables, coords, atlas["roles"], harm, correction)
     return xr.Dataset(variables, coords=coords, attrs=attrs)
 
 
@@ -143,16 +137,11 @@ def _over_heads(variables: Mapping[str, xr.Variable], found: Paired, higher_bett
 
 
 def _add_roles(
-    variables: dict[str, xr.Variable],
-    coords: dict[str, Any],
-    roles: xr.Dataset,
-    harm: np.ndarray,
-    size: tuple[int, int],
-    correction: str,
+    variables: dict[str, xr.Variable], coords: dict[str, Any], roles: xr.Dataset, harm: np.ndarray, correction: str
 ) -> None:
     """Spearman's correlation over heads between the harm of disabling a head and its bias to each role, corrected over
     roles."""
-    if (roles.sizes.get("layer"), roles.sizes.get("head")) != size or "bias" not in roles:
+    if (roles.sizes.get("layer"), roles.sizes.get("head")) != harm.shape or "bias" not in roles:
         return
     bias = roles["bias"].transpose("role", "layer", "head").values
     found = correlation(bias.reshape(len(bias), -1), np.broadcast_to(harm.ravel(), (len(bias), harm.size)), "spearman")

@@ -18,15 +18,13 @@ from headwise.core.checks import check_types, one_of
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.labels import head_name
 from headwise.core.store import Store
-from headwise.core.workers import current, whole
-from headwise.experiments.ablation.importance import head_importance
+from headwise.experiments.ablation.beside import head_importance, sink_share
 from headwise.experiments.ablation.prefix import Prefix
 from headwise.experiments.ablation.result import ablation_dataset
 from headwise.experiments.ablation.sets import Heads, checked_heads, pick_heads
-from headwise.experiments.ablation.sinks import sink_share
 from headwise.experiments.ablation.subjects import HeadOutputs, Subject
 from headwise.experiments.ablation.ways import AUTO, WAYS, Disabling, way_for
-from headwise.experiments.work import Report, kept_work, silent, software
+from headwise.experiments.work import Report, each_piece, kept_work, silent, software
 from headwise.models.interventions import Plan
 from headwise.stats.corrections import CORRECTIONS
 from headwise.text.encode import Batch
@@ -145,11 +143,11 @@ def evaluate(
             share = False
             more = f"The layers of {name} pass on more than their outputs (difference {difference:.1e})"
             note = f"{more}, so every condition was a whole run."
-        units = [(f"batch-{number:06d}", number) for number in range(len(subject.batches))]
-        for number, piece in enumerate(whole(current().pieces(store, BatchJob(runner, share), units))):
-            where = subject.places(subject.batches[number])
-            baseline[where], values[:, where] = piece.arrays["baseline"], piece.arrays["values"]
-            report("batches", number + 1, len(units))
+        numbers = range(len(subject.batches))
+        made = each_piece(store, "batch", BatchJob(runner, share), numbers, report, "batches")
+        for batch, arrays in zip(subject.batches, made, strict=True):
+            where = subject.places(batch)
+            baseline[where], values[:, where] = arrays["baseline"], arrays["values"]
     return Evaluation(baseline, values, share, note)
 
 

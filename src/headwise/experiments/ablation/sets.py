@@ -91,8 +91,8 @@ def _with_role(dataset: xr.Dataset, group: str, role: str) -> Heads:
     known = labels_of(dataset, "role")
     if role not in known:
         raise ParameterError(f"There is no role '{role}' in this atlas; it has {', '.join(known)}.")
-    has = dataset["has_role"].transpose("layer", "head", "role").values[..., known.index(role)]
-    found = [(int(a), int(b)) for a, b in zip(*np.nonzero(np.nan_to_num(has.astype(float)) > 0), strict=True)]
+    has = dataset["has_role"].transpose("layer", "head", "role").values[..., known.index(role)].astype(float)
+    found = [(layer, head) for layer, head in np.argwhere(has > 0).tolist()]
     if not found:
         raise ParameterError(f"No head has the role '{role}' in this atlas.")
     return found
@@ -127,4 +127,4 @@ def _extremes(values: np.ndarray, which: str, count: int) -> Heads:
         )
     flat = np.where(np.isfinite(values), values if which == "bottom" else -values, np.inf).ravel()
     order = np.argsort(flat, kind="stable")[:count]
-    return sorted((int(i // values.shape[1]), int(i % values.shape[1])) for i in order)
+    return sorted(divmod(int(i), values.shape[1]) for i in order)

@@ -16,14 +16,13 @@ from torch import Tensor
 
 from headwise.core.checks import at_least
 from headwise.core.errors import ModelError
-from headwise.core.workers import current, whole
 from headwise.experiments.ablation.prefix import Prefix
 from headwise.experiments.ablation.subjects import HeadOutputs
 from headwise.experiments.patching.pairs import Pair, Rows, encode_pairs
 from headwise.experiments.patching.result import carriers, patching_dataset
-from headwise.experiments.work import Report, kept_work, silent, software
+from headwise.experiments.work import Report, each_piece, kept_work, silent, software
 from headwise.models import HeadModel
-from headwise.models.interventions import Patch, Plan
+from headwise.models.interventions import Intervention, Patch
 from headwise.models.session import Session
 from headwise.text.encode import Batch, collate
 
@@ -104,24 +103,16 @@ def patch(
     rows, left_out = encode_pairs(model, list(pairs), strict)
     groups = _grouped(rows, options.batch)
     identity = {"model": model.identity(), "pairs": [asdict(pair) for pair in pairs], "options": asdict(options)}
-    parts: list[dict[str, np.ndarray]] = []
     with kept_work(folder, identity, overwrite=overwrite) as store, model.evaluating():
         share, note = options.share and Prefix.serves(model.sites), ""
         if share and not Runner(model, groups[0], share).shares():
             share, note = False, f"The layers of {model.name} pass on more than their outputs: whole runs were made."
-        units: list[tuple[str, Any]] = [(f"pairs-{number:06d}", group) for number, group in enumerate(groups)]
-        for piece in whole(current().pieces(store, PairsJob(model, options, share, report), units)):
-            parts.append(piece.arrays)
-            report("pairs", len(parts), len(groups))
-        joined = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+        parts = list(each_piece(store, "pairs", PairsJob(model, options, share, report), groups, report, "pairs"))
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         if options.ablate:
             job = partial(_ablated, model, share, carriers(joined, options.ablate))
-            lost: list[np.ndarray] = []
-            units = [(f"ablated-{number:06d}", group) for number, group in enumerate(groups)]
-            for piece in whole(current().pieces(store, job, units)):
-                lost.append(piece.arrays["ablated"])
-                report("ablated", len(lost), len(groups))
-            joined["ablated"] = np.concatenate(lost)
+            lost = each_piece(store, "ablated", job, groups, report, "ablated")
+            joined["ablated"] = np.concatenate([part["ablated"] for part in lost])
     attrs = {"pairs": len(rows), "left_out_pairs": left_out, "note": note}
     return patching_dataset(joined, model, attrs)
 
@@ -176,34 +167,30 @@ class Runner:
         picked: Tensor = last.gather(-1, self.answer[:, None]) - last.gather(-1, self.wrong[:, None])
         return picked[:, 0]
 
-    @torch.no_grad()
     def patched(
         self, into: str, layer: int, head: int, position: int | None = None, share: bool | None = None
     ) -> Tensor:
         """d of the run `into` with one head's output from the other run, at all positions or at one from the end."""
         source = "clean" if into == "corrupted" else "corrupted"
-        batch = self.batches[into]
         given = self.outputs[source][layer][:, head]
         if position is not None:
             whole = self.outputs[into][layer][:, head].clone()
             whole[:, -1 - position] = given[:, -1 - position]
             given = whole
-        plan: Plan = {layer: {head: Patch(output=given)}}
-        session = Session(self.model.sites, batch.real, None, plan)
-        with ExitStack() as stack:
-            if self.share if share is None else share:
-                stack.enter_context(self._prefix[into].skipping(layer, session))
-            return self._run(batch, session)
+        return self.disturbed(into, layer, head, Patch(output=given), self.share if share is None else share)
 
-    @torch.no_grad()
     def zeroed(self, layer: int, head: int) -> Tensor:
         """d of the clean run with one head's output zero."""
-        batch = self.batches["clean"]
-        plan: Plan = {layer: {head: "zero"}}
-        session = Session(self.model.sites, batch.real, None, plan)
+        return self.disturbed("clean", layer, head, "zero", self.share)
+
+    @torch.no_grad()
+    def disturbed(self, name: str, layer: int, head: int, how: Intervention, share: bool) -> Tensor:
+        """d of a run with something done to one head."""
+        batch = self.batches[name]
+        session = Session(self.model.sites, batch.real, None, {layer: {head: how}})
         with ExitStack() as stack:
-            if self.share:
-                stack.enter_context(self._prefix["clean"].skipping(layer, session))
+            if share:
+                stack.enter_context(self._prefix[name].skipping(layer, session))
             return self._run(batch, session)
 
     def shares(self) -> bool:

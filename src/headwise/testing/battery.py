@@ -311,18 +311,8 @@ def _named(*checks: Callable[[Bed], None]) -> dict[str, Callable[[Bed], None]]:
     return {check.__name__.removeprefix("check_"): check for check in checks}
 
 
-STREAM_CHECKS = _named(
-    *(
-        check_batching,
-        check_padding,
-        check_order,
-        check_row_blocks,
-        check_sharding,
-        check_merge,
-        check_saving,
-        check_empty,
-    )
-)
+STREAM_CHECKS = _named(check_batching, check_padding, check_order, check_row_blocks)
+STREAM_CHECKS |= _named(check_sharding, check_merge, check_saving, check_empty)
 COMMON_CHECKS = _named(check_permutation, check_repetition, check_result, check_parameters)
 CHECKS = STREAM_CHECKS | COMMON_CHECKS
 

@@ -91,10 +91,7 @@ def _joined(first: Example, second: Example) -> Example:
     def moved(span: tuple[int, int]) -> tuple[int, int]:
         return span[0] + shift, span[1] + shift
 
-    mentions = [
-        replace(m, start=m.start + shift, end=m.end + shift, head=None if m.head is None else m.head + shift)
-        for m in second.mentions or ()
-    ]
+    mentions = [mention.moved(shift) for mention in second.mentions or ()]
     frames = [replace(link, target=moved(link.target), span=moved(link.span)) for link in second.frames or ()]
     return replace(
         first,

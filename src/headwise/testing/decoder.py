@@ -18,9 +18,9 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 from headwise.core.checks import at_least
-from headwise.testing.behaviours import GAP
+from headwise.testing.behaviours import Term
 from headwise.testing.models import Size
-from headwise.testing.planted import PAYLOAD, Layout, empty_model, set_gpt2_layer, value_output
+from headwise.testing.planted import PAYLOAD, Layout, empty_model, query_key, set_layer
 from headwise.testing.vocabulary import Vocabulary, make_vocabulary
 
 HEADS = (("previous", "duplicate", "sink"), ("induction", "copying", "idle"))
@@ -112,39 +112,29 @@ def planted_decoder(*, words: int = 40, max_length: int = 48, loudness: float = 
         random = np.random.default_rng(seed)
         opening = layout.onehot("token", vocabulary.tokenizer.bos_token_id)
         for layer, row in enumerate(HEADS):
-            scores = [_scores(name, layout) for name in row]
-            moves = [_moves(name, layout, random, opening) for name in row]
-            stacked = [np.concatenate([made[part] for made in scores]) for part in range(4)]
-            value, output = value_output(np.array([v for v, _ in moves]), np.array([o for _, o in moves]))
-            set_gpt2_layer(model, layer, *(torch.from_numpy(x).float() for x in (*stacked, value, output)))
+            scores = query_key([_terms(name, layout) for name in row], layout)
+            values, outputs = zip(*(_moves(name, layout, random, opening) for name in row), strict=True)
+            set_layer(model, layer, scores, np.array(values), np.array(outputs))
     return PlantedDecoder(model, vocabulary.tokenizer, max_length, loudness, vocabulary)
 
 
-def _scores(name: str, layout: Layout) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Query weight, query bias, key weight and key bias of a head; scores are in units of `GAP`."""
+def _terms(name: str, layout: Layout) -> list[Term]:
+    """What the scores of a head are made of."""
     positions, tokens = np.eye(layout.sizes["position"]), np.eye(layout.sizes["token"])
-    first = ("", np.ones((1, 1)), "position", positions[:1])  # the first token, which is what is left
-    terms = {
-        "previous": [("position", 2 * np.eye(len(positions), k=1) + positions, "position", positions)],
+    first = Term("", np.ones((1, 1)), "position", positions[:1])  # the first token, which is what is left
+    before = 2 * np.eye(len(positions), k=1) + positions
+    return {
+        "previous": [Term("position", before, "position", positions)],
         "duplicate": [
-            ("token", 2 * tokens, "token", tokens),
-            ("position", -2 * positions, "position", positions),
+            Term("token", 2 * tokens, "token", tokens),
+            Term("position", -2 * positions, "position", positions),
             first,
         ],
         "sink": [first],
-        "induction": [("token", 2 * tokens, "before", tokens), first],
-        "copying": [("position", positions, "position", positions)],
+        "induction": [Term("token", 2 * tokens, "before", tokens), first],
+        "copying": [Term("position", positions, "position", positions)],
         "idle": [],
     }[name]
-    weights, biases = np.zeros((2, layout.d_head, layout.hidden)), np.zeros((2, layout.d_head))
-    start = 0
-    for query_block, query, key_block, key in terms:
-        stop = start + len(query)
-        loud = GAP * np.sqrt(layout.d_head) * query  # attention divides the scores by that root
-        weights[0, start:stop], biases[0, start:stop] = layout.reader(query_block, loud)
-        weights[1, start:stop], biases[1, start:stop] = layout.reader(key_block, key)
-        start = stop
-    return weights[0], biases[0], weights[1], biases[1]
 
 
 def _moves(

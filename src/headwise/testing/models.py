@@ -29,38 +29,19 @@ class Size:
 def blank_model(vocabulary: Vocabulary, size: Size, causal: bool, seed: int, **changes: Any) -> Any:
     """A BERT (or, causal, a GPT-2) with random weights for this vocabulary; `changes` go to its config."""
     tokenizer = vocabulary.tokenizer
-    common = {"vocab_size": len(vocabulary), "pad_token_id": tokenizer.pad_token_id, **changes}
-    made: Any
-    config: Any
-    if causal:
-        made, config = (
-            GPT2LMHeadModel,
-            GPT2Config(
-                n_positions=size.max_length,
-                n_embd=size.hidden,
-                n_layer=size.layers,
-                n_head=size.heads,
-                n_inner=size.inner,
-                bos_token_id=tokenizer.bos_token_id,
-                eos_token_id=tokenizer.eos_token_id,
-                **common,
-            ),
-        )
-    else:
-        made, config = (
-            BertForMaskedLM,
-            BertConfig(
-                max_position_embeddings=size.max_length,
-                hidden_size=size.hidden,
-                num_hidden_layers=size.layers,
-                num_attention_heads=size.heads,
-                intermediate_size=size.inner,
-                **common,
-            ),
-        )
+    sizes = {
+        "vocab_size": len(vocabulary),
+        "hidden_size": size.hidden,
+        "num_hidden_layers": size.layers,
+        "num_attention_heads": size.heads,
+        "max_position_embeddings": size.max_length,
+    }
+    special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return made(config).eval()
+        if causal:
+            return GPT2LMHeadModel(GPT2Config(n_inner=size.inner, **sizes, **special, **changes)).eval()
+        return BertForMaskedLM(BertConfig(intermediate_size=size.inner, **sizes, **special, **changes)).eval()
 
 
 def random_model(

@@ -21,7 +21,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 from headwise.core.errors import ParameterError
-from headwise.testing.behaviours import GAP, Behaviour, expected_weights, parse_behaviour, terms
+from headwise.testing.behaviours import GAP, Behaviour, Term, expected_weights, parse_behaviour, terms
 from headwise.testing.models import Size, blank_model
 from headwise.testing.vocabulary import KINDS, Vocabulary, make_vocabulary
 from headwise.text.encode import Encoded, Encoder
@@ -212,10 +212,8 @@ def _build(
     with torch.no_grad():
         _set_embeddings(model, vocabulary, layout, causal, max_length)
         for layer, row in enumerate(parsed):
-            projections = _query_key(row, layout) + value_output(values[layer], outputs[layer])
-            (set_gpt2_layer if causal else _set_bert_layer)(
-                model, layer, *(torch.from_numpy(p).float() for p in projections)
-            )
+            asked = [terms(behaviour, layout.sizes, layout.relations) for behaviour in row]
+            set_layer(model, layer, query_key(asked, layout), values[layer], outputs[layer])
     return Planted(model, vocabulary.tokenizer, behaviours, causal, max_length, seed, vocabulary, values, outputs)
 
 
@@ -267,54 +265,45 @@ def _token_code(token: int, colours: Mapping[str, int], vocabulary: Vocabulary, 
     return out
 
 
-def _query_key(row: Sequence[Behaviour], layout: Layout) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Query weight, query bias, key weight, key bias of a layer: [head · d_head, hidden] and [head · d_head]."""
+def query_key(row: Sequence[Sequence[Term]], layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+    """Weights [side, head · d_head, hidden] and biases [side, head · d_head] of queries and keys with these terms."""
     weights = np.zeros((2, len(row), layout.d_head, layout.hidden))
     biases = np.zeros((2, len(row), layout.d_head))
     loudness = GAP * np.sqrt(layout.d_head)  # attention divides the scores by that root
-    for head, behaviour in enumerate(row):
+    for head, terms_of_head in enumerate(row):
         start = 0
-        for term in terms(behaviour, layout.sizes, layout.relations):
+        for term in terms_of_head:
             stop = start + len(term.query)
-            for side, (block, matrix) in enumerate(
-                ((term.query_block, loudness * term.query), (term.key_block, term.key))
-            ):
+            sides = (term.query_block, loudness * term.query), (term.key_block, term.key)
+            for side, (block, matrix) in enumerate(sides):
                 weights[side, head, start:stop], biases[side, head, start:stop] = layout.reader(block, matrix)
             start = stop
-    flat = weights.reshape(2, -1, layout.hidden), biases.reshape(2, -1)
-    return flat[0][0], flat[1][0], flat[0][1], flat[1][1]
+    return weights.reshape(2, -1, layout.hidden), biases.reshape(2, -1)
 
 
-def value_output(values: np.ndarray, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Value weight [head · d_head, hidden] and output weight [hidden, head · d_head] of a layer."""
+def set_layer(
+    model: Any, index: int, scores: tuple[np.ndarray, np.ndarray], values: np.ndarray, outputs: np.ndarray
+) -> None:
+    """Set a layer to what `query_key` gives, `values` [head, d_head, hidden] and `outputs` [head, hidden, d_head]; its
+    feed-forward layers write nothing."""
     hidden = values.shape[-1]
-    return values.reshape(-1, hidden), outputs.transpose(1, 0, 2).reshape(hidden, -1)
-
-
-def _set_bert_layer(
-    model: Any, index: int, query: Any, query_bias: Any, key: Any, key_bias: Any, value: Any, output: Any
-) -> None:
-    layer = model.bert.encoder.layer[index]
-    own = layer.attention.self
-    for linear, weight, bias in (
-        (own.query, query, query_bias),
-        (own.key, key, key_bias),
-        (own.value, value, 0),
-        (layer.attention.output.dense, output, 0),
-    ):
-        linear.weight.copy_(weight)
-        linear.bias.copy_(torch.as_tensor(bias))
-    layer.output.dense.weight.zero_()
-    layer.output.dense.bias.zero_()
-
-
-def set_gpt2_layer(
-    model: Any, index: int, query: Any, query_bias: Any, key: Any, key_bias: Any, value: Any, output: Any
-) -> None:
-    block = model.transformer.h[index]
-    block.attn.c_attn.weight.copy_(torch.cat([query, key, value]).T)
-    block.attn.c_attn.bias.copy_(torch.cat([query_bias, key_bias, torch.zeros(len(value))]))
-    block.attn.c_proj.weight.copy_(output.T)
-    block.attn.c_proj.bias.zero_()
-    block.mlp.c_proj.weight.zero_()
-    block.mlp.c_proj.bias.zero_()
+    query, key, value, output, query_bias, key_bias = (
+        torch.from_numpy(part).float()
+        for part in (*scores[0], values.reshape(-1, hidden), outputs.transpose(1, 0, 2).reshape(hidden, -1), *scores[1])
+    )
+    if hasattr(model, "bert"):
+        layer = model.bert.encoder.layer[index]
+        own, dense, last = layer.attention.self, layer.attention.output.dense, layer.output.dense
+        linears = ((own.query, query, query_bias), (own.key, key, key_bias), (own.value, value, None))
+        for linear, weight, bias in (*linears, (dense, output, None)):
+            linear.weight.copy_(weight)
+            linear.bias.copy_(torch.zeros(len(weight)) if bias is None else bias)
+    else:
+        layer = model.transformer.h[index]
+        layer.attn.c_attn.weight.copy_(torch.cat([query, key, value]).T)
+        layer.attn.c_attn.bias.copy_(torch.cat([query_bias, key_bias, torch.zeros(len(value))]))
+        layer.attn.c_proj.weight.copy_(output.T)
+        layer.attn.c_proj.bias.zero_()
+        last = layer.mlp.c_proj
+    last.weight.zero_()
+    last.bias.zero_()

@@ -39,27 +39,19 @@ def model_inputs(module: Any, row: Encoded) -> dict[str, torch.Tensor]:
 
 def eager_maps(model: Any, rows: Sequence[Encoded]) -> list[np.ndarray]:
     """The attention [layer, head, query, key] of each row, float64, through transformers' eager path, unpadded."""
-    with eager(model) as module, torch.no_grad():
-        return [
-            np.stack(
-                [
-                    layer[0].double().cpu().numpy()
-                    for layer in module(**model_inputs(module, row), output_attentions=True).attentions
-                ]
-            )
-            for row in rows
-        ]
+    return _by_layer(model, rows, "attentions")
 
 
 def eager_hidden(model: Any, rows: Sequence[Encoded]) -> list[np.ndarray]:
     """What enters each layer, and last what leaves the model: float64 [layer + 1, token, width] of each row."""
+    return _by_layer(model, rows, "hidden_states")
+
+
+def _by_layer(model: Any, rows: Sequence[Encoded], kept: str) -> list[np.ndarray]:
+    """What the model keeps of every layer where it is told to, of each row alone."""
+    found = []
     with eager(model) as module, torch.no_grad():
-        return [
-            np.stack(
-                [
-                    h[0].double().cpu().numpy()
-                    for h in module(**model_inputs(module, row), output_hidden_states=True).hidden_states
-                ]
-            )
-            for row in rows
-        ]
+        for row in rows:
+            output = module(**model_inputs(module, row), **{f"output_{kept}": True})
+            found.append(torch.stack([layer[0].double() for layer in output[kept]]).cpu().numpy())
+    return found

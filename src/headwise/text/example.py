@@ -26,6 +26,11 @@ class Mention:
     entity: str
     head: int | None = None  # where known
 
+    def moved(self, by: int) -> Mention:
+        """The same so many words further on."""
+        head = None if self.head is None else self.head + by
+        return Mention(self.start + by, self.end + by, self.entity, head)
+
 
 @dataclass(frozen=True, slots=True)
 class FrameLink:

@@ -100,11 +100,7 @@ def half(example: Example, *, second: bool) -> Example:
             kept["heads"] = tuple(head if head == ROOT else head - start for head in heads)
     if known and example.mentions is not None:
         inside = [m for m in example.mentions if start <= m.start and m.end <= stop]
-        heads_of = [None if m.head is None else m.head - start for m in inside]
-        kept["mentions"] = tuple(
-            replace(m, start=m.start - start, end=m.end - start, head=head)
-            for m, head in zip(inside, heads_of, strict=True)
-        )
+        kept["mentions"] = tuple(mention.moved(-start) for mention in inside)
     if text is not None and kept["spans"] is None:
         kept = {"words": None}
     about = {name: getattr(example, name) for name in ("label", "origin", "scheme", "document")}

@@ -67,6 +67,14 @@ def best_places(accuracy: np.ndarray, allowed: np.ndarray | bool = True) -> tupl
     return (*np.unravel_index(flat.argmax(0), others), np.arange(items)), flat.max(0, initial=-1.0) >= 0
 
 
+def accuracy_cells(one: xr.Dataset, name: str) -> tuple[str, str, str]:
+    """What a headline says of the head (`best` or `given`) of an item: its name, its accuracy in % with the interval,
+    and of how many."""
+    accuracy, low, high = (100 * float(one[f"{name}_accuracy{end}"]) for end in ("", "_low", "_high"))
+    head = head_name(int(one[f"{name}_layer"]), int(one[f"{name}_head"]))
+    return head, f"{accuracy:.1f} % ({low:.1f} to {high:.1f})", f"of {int(one[f'{name}_accuracy_n']):,}"
+
+
 # --- heads found on one text, tested on another ---------------------------------------------------------------------
 
 

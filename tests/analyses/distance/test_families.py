@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from headwise.analyses.distance.analysis import Distance, distance_dataset
-from headwise.analyses.distance.families import with_behaviours
+from headwise.analyses.distance.analysis import Distance, distance_dataset, with_behaviours
 from headwise.core.behaviours import behaviour_scores, head_labels
 
 LAYERS, HEADS = 2, 3

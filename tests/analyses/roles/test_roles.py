@@ -17,8 +17,8 @@ import xarray as xr
 import slow_sieves
 from headwise import Corpus, HeadModel, make_atlas
 from headwise.analyses.contract import make_analysis
-from headwise.analyses.roles import resting as resting_roles
 from headwise.analyses.roles import significance
+from headwise.analyses.roles import significance as resting_roles
 from headwise.analyses.roles.analysis import Roles
 from headwise.analyses.roles.sieves import known_sieves, sieve
 from headwise.analyses.roles.sieves.registry import forget_sieve

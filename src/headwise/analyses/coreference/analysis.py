@@ -14,14 +14,13 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.accuracy import Places, accuracy_variables, best_places, parse_heads, share
+from headwise.analyses.accuracy import Places, accuracy_cells, accuracy_variables, best_places, parse_heads, share
 from headwise.analyses.contract import Observer, Paper, Shape, at_least, layer_head_coords, one_of
 from headwise.analyses.coreference.baselines import BASELINES, RULES, baseline_choices, candidates_of
 from headwise.analyses.coreference.mentions import MENTION_TYPES, Expression, expressions_of
 from headwise.analyses.coreference.windows import Window, cut_text, windows
 from headwise.analyses.headlines import aligned, p_text
 from headwise.core.errors import ParameterError
-from headwise.core.labels import head_name
 from headwise.models.view import Layer, Rows
 from headwise.models.words import WordQuestions, find_words, simple_maps, word_index, word_maps, word_visibility
 from headwise.stats.accumulators import State, Sums
@@ -213,19 +212,11 @@ class Coreference(Observer):
             one = dataset.sel(mention_type=kind)
             if int(one[f"{name}_layer"]) < 0:
                 continue
-            accuracy, low, high = (100 * float(one[f"{name}_accuracy{end}"]) for end in ("", "_low", "_high"))
             bar = one[f"{name}_baseline"]
             best = BASELINES[int(np.nanargmax(bar.values))]
-            rows.append(
-                (
-                    kind,
-                    head_name(int(one[f"{name}_layer"]), int(one[f"{name}_head"])),
-                    f"{accuracy:.1f} % ({low:.1f} to {high:.1f})",
-                    f"of {int(one[f'{name}_accuracy_n']):,}",
-                    ", ".join(f"{way} {100 * float(bar.sel(baseline=way)):.1f}" for way in BASELINES),
-                    f"over {best}: {p_text(float(one[f'{name}_p_adjusted'].sel(baseline=best)))}",
-                )
-            )
+            ways = ", ".join(f"{way} {100 * float(bar.sel(baseline=way)):.1f}" for way in BASELINES)
+            over_best = p_text(float(one[f"{name}_p_adjusted"].sel(baseline=best)))
+            rows.append((kind, *accuracy_cells(one, name), ways, f"over {best}: {over_best}"))
         title = "Best head for each kind of mention" if name == "best" else "Heads found elsewhere, on these texts"
         over = f"{dataset.attrs['unit_count']:,} {dataset.attrs['units']}"
         note = [str(dataset.attrs["note"])] if "note" in dataset.attrs else []

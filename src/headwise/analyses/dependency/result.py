@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from headwise.analyses.accuracy import Places, accuracy_variables, best_places, share
+from headwise.analyses.accuracy import Places, accuracy_cells, accuracy_variables, best_places, share
 from headwise.analyses.dependency.arcs import PairRules
 from headwise.analyses.headlines import aligned, p_text
-from headwise.core.labels import FEW, head_name
+from headwise.core.labels import FEW
 from headwise.stats.corrections import correct, correct_families
 from headwise.stats.flips import sign_flip_test
 from headwise.stats.intervals import wilson_interval
@@ -53,7 +53,8 @@ def accuracy_dataset(counts: Counts, rules: PairRules, correction: str) -> xr.Da
     """
     total = counts.pairs.sum(-1)
     baseline, place = _best_offset(counts.pairs)
-    baseline_low, baseline_high = wilson_interval(_at(counts.pairs, place), total)
+    right = np.take_along_axis(counts.pairs, place[..., None], axis=-1)[..., 0]
+    baseline_low, baseline_high = wilson_interval(right, total)
     by_offset = counts.simple.sum(0)[..., : rules.bins]
     in_all = by_offset.sum(-1)
     baseline_possible, place_possible = _best_offset(by_offset)
@@ -128,10 +129,6 @@ def _best_offset(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return share(counts[..., :-1].max(-1), counts.sum(-1)), counts[..., :-1].argmax(-1)
 
 
-def _at(counts: np.ndarray, place: np.ndarray) -> np.ndarray:
-    return np.take_along_axis(counts, place[..., None], axis=-1)[..., 0]
-
-
 def best_heads(dataset: xr.Dataset) -> dict[str, xr.Variable]:
     """For each relation the direction, layer and head with the highest accuracy; −1, `""` and NaN where there is none.
 
@@ -184,22 +181,13 @@ def headline(dataset: xr.Dataset, name: str) -> list[str]:
     rows = []
     for relation in known if len(known) else at["relation"].values[at[f"{name}_layer"].values >= 0]:
         one = at.sel(relation=relation)
-        value = {key: float(one[f"{name}_{key}"]) for key in ("accuracy", "accuracy_low", "accuracy_high", "baseline")}
-        accuracy, low, high, bar = (f"{100 * number:.1f}" for number in value.values())
+        head, accuracy, count = accuracy_cells(one, name)
         direction = str(one[f"{name}_direction"].values)
         way = str(one[f"{name}_baseline_name"].values)
-        offset = int(one["baseline_possible_offset"].sel(direction=direction))
-        rows.append(
-            (
-                str(relation),
-                head_name(int(one[f"{name}_layer"]), int(one[f"{name}_head"])),
-                direction.replace("_", " "),
-                f"{accuracy} % ({low} to {high})",
-                f"of {int(one[f'{name}_accuracy_n']):,}",
-                f"{way}{f' {offset:+d}' if way == 'offset' else ''} {bar} %",
-                p_text(float(one[f"{name}_p_adjusted"])),
-            )
-        )
+        if way == "offset":
+            way += f" {int(one['baseline_possible_offset'].sel(direction=direction)):+d}"
+        bar, p = f"{way} {100 * float(one[f'{name}_baseline']):.1f} %", p_text(float(one[f"{name}_p_adjusted"]))
+        rows.append((str(relation), head, direction.replace("_", " "), accuracy, count, bar, p))
     title = "Best head of each relation" if name == "best" else "Heads found elsewhere, on this text"
     over = f"{dataset.attrs['unit_count']:,} {dataset.attrs['units']}"
     return [f"{title}, against the best of offset, even attention and first word (over {over}):", *aligned(rows)]

@@ -12,8 +12,8 @@ import xarray as xr
 from torch import Tensor
 
 from headwise.analyses.contract import Observer, Paper, Shape, at_least
-from headwise.analyses.distance.families import with_behaviours
 from headwise.analyses.headlines import p_text
+from headwise.core.behaviours import behaviour_scores, head_labels
 from headwise.core.errors import ParameterError
 from headwise.core.labels import head_name
 from headwise.stats.accumulators import State, Sums
@@ -309,3 +309,36 @@ def layer_means(js: np.ndarray, layer_of: np.ndarray) -> np.ndarray:
     pairs = np.outer(sizes, sizes) - np.diag(sizes)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(pairs > 0, sums / pairs, np.nan)
+
+
+def with_behaviours(datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
+    """The same datasets; `distance` gets what its heads and families do, where there is something to take that from.
+
+    `behaviour[head_a]` is one word for each head, `family_behaviour[family, behaviour_name]` the mean of each behaviour
+    over the heads of a family, `family_size[family]` their number.
+    """
+    out = dict(datasets)
+    distance = datasets.get("distance")
+    if distance is None or "cluster" not in distance:
+        return out
+    scores = behaviour_scores(datasets)
+    if not scores.size:
+        return out
+    layers, heads = scores.sizes["layer"], scores.sizes["head"]
+    if layers * heads != distance.sizes["head_a"]:
+        return out
+    family = distance["cluster"].values
+    members = np.eye(int(family.max()) + 1)[family]  # [head, family]
+    flat = scores.values.reshape(len(scores), -1)
+    present = np.isfinite(flat).astype(float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        means = (np.where(present > 0, flat, 0.0) @ members) / (present @ members)
+    words = head_labels(datasets, layers, heads).ravel()
+    labels: dict[str, Any] = {
+        "behaviour": ("head_a", words, {"long_name": "what the head does, in a word"}),
+        "family_behaviour": (("family", "behaviour_name"), means.T, {"long_name": "mean over the heads of a family"}),
+        "family_size": ("family", members.sum(0).astype(np.int64), {"long_name": "heads of the family"}),
+    }
+    coords = {"family": np.arange(members.shape[1]), "behaviour_name": scores["behaviour"].values}
+    out["distance"] = distance.assign(labels).assign_coords(coords)
+    return out

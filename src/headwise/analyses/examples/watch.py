@@ -67,15 +67,8 @@ class Watch(Watcher):
 def observe_piece(
     model: HeadModel, sieves: Sequence[Sieve], documents: Mapping[int, int], keep: int, rows: Sequence[Encoded]
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """What `observe` gives, as a piece."""
-    return observe(model, rows, sieves, documents, keep), {}
-
-
-def observe(
-    model: HeadModel, rows: Sequence[Encoded], sieves: Sequence[Sieve], documents: Mapping[int, int], keep: int
-) -> dict[str, np.ndarray]:
-    """The best rows of these examples for each head and kind, as arrays of a `Best`, and the mean weight on roles as
-    `mass`, `count[layer, head, role]`."""
+    """A piece: the best rows of these examples for each head and kind, as arrays of a `Best`, and the mean weight on
+    roles as `mass`, `count[layer, head, role]`."""
     kinds = 1 + len(sieves)
     cells = model.layers * model.heads * kinds
     best = Best(cells, keep)
@@ -93,4 +86,4 @@ def observe(
             for part in range(2):
                 mass[part, layer] += own[part].cpu().numpy()
         batch.forget()
-    return best.arrays() | {"mass": mass[0], "count": mass[1]}
+    return best.arrays() | {"mass": mass[0], "count": mass[1]}, {}

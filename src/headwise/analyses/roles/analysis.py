@@ -14,12 +14,12 @@ from torch import Tensor
 from headwise.analyses.contract import Paper, Shape, at_least, layer_head_coords, mean_variables, one_of
 from headwise.analyses.items import ItemObserver, listed
 from headwise.analyses.nulls import RandomNull, above_random, random_attrs, random_bound
+from headwise.analyses.roles import significance
 from headwise.analyses.roles.asked import asked_of, settled
 from headwise.analyses.roles.released import released_sieves
-from headwise.analyses.roles.resting import RESTS, decided_rest, tested_rest
 from headwise.analyses.roles.shares import reduced
 from headwise.analyses.roles.sieves import Sieve, find_sieve, known_sieves, load_sieves
-from headwise.analyses.roles.significance import COARSE, DIMS, FINE, PAPER, POOLED, REACH, coordinates, decided, tested
+from headwise.analyses.roles.significance import COARSE, DIMS, FINE, PAPER, POOLED, REACH, RESTS
 from headwise.core.errors import ParameterError
 from headwise.core.released import RELEASED, check_reading
 from headwise.models.ask import Answers, Ask
@@ -254,7 +254,7 @@ class Roles(RandomNull, ItemObserver):
                 variables[name].values[:, roles.index("block")] = np.nan
         for name, part in (("tokens", "tokens"), ("tokens_empty", "empty"), ("inputs_left_out", "left_out")):
             variables[name] = xr.Variable(of_layers, state.sums(part).total.numpy().astype(np.int64))
-        tests, attrs = tested(moments, state.records("scores"), roles, self)
+        tests, attrs = significance.tested(moments, state.records("scores"), roles, self)
         attrs |= {"inputs": int(state.sums("inputs").total[0]), "inputs_sampled": len(state.records("scores").index)}
         seen = moments.count.numpy().reshape(-1, len(roles)).max(0)
         attrs["roles_not_computed"] = ", ".join(sorted(name.removeprefix("role=") for name in self.missing(shape)))
@@ -264,8 +264,8 @@ class Roles(RandomNull, ItemObserver):
             variables |= mean_variables("bias_rest", DIMS, state.moments("bias_rest"), units=units, long_name=rest)
             resting, first = state.moments("resting"), "attention of later tokens to the first"
             variables |= mean_variables("resting", DIMS[:2], resting, units="share of attention", long_name=first)
-            tests |= tested_rest(state.moments("bias_rest"), resting, attrs["tau"], self)
-        coords = layer_head_coords(shape) | coordinates(roles)
+            tests |= significance.tested_rest(state.moments("bias_rest"), resting, attrs["tau"], self)
+        coords = layer_head_coords(shape) | significance.coordinates(roles)
         coords["about"] = ("role", np.array([sieve.about for sieve in self.chosen()]))
         return xr.Dataset(variables | tests, coords=coords, attrs=attrs)
 
@@ -280,14 +280,14 @@ class Roles(RandomNull, ItemObserver):
         mean, bound = random_bound("bias", found, tests, self.alpha, tail="ratio")
         reached = 1 + REACH * (dataset["ceiling"].mean("layer").values - 1)
         bound = np.fmin(bound, reached)
-        variables, attrs = decided(dataset, self, bound)
+        variables, attrs = significance.decided(dataset, self, bound)
         variables["random_bias"] = xr.Variable("role", mean, {"long_name": "mean bias of random heads"})
         variables["random_bound"] = xr.Variable("role", bound, {"long_name": "bias that no random head passes"})
         variables |= above_random(dataset["bias"], bound)
         if "bias_rest" in dataset:
             tests = max(1, int(dataset["bias_rest_p"].notnull().sum()))
             bound = np.fmin(random_bound("bias_rest", found, tests, self.alpha, tail="ratio")[1], reached)
-            variables["has_role_rest"] = decided_rest(dataset, self, bound)
+            variables["has_role_rest"] = significance.decided_rest(dataset, self, bound)
             about = {"long_name": "bias that no random head passes, the first token left out"}
             variables["bias_rest_bound"] = xr.Variable("role", bound, about)
         return dataset.assign(variables).assign_attrs(attrs | random_attrs(found))

@@ -39,9 +39,8 @@ def main_roles(dataset: xr.Dataset, wanted: Sequence[str] = COARSE) -> list[str]
 
 def memberships(dataset: xr.Dataset, roles: Sequence[str]) -> np.ndarray:
     """Bool `[layer, head, role]`; no head has a role that the dataset lacks."""
-    labels, has = data.labels(dataset, "role"), data.values(dataset, "has_role", _LHR) > 0
-    none = np.zeros(has.shape[:2], dtype=bool)
-    return np.stack([has[..., labels.index(role)] if role in labels else none for role in roles], axis=-1)
+    found = dataset["has_role"].reindex(role=list(roles), fill_value=False)
+    return np.asarray(found.transpose(*_LHR).values, dtype=bool)
 
 
 def notes_on(dataset: xr.Dataset, roles: Sequence[str], how: str, wanted: Sequence[str] = COARSE) -> list[str]:

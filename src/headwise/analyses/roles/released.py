@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,15 +16,10 @@ from headwise.analyses.roles.sieves.forms import Same
 from headwise.models.view import Rows
 from headwise.text.encode import Batch
 
+if TYPE_CHECKING:
+    from headwise.analyses.roles.shares import Shares
+
 EDGE = 2  # rows at the end whose band is too wide
-
-
-class Scoring(Protocol):
-    """The sieves of a block of rows."""
-
-    sieves: Tensor
-
-    def score(self, weights: Tensor, visible: Tensor) -> dict[str, Tensor]: ...
 
 
 def block_of(side: Tokens) -> np.ndarray:
@@ -46,7 +41,7 @@ def released_sieves(sieves: tuple[Sieve, ...]) -> tuple[Sieve, ...]:
 
 
 def as_released(
-    sums: Mapping[str, Tensor], shares: Scoring, weights: Tensor, rows: Rows, batch: Batch, sieves: tuple[Sieve, ...]
+    sums: Mapping[str, Tensor], shares: Shares, weights: Tensor, rows: Rows, batch: Batch, sieves: tuple[Sieve, ...]
 ) -> dict[str, Tensor]:
     """`sums` of these rows with the scores of `local` and `block` as released."""
     total = sums["total"].clone()

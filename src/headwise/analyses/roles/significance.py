@@ -1,8 +1,10 @@
-"""From scores of heads on inputs to roles: τ, tests, corrections, the sweep over τ, overlaps, roles by layer."""
+"""From scores of heads on inputs to roles: τ, tests, corrections, the sweep over τ, overlaps, roles by layer; and the
+same of heads that rest on the first token, with it left out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +29,7 @@ REACH = 0.6  # of the way from uniform to the ceiling: a head that goes so far h
 FINE = ("nsubj", "dobj", "amod", "advmod", "cls", "sep", "block", "local:prev", "local:next")  # the nine of Fig 5
 THRESHOLDS = np.arange(1.0, 10.01, 0.5)
 EDGES = np.concatenate([[0.0], 2.0 ** (np.arange(-16, 33) / 4), [np.inf]])
+RESTS = 0.5  # of its attention on the first token
 ROUNDING = 1e-5  # scores that differ by less, relatively, differ by rounding only
 DIMS = ("layer", "head", "role")
 PAIR = ("role", "role_b")
@@ -52,7 +55,8 @@ def tested(moments: Moments, records: Records, roles: Sequence[str], asked: Role
     mean = np.where(count > 0, moments.mean.numpy(), np.nan)
     tau, about_tau = threshold(mean, count, roles, asked)
     released = asked.reading == RELEASED
-    mean, variance = without_rounding(mean, moments.variance() * _degrees(count, released), tau)
+    ddof_0 = (count - 1) / np.maximum(count, 1) if released else 1.0  # the released code divides by the count
+    mean, variance = without_rounding(mean, moments.variance() * ddof_0, tau)
     p_value = z_test(mean, variance, count, tau, student=released).p_value
     p_adjusted = correct(p_value, correction)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -103,11 +107,6 @@ def tested(moments: Moments, records: Records, roles: Sequence[str], asked: Role
     return variables, attrs
 
 
-def _degrees(count: np.ndarray, released: bool) -> np.ndarray | float:
-    """What makes a variance with ddof 1 one with ddof 0, which the released code has."""
-    return (count - 1) / np.maximum(count, 1) if released else 1.0
-
-
 def threshold(mean: np.ndarray, count: np.ndarray, roles: Sequence[str], asked: Roles) -> tuple[float, dict[str, Any]]:
     """τ, and what a result says of it."""
     of_paper, pooled = pooled_mean(mean, count, roles, COARSE), pooled_mean(mean, count, roles, POOLED)
@@ -131,10 +130,6 @@ def decided(dataset: xr.Dataset, asked: Roles, bound: np.ndarray) -> tuple[Varia
     alpha, tau, roles = asked.alpha, float(dataset.attrs["tau"]), [str(role) for role in dataset["role"].values]
     mean, count = (dataset[name].transpose(*DIMS).values for name in ("bias", "bias_n"))
     variance = np.square(dataset["spread"].transpose(*DIMS).values.astype(float))
-
-    def at(tau: float) -> tuple[np.ndarray, np.ndarray]:
-        return held_at(tau, mean, variance, count, asked, bound)
-
     may = strong(tau, mean, variance, count, asked, bound)
     has_role = may & (dataset["p_value"].values < alpha)
     more = "" if asked.tau == PAPER else f", an effect of {asked.min_effect:g} or more, above random heads"
@@ -144,6 +139,7 @@ def decided(dataset: xr.Dataset, asked: Roles, bound: np.ndarray) -> tuple[Varia
         "has_role_adjusted": (adjusted, f"p_adjusted < {alpha}, {FEW} inputs or more{more}"),
     }
     found = labelled(DIMS, made) | overlaps(has_role, mean) | by_layer(has_role, roles)
+    at = partial(held_at, mean=mean, variance=variance, count=count, asked=asked, bound=bound)
     found |= sweep(at, roles)
     return found, {"unskilled": float((found["coarse_skills"].values == 0).mean())}
 
@@ -170,6 +166,39 @@ def held_at(
     """p-values at this τ, and who has which role by them."""
     p = z_test(*without_rounding(mean, variance, tau), count, tau, student=asked.reading == RELEASED).p_value
     return p, strong(tau, mean, variance, count, asked, bound) & (p < asked.alpha)
+
+
+def tested_rest(moments: Moments, resting: Moments, tau: float, asked: Roles) -> Variables:
+    """Tests of `bias_rest[layer, head, role]` of the heads that rest; NaN for the others."""
+    count = moments.count.numpy()
+    mean = np.where(count > 0, moments.mean.numpy(), np.nan)
+    mean, variance = without_rounding(mean, moments.variance(), tau)
+    rests = (resting.mean.numpy() > RESTS)[..., None]
+    p_value = np.where(rests, z_test(mean, variance, count, tau).p_value, np.nan)
+    made = {
+        "bias_rest_spread": (np.sqrt(variance).astype(np.float32), "standard deviation of the scores behind bias_rest"),
+        "bias_rest_p": (p_value, "one-tailed z-test of mean ≤ τ, the first token left out; heads that rest"),
+        "bias_rest_p_adjusted": (
+            correct(p_value, asked.correction),
+            f"bias_rest_p corrected over heads that rest and roles ({asked.correction})",
+        ),
+    }
+    found = labelled(DIMS, made)
+    known = {"bias_rest": xr.Variable(DIMS, mean), "bias_rest_n": xr.Variable(DIMS, count)}
+    dataset = xr.Dataset(found | known, attrs={"tau": tau})
+    return found | {"has_role_rest": decided_rest(dataset, asked, np.full(mean.shape[-1], np.nan))}
+
+
+def decided_rest(dataset: xr.Dataset, asked: Roles, bound: np.ndarray) -> xr.Variable:
+    """Who has which role once the first token is left out, by the rule for all heads; `bound[role]` is NaN where what
+    random heads reach is not known."""
+    mean, count, spread, p = (
+        dataset[f"bias_rest{suffix}"].transpose(*DIMS).values for suffix in ("", "_n", "_spread", "_p_adjusted")
+    )
+    able = strong(float(dataset.attrs["tau"]), mean, np.square(spread.astype(float)), count, asked, bound)
+    has = able & (p < asked.alpha)
+    about = f"as has_role_adjusted, of heads that rest, the first token left out: bias_rest_p_adjusted < {asked.alpha}"
+    return xr.Variable(DIMS, has, {"long_name": about})
 
 
 def by_mean(mean: np.ndarray, count: np.ndarray, p_value: np.ndarray, tau: float, alpha: float) -> Variables:

@@ -38,16 +38,18 @@ def matched_pairs(batch: Batch, kinds: Sequence[Pair]) -> Matched:
         for place, kind in enumerate(kinds):
             matrix = kind.matrix(row)
             found = PartnerFinder(row, matrix)
-            groups: dict[tuple[int, ...], int] = {}  # pairs of one distance and the same parts of speech share theirs
+            # Pairs of one distance and the same parts of speech share theirs.
+            groups: dict[tuple[int, int, int], tuple[int, bool]] = {}
             for i, j in zip(*np.nonzero(matrix), strict=True):
                 rows.append((number, int(i), int(j), number * len(kinds) + place))
                 key = found.key(int(i), int(j))
                 if key not in groups:
-                    groups[key] = len(owner)
-                    others.extend((number, int(a), int(b), len(owner)) for a, b in found.partners(key)[0])
+                    partners, alike = found.partners(*key)
+                    groups[key] = len(owner), alike
+                    others.extend((number, int(a), int(b), len(owner)) for a, b in partners)
                     owner.append(number)
-                partner.append(groups[key])
-                same.append(found.partners(key)[1])
+                partner.append(groups[key][0])
+                same.append(groups[key][1])
     device = batch.device
     return Matched(
         pairs=token_pairs(rows, np.repeat(np.arange(len(batch)), len(kinds)).tolist(), device),
@@ -67,19 +69,13 @@ class PartnerFinder:
         self.tag = of_word[row.word] if tags and row.aligned else np.full(len(row), -1)
         self.matrix = matrix
         self.ordinary = np.flatnonzero(~row.special)
-        self._found: dict[tuple[int, ...], tuple[np.ndarray, bool]] = {}
 
-    def key(self, i: int, j: int) -> tuple[int, ...]:
+    def key(self, i: int, j: int) -> tuple[int, int, int]:
         """What the partners of a pair depend on: the distance, and both parts of speech."""
         return j - i, int(self.tag[i]), int(self.tag[j])
 
-    def partners(self, key: tuple[int, ...]) -> tuple[np.ndarray, bool]:
+    def partners(self, offset: int, first: int, second: int) -> tuple[np.ndarray, bool]:
         """Pairs of tokens `[partner, 2]`, and whether they have the same parts of speech at both ends."""
-        if key not in self._found:
-            self._found[key] = self._find(*key)
-        return self._found[key]
-
-    def _find(self, offset: int, first: int, second: int) -> tuple[np.ndarray, bool]:
         a = self.ordinary[np.isin(self.ordinary + offset, self.ordinary)]
         b = a + offset
         others = ~self.matrix[a, b]

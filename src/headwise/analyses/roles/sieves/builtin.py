@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headwise.analyses.roles.sieves.forms import Band, Keys, Same, linked_by
+from headwise.analyses.roles.sieves.forms import Band, Keys, Linked, Same
 from headwise.analyses.roles.sieves.registry import TREE, sieve
 from headwise.analyses.roles.sieves.tokens import Tokens
 
@@ -57,7 +57,7 @@ for name, about, relations in (
     ("amod", "the adjective of its word, or the noun its word modifies", "amod"),
     ("advmod", "the adverb of its word, or what its word modifies", "advmod"),
 ):
-    sieve(name, about, requires=TREE)(linked_by(relations.split()))
+    sieve(name, about, requires=TREE)(Linked(frozenset(relations.split())))
 
 sieve("delimiter", "all [CLS] and [SEP] tokens", token_types=["cls", "sep"])(Keys(lambda j: j.cls | j.sep))
 sieve("cls", "the [CLS] (or beginning-of-text) token", token_types=["cls"])(Keys(lambda j: j.cls))

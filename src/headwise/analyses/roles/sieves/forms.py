@@ -4,7 +4,7 @@ the form, and so does what is asked of the attention kernel; a sieve of any othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,8 +103,3 @@ class Linked:
 
 
 Form = Band | Keys | Same | Linked
-
-
-def linked_by(relations: Iterable[str]) -> Linked:
-    """Words linked to the token's word by one of these relations."""
-    return Linked(frozenset(relations))

@@ -15,7 +15,7 @@ import numpy as np
 
 from headwise.analyses.contract import Shape
 from headwise.analyses.items import known_relations, lacking_annotation
-from headwise.analyses.roles.sieves.forms import Form, linked_by
+from headwise.analyses.roles.sieves.forms import Form, Linked
 from headwise.analyses.roles.sieves.tokens import Tokens
 from headwise.core.errors import ParameterError, unknown
 
@@ -147,7 +147,7 @@ def find_sieve(name: str) -> Sieve:
 @cache  # the same object each time: it is part of what a batch's matrices are remembered by
 def _relation_sieve(relation: str) -> Sieve:
     about = f"words linked to the token's word by {relation}"
-    return Sieve(RELATION + relation, about, linked_by([relation]), TREE)
+    return Sieve(RELATION + relation, about, Linked(frozenset({relation})), TREE)
 
 
 def forget_sieve(name: str) -> None:

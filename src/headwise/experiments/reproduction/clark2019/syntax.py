@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from headwise.analyses.distance.families import with_behaviours
+from headwise.analyses.distance.analysis import with_behaviours
 from headwise.core.labels import head_name
 from headwise.experiments.reproduction.bench import Bench
 from headwise.experiments.reproduction.clark2019.corpora import documents, segments, treebank

@@ -39,6 +39,12 @@ def interval(dataset: xr.Dataset, name: str, dims: Sequence[str]) -> tuple[np.nd
     return None
 
 
+def panels(dataset: xr.Dataset, name: str, dim: str) -> dict[str, xr.DataArray]:
+    """A variable at each label of a dim that has a number, as heat maps take it."""
+    found = {label: dataset[name].isel({dim: place}) for place, label in enumerate(labels(dataset, dim))}
+    return {label: panel for label, panel in found.items() if np.isfinite(panel.values).any()}
+
+
 def numbers(dataset: xr.Dataset | xr.DataArray, dim: str) -> list[int]:
     """The labels of a dimension of whole numbers (layers, heads, offsets); 0, 1, 2 … where it has none."""
     return [int(label) for label in dataset.get_index(dim)]

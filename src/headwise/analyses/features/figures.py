@@ -17,16 +17,6 @@ SPECIAL = {"cls": "opening tokens (cls)", "sep": "closing tokens (sep)", "punct"
 CELLS = "Each cell: mean over inputs of one head; intervals are in the tables"
 
 
-def panels_by_label(dataset: xr.Dataset, name: str, dim: str) -> dict[str, xr.DataArray]:
-    """`name[layer, head]` for each label of a dim that has a number."""
-    found = {label: dataset[name].isel({dim: place}) for place, label in enumerate(data.labels(dataset, dim))}
-    return {label: panel for label, panel in found.items() if np.isfinite(panel.values).any()}
-
-
-def _panels(dataset: xr.Dataset) -> dict[str, xr.DataArray]:
-    return panels_by_label(dataset, "attention", "feature")
-
-
 def _behind(dataset: xr.Dataset, name: str, chosen: Sequence[str], start: str = "") -> str:
     """What is behind a mean of the chosen features: model, corpus and count, as far as the dataset says."""
     part = _part(dataset, chosen)
@@ -58,7 +48,8 @@ def special_tokens(dataset: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
     """
     if not isinstance(dataset, xr.Dataset):
         return _special_tokens_of(dataset)
-    panels = {name: panel for name, panel in _panels(dataset).items() if name in SPECIAL}
+    found = data.panels(dataset, "attention", "feature")
+    panels = {name: panel for name, panel in found.items() if name in SPECIAL}
     if not panels:
         return feature_maps(dataset)
     return heatmap_panels(
@@ -71,7 +62,7 @@ def special_tokens(dataset: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
 
 
 def _special_tokens_of(several: Mapping[str, xr.Dataset]) -> Figure:
-    found = {task: _panels(one) for task, one in several.items()}
+    found = {task: data.panels(one, "attention", "feature") for task, one in several.items()}
     chosen = [name for name in ("sep", "cls") if all(name in panels for panels in found.values())]
     if not several or not chosen:
         raise ParameterError(
@@ -106,7 +97,7 @@ def _special_tokens_of(several: Mapping[str, xr.Dataset]) -> Figure:
 )
 def feature_maps(dataset: xr.Dataset) -> Figure:
     """Heat maps `attention[layer, head]` of all other features on one scale."""
-    found = _panels(dataset)
+    found = data.panels(dataset, "attention", "feature")
     panels = {name: panel for name, panel in found.items() if name not in SPECIAL} or found
     absent = [name for name in data.labels(dataset, "feature") if name not in panels and name not in SPECIAL]
     notes = [*_notes(dataset, list(panels)), f"Not computed or never matched: {', '.join(absent)}" if absent else ""]

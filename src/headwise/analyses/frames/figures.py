@@ -37,17 +37,14 @@ def frame_scores(dataset: xr.Dataset) -> Figure:
     The heads of `above` and their p-values are named below.
     """
     score = data.values(dataset, "score", _LH)
-    coords = {side: data.numbers(dataset, side) for side in _LH}
-    panels = {"target to element": xr.DataArray(score, dims=_LH, coords=coords)}
+    panels = {"target to element": dataset["score"]}
     if "expected" in dataset.variables:
-        beyond = score - data.values(dataset, "expected", _LH)
-        panels["beyond the same words unlinked"] = xr.DataArray(beyond, dims=_LH, coords=coords)
-    named = []
+        panels["beyond the same words unlinked"] = dataset["score"] - dataset["expected"]
     p_adjusted = data.values(dataset, "p_adjusted", _LH) if "p_adjusted" in dataset.variables else score * np.nan
-    for layer, head in zip(*np.nonzero(data.values(dataset, "above", _LH) > 0), strict=True):
-        p = f", p = {p_adjusted[layer, head]:.3f} corrected" if np.isfinite(p_adjusted[layer, head]) else ""
-        name = head_name(coords["layer"][layer], coords["head"][head])
-        named.append((score[layer, head], f"{name} {score[layer, head]:.3f}{p}"))
+    named = []
+    for place, name in _marked(dataset, "above").items():
+        p = f", p = {p_adjusted[place]:.3f} corrected" if np.isfinite(p_adjusted[place]) else ""
+        named.append((score[place], f"{name} {score[place]:.3f}{p}"))
     best = "; ".join(text for _, text in sorted(named, reverse=True))
     notes = [
         data.source_text(dataset),
@@ -61,13 +58,18 @@ def frame_scores(dataset: xr.Dataset) -> Figure:
     )
 
 
+def _marked(dataset: xr.Dataset, name: str) -> dict[tuple[int, int], str]:
+    """The heads for which a variable holds: their names by their places."""
+    layers, heads = data.numbers(dataset, "layer"), data.numbers(dataset, "head")
+    places = np.argwhere(data.values(dataset, name, _LH) > 0).tolist()
+    return {(layer, head): head_name(layers[layer], heads[head]) for layer, head in places}
+
+
 def _standing_out(dataset: xr.Dataset) -> str:
     """Which heads stand out, and what random heads reach."""
     if "stands_out" not in dataset.variables:
         return ""
-    places = zip(*np.nonzero(data.values(dataset, "stands_out", _LH) > 0), strict=True)
-    layers, heads = data.numbers(dataset, "layer"), data.numbers(dataset, "head")
-    names = ", ".join(head_name(layers[layer], heads[head]) for layer, head in places)
+    names = ", ".join(_marked(dataset, "stands_out").values())
     bound = dataset.attrs.get("random_bound")
     beside = f"; random heads stay below +{bound:.2f}" if bound is not None else ""
     return f"Standing out, after correction: {names or 'none'}{beside}"
@@ -149,8 +151,8 @@ def frame_heads(
         )
     score = data.values(dataset, "score", _LH)
     if heads is None:
-        order = np.argsort(-np.nan_to_num(score, nan=-1.0).ravel(), kind="stable")[:2]
-        heads = [(int(i) // score.shape[1], int(i) % score.shape[1]) for i in order]
+        order = np.argsort(-np.nan_to_num(score, nan=-1.0), axis=None, kind="stable")[:2]
+        heads = [divmod(int(i), score.shape[1]) for i in order]
     colours = [style.VERMILION if position in set(elements) else style.PALE for position in range(count)]
     named = elements if isinstance(elements, Mapping) else {}
     slanted: dict[str, Any] = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"}

@@ -16,7 +16,6 @@ from headwise.plots.registry import figure
 from headwise.plots.scatter import head_points
 from headwise.stats.correlation import correlation
 
-_THT = ("task", "layer", "head")
 _SELECTIONS = {
     "top": ("best on validation, singly", style.BLUE, "o"),
     "greedy": ("chosen greedily", style.VERMILION, "s"),
@@ -28,6 +27,10 @@ _POOLINGS = {
     "greedy_heads": ("heads chosen greedily", style.VERMILION, "s"),
 }
 
+_LOCALISED = (
+    ("localisation", "among heads", style.BLUE, "o"),
+    ("layer_localisation", "among layers", style.ORANGE, "s"),
+)
 _LEVELS: dict[str, Any] = {"best_layer": (0, (4, 2)), "last_layer": (0, (1, 1.5))}  # lines across the curves
 
 
@@ -38,12 +41,7 @@ def _names(dataset: xr.Dataset) -> list[str]:
 
 
 def _planes(dataset: xr.Dataset, name: str = "accuracy") -> dict[str, xr.DataArray]:
-    values = data.values(dataset, name, _THT)
-    coords = {dim: data.numbers(dataset, dim) for dim in ("layer", "head")}
-    return {
-        task: xr.DataArray(100 * values[i], dims=("layer", "head"), coords=coords)
-        for i, task in enumerate(_names(dataset))
-    }
+    return {task: 100 * dataset[name].isel(task=place) for place, task in enumerate(_names(dataset))}
 
 
 def _notes(dataset: xr.Dataset) -> list[str]:
@@ -280,3 +278,31 @@ def task_correlation(dataset: xr.Dataset) -> Figure:
     heads_count = dataset.sizes.get("layer", 0) * dataset.sizes.get("head", 0)
     notes = [data.source_text(dataset), f"{heads_count} heads" if heads_count else ""]
     return style.complete(fig, "Tasks that the same heads are good at", notes)
+
+
+@figure(
+    "probing",
+    name="localised",
+    title="How localised each task is",
+    caption="From 0, all heads (or layers) gain alike over the most frequent label, to 1, a single one does. Whiskers: "
+    "95 % interval, bootstrap over test examples; at the right, how many heads of equal gain would be as even.",
+    paper="after Jo & Myaeng 2020, §3.2 and Fig 3",
+    needs=("localisation",),
+)
+def localised_tasks(dataset: xr.Dataset) -> Figure:
+    """`localisation` and `layer_localisation[task]` with their intervals, a row a task."""
+    names = _names(dataset)
+    fig, ax = style.one_panel(style.COLUMN, 1.2 + 0.24 * len(names))
+    for index, (name, words, colour, marker) in enumerate(_LOCALISED):
+        middle, low, high = (data.values(dataset, f"{name}{end}", ("task",)) for end in ("", "_low", "_high"))
+        place = np.arange(len(names)) + 0.22 * index - 0.11
+        ax.hlines(place, low, high, color=colour, linewidth=1)
+        ax.plot(middle, place, marker, color=colour, label=words, linestyle="none", markersize=4)
+    for row, count in enumerate(data.values(dataset, "effective_heads", ("task",))):
+        text = f"{count:.0f}" if np.isfinite(count) else "no head knows it"
+        ax.annotate(text, (1.02, row), xycoords=("axes fraction", "data"), va="center", fontsize=style.SMALL)
+    ax.set_yticks(range(len(names)), names)
+    ax.set(xlim=(0, 1), ylim=(len(names) - 0.4, -0.6), xlabel="localisation (0 even, 1 a single one)")
+    handles, _ = ax.get_legend_handles_labels()
+    notes = [*_notes(dataset), "Right: effective number of heads"]
+    return style.complete(fig, "How localised each task is", notes, handles, 2)

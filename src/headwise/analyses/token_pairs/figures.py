@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from headwise.analyses.features.figures import CELLS, panels_by_label, random_text
+from headwise.analyses.features.figures import CELLS, random_text
 from headwise.core.labels import head_name
 from headwise.plots import data
 from headwise.plots.heatmap import heatmap_panels
@@ -26,7 +26,7 @@ def pair_maps(dataset: xr.Dataset) -> Figure:
     """Heat maps `attention[layer, head]`, one for each kind of pair."""
     notes = [*data.ground(dataset, "attention"), CELLS]
     return heatmap_panels(
-        panels_by_label(dataset, "attention", "pair"),
+        data.panels(dataset, "attention", "pair"),
         title="Largest weight between two kinds of words",
         label="attention weight",
         limits=(0.0, None),
@@ -46,7 +46,7 @@ def pair_maps(dataset: xr.Dataset) -> Figure:
 )
 def pair_excess(dataset: xr.Dataset) -> Figure:
     """Heat maps `excess[layer, head]`, one for each kind of pair; the best tested head is named."""
-    panels = panels_by_label(dataset, "excess", "pair")
+    panels = data.panels(dataset, "excess", "pair")
     out = data.values(dataset, "stands_out", ("pair", "layer", "head")) > 0
     layers, heads = data.numbers(dataset, "layer"), data.numbers(dataset, "head")
     best = []

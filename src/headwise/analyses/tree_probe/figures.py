@@ -10,7 +10,6 @@ from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap_panels
 from headwise.plots.registry import figure
 
-_LH = ("layer", "head")
 _NAMES = {
     "attention": ("attention of all heads", style.BLUE),
     "attention_words": ("attention + word vectors", style.VERMILION),
@@ -75,25 +74,17 @@ def uas(dataset: xr.Dataset) -> Figure:
 )
 def weights(dataset: xr.Dataset) -> Figure:
     """Heat maps of `weight[layer, head]` for each probe on attention and direction, scaled by each probe's largest."""
-    cube = data.values(dataset, "weight", ("probe", "direction", *_LH))
-    coords = {dim: data.numbers(dataset, dim) for dim in _LH}
     panels = {}
-    for i, probe in enumerate(data.labels(dataset, "probe")):
-        largest = np.nanmax(np.abs(cube[i])) if np.isfinite(cube[i]).any() else 0.0
-        for j, direction in enumerate(data.labels(dataset, "direction")):
-            if largest > 0:
-                name = f"{_NAMES.get(probe, (probe, ''))[0]}: {_DIRECTIONS.get(direction, direction)}"
-                panels[name] = xr.DataArray(cube[i, j] / largest, dims=_LH, coords=coords)
+    for place, probe in enumerate(data.labels(dataset, "probe")):
+        weight = dataset["weight"].isel(probe=place)
+        largest = float(np.abs(weight).max())
+        for direction in data.labels(dataset, "direction") if largest > 0 else ():
+            name = f"{_NAMES.get(probe, (probe, ''))[0]}: {_DIRECTIONS.get(direction, direction)}"
+            panels[name] = weight.sel(direction=direction) / largest
     notes = [
         data.source_text(dataset),
         "Each probe's weights are divided by its largest, so that both fit one scale",
         "No interval: one training",
     ]
-    return heatmap_panels(
-        panels,
-        title="What the probes make of each head",
-        label="weight / largest weight",
-        centre=0.0,
-        annotate="none",
-        notes=notes,
-    )
+    title, label = "What the probes make of each head", "weight / largest weight"
+    return heatmap_panels(panels, title=title, label=label, centre=0.0, annotate="none", notes=notes)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,41 +16,17 @@ from headwise.text.encode import Batch, collate
 PADDED = 200  # tokens to which the released code pads every input
 
 
-class _Keep(Watcher):
-    """Keeps every block of attention weights of one batch."""
+class _Blocks(Watcher):
+    """Hands every block of attention weights of one batch on."""
 
     needs = frozenset({"attention"})
 
-    def __init__(self, padding: bool) -> None:
+    def __init__(self, take: Callable[[Rows], None], padding: bool) -> None:
+        self.take = take
         self.padding = padding  # whether the rows of padding tokens count
-        self.blocks: list[Tensor] = []
 
     def rows(self, rows: Rows) -> None:
-        self.blocks.append(rows.weights)
-
-
-class _Compare(Watcher):
-    """Adds up products of another model's weights with kept ones, block by block."""
-
-    needs = frozenset({"attention"})
-
-    def __init__(self, kept: Sequence[Tensor], layers: int, padding: bool) -> None:
-        self.kept, self.block, self.padding = kept, 0, padding
-        self.sums: list[list[Tensor]] = [[] for _ in range(layers)]
-
-    def rows(self, rows: Rows) -> None:
-        own, other = rows.weights.double(), self.kept[self.block].to(rows.weights.device).double()
-        self.block += 1
-        self.sums[rows.layer].append(
-            torch.stack([(own * other).sum((-1, -2)), (own * own).sum((-1, -2)), (other * other).sum((-1, -2))])
-        )
-
-    def cosine(self) -> Tensor:
-        """`[example, layer, head]`; weights are zero at padding unless asked for, so only real tokens count."""
-        both, own, other = torch.stack([torch.stack(blocks).sum(0) for blocks in self.sums], 2).unbind(
-            0
-        )  # each [example, layer, head]
-        return both / (own * other).sqrt()
+        self.take(rows)
 
 
 def map_cosines(first: HeadModel, others: Sequence[HeadModel], batch: Batch, reading: str = PAPER) -> list[Tensor]:
@@ -63,11 +39,22 @@ def map_cosines(first: HeadModel, others: Sequence[HeadModel], batch: Batch, rea
     if padding:
         width = min(PADDED, first.encoder.max_length)
         batch = collate(batch.rows, first.pad_id, batch.device, pad_to=width)
-    kept = _Keep(padding)
-    first.forward(batch, kept)
-    found = []
-    for other in others:
-        watcher = _Compare(kept.blocks, first.layers, padding)
-        other.forward(batch, watcher)
-        found.append(watcher.cosine())
-    return found
+    kept: list[Tensor] = []
+    first.forward(batch, _Blocks(lambda rows: kept.append(rows.weights), padding))
+    return [_cosine(kept, other, batch, padding) for other in others]
+
+
+def _cosine(kept: Sequence[Tensor], model: HeadModel, batch: Batch, padding: bool) -> Tensor:
+    """Of kept blocks and another model's, `[example, layer, head]`; weights are zero at padding unless asked for, so
+    only real tokens count."""
+    blocks = iter(kept)
+    sums: list[list[Tensor]] = [[] for _ in range(model.layers)]
+
+    def take(rows: Rows) -> None:
+        own, other = rows.weights.double(), next(blocks).to(rows.weights.device).double()
+        products = own * other, own * own, other * other
+        sums[rows.layer].append(torch.stack([product.sum((-1, -2)) for product in products]))
+
+    model.forward(batch, _Blocks(take, padding))
+    both, own, other = torch.stack([torch.stack(parts).sum(0) for parts in sums], 2).unbind(0)
+    return both / (own * other).sqrt()

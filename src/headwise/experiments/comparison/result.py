@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 import xarray as xr
-from scipy import stats as scipy_stats
 
 from headwise.atlas.describe import describe_heads
 from headwise.core.papers import reference
 from headwise.experiments.comparison.measures import Measured
+from headwise.stats.accumulators import Moments
 from headwise.stats.corrections import correct
-from headwise.stats.intervals import mean_interval
 
 THIRDS = ("initial", "middle", "final")
 
@@ -27,32 +27,25 @@ def third_of(layers: int) -> np.ndarray:
     return np.repeat(np.arange(3), [len(part) for part in np.array_split(np.arange(layers), 3)])
 
 
-def mean_and_variance(values: np.ndarray, axis: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean, variance (ddof 1) and count of what is there, that is, not NaN; NaN where that is too little."""
-    values, present = values.astype(float), ~np.isnan(values)
-    count = present.sum(axis)
-    mean = np.where(count > 0, np.where(present, values, 0.0).sum(axis) / np.maximum(count, 1), np.nan)
-    squares = (np.where(present, values - np.expand_dims(mean, axis), 0.0) ** 2).sum(axis)
-    return mean, np.where(count > 1, squares / np.maximum(count - 1, 1), np.nan), count
+def _moments(values: np.ndarray) -> Moments:
+    """Of `values[example, ...]`; NaN is no value."""
+    found = Moments(*values.shape[1:])
+    found.add(torch.from_numpy(values))
+    return found
 
 
-def mean_with_interval(values: np.ndarray, axis: int = 0) -> dict[str, np.ndarray]:
-    """Mean over an axis, with count and 95 % interval, by what is put after the variable's name."""
-    mean, variance, count = mean_and_variance(values, axis)
-    low, high = mean_interval(mean, variance, count)
-    return {"": mean, "_n": count, "_low": low, "_high": high}
+def mean_with_interval(values: np.ndarray) -> dict[str, np.ndarray]:
+    """Mean over examples, with count and 95 % interval, by what is put after the variable's name."""
+    found = _moments(values).summary()
+    return {"": found["mean"], "_n": found["n"], "_low": found["low"], "_high": found["high"]}
 
 
 def paired_means(first: np.ndarray, second: np.ndarray) -> dict[str, np.ndarray]:
     """Mean of `second − first` over axis 0 (examples both have a value for), with its 95 % interval and `_p` of a
     two-sided paired t-test."""
     difference = second.astype(float) - first.astype(float)
-    mean, variance, count = mean_and_variance(difference)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = mean / np.sqrt(variance / count)
-        p = 2 * scipy_stats.t.sf(np.abs(t), np.maximum(count - 1, 1))
-    p = np.where(count < 2, np.nan, np.where(variance == 0, np.where(mean == 0, 1.0, 0.0), p))
-    return {**mean_with_interval(difference), "_p": p}
+    one_sided = np.minimum(_moments(difference).p_above(), _moments(-difference).p_above())
+    return {**mean_with_interval(difference), "_p": np.minimum(1.0, 2 * one_sided)}
 
 
 def by_thirds(values: np.ndarray, over: tuple[int, ...]) -> np.ndarray:
@@ -72,10 +65,10 @@ def change_dataset(cosines: np.ndarray, names: Sequence[str]) -> xr.Dataset:
     """The group `change`: `cosine[layer, head]` of the first two models, and `cosine_to[model, layer, head]` of each
     model to the first; `cosines[model, example, layer, head]` holds the models after the first."""
     variables: dict[str, Any] = {}
-    for suffix, values in mean_with_interval(cosines, axis=1).items():
+    for suffix, values in mean_with_interval(np.moveaxis(cosines, 1, 0)).items():
         variables[f"cosine{suffix}"] = (("layer", "head"), values[0])
         variables[f"cosine_to{suffix}"] = (("model", "layer", "head"), values)
-    for suffix, values in mean_with_interval(by_thirds(cosines, (3,)), axis=1).items():
+    for suffix, values in mean_with_interval(np.moveaxis(by_thirds(cosines, (3,)), 1, 0)).items():
         variables[f"cosine_third{suffix}"] = (("model", "third"), values)
     paper = reference("kovaleva2019")
     about = {
@@ -114,7 +107,7 @@ def difference_dataset(
         if "head" not in dims or any(name not in other.values for other in measured):
             continue
         values = np.stack([other.values[name] for other in measured])
-        variables[f"{name}_mean"] = (("model_all", *dims), mean_and_variance(values, axis=1)[0])
+        variables[f"{name}_mean"] = (("model_all", *dims), _mean_of(values.astype(float), (1,)))
         add_differences(name, dims, values)
         if dims[0] == "layer":
             heads = dims[1] == "head"

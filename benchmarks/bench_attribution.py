@@ -19,7 +19,7 @@ from common import demo_rows, report_ratio
 from headwise.analyses.attribution.forward import exact_squares
 from headwise.analyses.attribution.push import way
 from headwise.analyses.attribution.reverse import block_squares, reverse_graph
-from headwise.analyses.attribution.sketch import sketch
+from headwise.analyses.attribution.sketch import Options, sketch
 from headwise.models import HeadModel
 
 
@@ -71,10 +71,10 @@ def main() -> None:
     )
 
     began = time.process_time()
-    found = sketch(model, batch, error=0.05)
+    found = sketch(model, batch, Options(error=0.05))
     sketch_seconds = time.process_time() - began
     exact = squares.sqrt() / squares.sqrt().sum(-1, keepdim=True)
-    variation = float(((found.shares - exact).abs().sum(-1) / 2).median())
+    variation = float(((found.heads - exact).abs().sum(-1) / 2).median())
     inside = float(((found.low <= exact) & (exact <= found.high)).double().mean())
     print(
         f"sketch: {int(found.tangents[0])} tangents a token, median total variation of a row {variation:.3f} "

@@ -22,7 +22,7 @@ from headwise.analyses.attribution.forward import exact_squares, tangents_at_onc
 from headwise.analyses.attribution.precision import compiled_kernels, matrix_products
 from headwise.analyses.attribution.push import push, way
 from headwise.analyses.attribution.reverse import block_squares, reverse_graph
-from headwise.analyses.attribution.sketch import sketch
+from headwise.analyses.attribution.sketch import Options, sketch
 from headwise.models import HeadModel
 from headwise.text.encode import Batch, Encoded, collate
 from headwise.text.example import Example
@@ -226,7 +226,9 @@ def main() -> None:
             except Exception as error:  # the profiler is not everywhere; the figures above stand without it
                 print(f"no profile: {type(error).__name__}: {error}")
         with matrix_products(kind):
-            seconds = timed(lambda: sketch(model, batch, error=0.05, memory=given.memory[-1]), device, given.repeats)
+            seconds = timed(
+                lambda: sketch(model, batch, Options(error=0.05, memory=given.memory[-1])), device, given.repeats
+            )
         print(f"{label}: sketch at 5 %: {seconds:.3f} s")
     best = min(report, key=lambda line: line["seconds"])
     print(f"\nbest: {best['seconds']:.3f} s a sentence with {best['precision']} (under 0.6 s wanted)")

@@ -27,9 +27,9 @@ def test_squares_are_unbiased() -> None:
     """The mean of many sketches of two tangents is the exact squared norm."""
     model, batch = HeadModel.open(build(*SERVED["bert"])), ids_batch((4,))
     exact = contributions(model, batch).heads
-    found = sketch(model, batch, tangents=600).shares
+    found = sketch(model, batch, Options(tangents=600)).heads
     assert total_variation(found, exact).max() < 0.03
-    few = torch.stack([sketch(model, batch, tangents=4, seed=seed).shares for seed in range(40)])
+    few = torch.stack([sketch(model, batch, Options(tangents=4, seed=seed)).heads for seed in range(40)])
     assert total_variation(few.mean(0), exact).median() < 0.02
     assert total_variation(few[0], exact).median() > 0.02  # or the tests above say nothing
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
 
 from headwise.analyses.patterns import PATTERNS, classify_maps, load_classifier
@@ -36,11 +38,21 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"nothing of the kind")
     with pytest.raises(InputError, match="cannot be read as a pattern classifier"):
         load_classifier(tmp_path / "x")
-    from safetensors.torch import save_file
-
     save_file({"a": torch.zeros(1)}, tmp_path / "y")
     with pytest.raises(InputError, match="no pattern classifier of this version"):
         load_classifier(tmp_path / "y")
+
+
+def test_a_damaged_classifier_is_refused(tmp_path: Path) -> None:
+    with safe_open(Path(network_module.__file__).parent / network_module.WEIGHTS, "pt") as file:
+        about, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    lacking = {name: value for name, value in tensors.items() if not name.endswith("classify.weight")}
+    cut = tensors | {name: value[:-1] for name, value in tensors.items() if name.endswith("classify.weight")}
+    unnamed = {key: value for key, value in about.items() if key != "networks"}
+    for number, (weights, said) in enumerate([(lacking, about), (cut, about), (tensors, unnamed)]):
+        save_file(weights, tmp_path / str(number), metadata=said)
+        with pytest.raises(InputError, match="is a damaged pattern classifier"):
+            load_classifier(tmp_path / str(number))
 
 
 def test_batching_changes_nothing() -> None:

@@ -11,12 +11,13 @@ import numpy as np
 import torch
 import xarray as xr
 
-from headwise.analyses.attribution.contributions import METHODS, SOURCES, Options
+from headwise.analyses.attribution.contributions import METHODS, SOURCES
 from headwise.analyses.attribution.forward import DEFAULT_MEMORY
 from headwise.analyses.attribution.gathered import Gathered, widen_offsets
 from headwise.analyses.attribution.passage import check_served, in_single
 from headwise.analyses.attribution.precision import PRODUCTS
 from headwise.analyses.attribution.readings import READINGS
+from headwise.analyses.attribution.sketch import Options
 from headwise.analyses.contract import WEIGHTINGS, Bench, Experiment, Paper, Shape, at_least, one_of, work
 from headwise.analyses.headlines import top_heads
 from headwise.core.errors import InputError, ModelError, ParameterError

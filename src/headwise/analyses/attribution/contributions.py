@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from headwise.analyses.attribution.forward import DEFAULT_MEMORY, Squares, exact_squares
+from headwise.analyses.attribution.forward import Squares, exact_squares
 from headwise.analyses.attribution.local import local_squares
 from headwise.analyses.attribution.passage import in_single, real_pairs
-from headwise.analyses.attribution.precision import PRODUCTS, compiled_kernels, matrix_products
+from headwise.analyses.attribution.precision import compiled_kernels, matrix_products
 from headwise.analyses.attribution.reverse import block_squares, reverse_graph, reverse_squares
-from headwise.analyses.attribution.sketch import normalised, sketch
-from headwise.core.checks import check_types, one_of
+from headwise.analyses.attribution.sketch import Contributions, Options, normalised, sketch
+from headwise.core.checks import one_of
 from headwise.core.errors import ParameterError
 from headwise.core.labels import existing_heads
 from headwise.models import HeadModel
@@ -27,71 +26,7 @@ from headwise.text.example import Example
 
 METHODS = ("exact", "sketch", "reverse")
 SOURCES = ("previous_layer", "input")
-
-
 Texts = Example | str | Encoded | Sequence[Example | str | Encoded]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Contributions:
-    """How much of each token is in each head's output (Pascual et al. 2021, §4), receiving token first as in attention.
-
-    `heads[example, layer, head, receiving, source]` = `‖∂O[l,h,j]/∂x_i‖ / Σ_k ‖∂O[l,h,j]/∂x_k‖` with x = E[0] (`input`)
-    or E[l] (`previous_layer`): rows sum to one, padding is zero. `layers[example, layer, receiving, source]`, where
-    asked for: the same of what leaves each layer, `E[l+1]`, from the input. For a sketch: `error`, `low`, `high`
-    (standard error and 95 % interval of each share), `tangents[example]` per token, and `total_variation[example]`, the
-    foretold median error of a row.
-    """
-
-    heads: Tensor
-    layers: Tensor | None
-    source: str
-    method: str
-    error: Tensor | None = None
-    low: Tensor | None = None
-    high: Tensor | None = None
-    tangents: Tensor | None = None
-    total_variation: Tensor | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How contributions are computed.
-
-    Parameters
-    ----------
-    error : float, default 0.05
-        For `sketch`: the wanted median total variation of a row.
-    tangents : int, optional
-        For `sketch`: the number of tangents per token, instead of choosing it by the error.
-    seed : int, default 0
-        For `sketch`: what its tangents are drawn by.
-    memory : float, default 512
-        MiB that the tangents under way may take; longer inputs are split into more parts, not refused.
-    products : {"float32", "tf32", "half"}, default "float32"
-        How tangents are multiplied: `tf32` (on a GPU), or kept and multiplied in half precision; the model's own values
-        stay in IEEE float32. Errors in total variation: see docs/scale.md.
-    compiled : bool, default False
-        Let torch compile elementwise work on a GPU: a tenth faster, after some seconds at the first sentence.
-        Elsewhere it changes nothing.
-    """
-
-    error: float = 0.05
-    tangents: int | None = None
-    seed: int = 0
-    memory: float = DEFAULT_MEMORY
-    products: str = "float32"
-    compiled: bool = False
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        one_of("products", self.products, PRODUCTS)
-        if not 0 < self.error < 1:
-            raise ParameterError(f"`error` must lie between 0 and 1; it is {self.error!r}.")
-        if self.tangents is not None and self.tangents < 2:
-            raise ParameterError(f"`tangents` must be at least 2, or errors cannot be told; it is {self.tangents!r}.")
-        if not self.memory > 0:
-            raise ParameterError(f"`memory` must be a positive number of MiB; it is {self.memory!r}.")
 
 
 def contributions(
@@ -143,14 +78,7 @@ def contributions(
         products = "tf32" if options.products == "half" and source == "previous_layer" else options.products
         with matrix_products(products), compiled_kernels(options.compiled and single.device.type == "cuda"):
             if method == "sketch" and source == "input":
-                error, tangents, seed, memory = options.error, options.tangents, options.seed, options.memory
-                found = sketch(
-                    single, batch, error=error, tangents=tangents, seed=seed, layer_output=want_layers, memory=memory
-                )
-                errors = found.errors, found.low, found.high
-                return Contributions(
-                    found.shares, found.layers, source, method, *errors, found.tangents, found.total_variation
-                )
+                return sketch(single, batch, options, layer_output=want_layers)
             if method == "reverse":
                 squares = reverse_squares(single, batch, source=source, layer_output=want_layers)
             elif source == "previous_layer":

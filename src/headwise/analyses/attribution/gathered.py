@@ -11,9 +11,10 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.attribution.contributions import SOURCES, Contributions, Options, contributions, visible_sources
+from headwise.analyses.attribution.contributions import SOURCES, contributions, visible_sources
 from headwise.analyses.attribution.readings import READINGS, Seen, traced
 from headwise.analyses.attribution.readings.flow import MOST_FLOWS
+from headwise.analyses.attribution.sketch import Contributions, Options
 from headwise.analyses.contract import Shape, layer_head_coords, mean_variables
 from headwise.analyses.offsets.analysis import Offsets
 from headwise.analyses.patterns import PATTERNS, classify_maps, shipped_classifier

@@ -21,6 +21,9 @@ from headwise.analyses.attribution.forward import (
     tangents_at_once,
 )
 from headwise.analyses.attribution.passage import real_pairs
+from headwise.analyses.attribution.precision import PRODUCTS
+from headwise.core.checks import check_types, one_of
+from headwise.core.errors import ParameterError
 from headwise.models import HeadModel
 from headwise.text.encode import Batch
 
@@ -31,35 +34,70 @@ MARGIN = 1.1  # a foretold error is taken for this much larger: a variance from 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sketch:
-    """Estimated contributions `[example, layer, head, receiving, source]` with standard errors and 95 % intervals.
+class Contributions:
+    """How much of each token is in each head's output (Pascual et al. 2021, §4), receiving token first as in attention.
 
-    `layers` are those to what leaves each layer.
-    `tangents[example]` random tangents were used for each token; `total_variation[example]` is the foretold median over
-    rows of `½ Σ_i |estimate − truth|`. `exact[example]`: so many tangents were needed that the exact computation was
-    cheaper, and done.
+    `heads[example, layer, head, receiving, source]` = `‖∂O[l,h,j]/∂x_i‖ / Σ_k ‖∂O[l,h,j]/∂x_k‖` with x = E[0] (`input`)
+    or E[l] (`previous_layer`): rows sum to one, padding is zero. `layers[example, layer, receiving, source]`, where
+    asked for: the same of what leaves each layer, `E[l+1]`, from the input. For a sketch: `error`, `low`, `high`
+    (standard error and 95 % interval of each share), `tangents[example]` per token, and `total_variation[example]`, the
+    foretold median error of a row.
     """
 
-    shares: Tensor
-    errors: Tensor
-    low: Tensor
-    high: Tensor
-    tangents: Tensor
-    total_variation: Tensor
-    exact: Tensor
-    layers: Tensor | None = None
+    heads: Tensor
+    layers: Tensor | None
+    source: str
+    method: str
+    error: Tensor | None = None
+    low: Tensor | None = None
+    high: Tensor | None = None
+    tangents: Tensor | None = None
+    total_variation: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How contributions are computed.
+
+    Parameters
+    ----------
+    error : float, default 0.05
+        For `sketch`: the wanted median total variation of a row.
+    tangents : int, optional
+        For `sketch`: the number of tangents per token, instead of choosing it by the error.
+    seed : int, default 0
+        For `sketch`: what its tangents are drawn by.
+    memory : float, default 512
+        MiB that the tangents under way may take; longer inputs are split into more parts, not refused.
+    products : {"float32", "tf32", "half"}, default "float32"
+        How tangents are multiplied: `tf32` (on a GPU), or kept and multiplied in half precision; the model's own values
+        stay in IEEE float32. Errors in total variation: see docs/scale.md.
+    compiled : bool, default False
+        Let torch compile elementwise work on a GPU: a tenth faster, after some seconds at the first sentence.
+        Elsewhere it changes nothing.
+    """
+
+    error: float = 0.05
+    tangents: int | None = None
+    seed: int = 0
+    memory: float = DEFAULT_MEMORY
+    products: str = "float32"
+    compiled: bool = False
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        one_of("products", self.products, PRODUCTS)
+        if not 0 < self.error < 1:
+            raise ParameterError(f"`error` must lie between 0 and 1; it is {self.error!r}.")
+        if self.tangents is not None and self.tangents < 2:
+            raise ParameterError(f"`tangents` must be at least 2, or errors cannot be told; it is {self.tangents!r}.")
+        if not self.memory > 0:
+            raise ParameterError(f"`memory` must be a positive number of MiB; it is {self.memory!r}.")
 
 
 def sketch(
-    model: HeadModel,
-    batch: Batch,
-    *,
-    error: float = 0.05,
-    tangents: int | None = None,
-    seed: int = 0,
-    layer_output: bool = False,
-    memory: float = DEFAULT_MEMORY,
-) -> Sketch:
+    model: HeadModel, batch: Batch, options: Options | None = None, *, layer_output: bool = False
+) -> Contributions:
     """Contributions of the input to every head's output by k random tangents per token.
 
     With u of independent signs, `E ‖J u‖² = ‖J‖²`; the mean s over k of them estimates the squared norm of a block, its
@@ -68,31 +106,26 @@ def sketch(
     relative variance of one value (a token's own, drawn towards the mean of its row). The interval is one of the logit
     of the contribution, with Student's t (Welch).
 
-    Parameters
-    ----------
-    error : float, default 0.05
-        Wanted median over rows of the total variation `½ Σ_i |estimate − truth|`: k is chosen for it, example by
-        example.
-    tangents : int, optional
-        k, instead of choosing it.
-    seed : int, default 0
-        The tangents of an example depend on this and on its position in the corpus, not on what it is batched with.
+    k is chosen for the wanted error, example by example, unless `options` say how many. Where so many tangents are
+    needed that the exact computation is cheaper, that is done. The tangents of an example depend on the seed and on its
+    position in the corpus, not on what it is batched with.
     """
-    moments = _Moments(model, batch, layer_output, seed, memory)
-    if tangents is not None:
-        moments.draw(list(range(len(batch))), tangents)
+    options = options or Options()
+    moments = _Moments(model, batch, layer_output, options.seed, options.memory)
+    if options.tangents is not None:
+        moments.draw(list(range(len(batch))), options.tangents)
         return moments.result({})
     moments.draw(list(range(len(batch))), min(PILOT, model.hidden))
     instead: dict[int, Squares] = {}
     for _ in range(ROUNDS):
-        wanted = _wanted(moments, error, instead)
+        wanted = _wanted(moments, options.error, instead)
         if not wanted:
             break
         for more in sorted(set(wanted.values())):
             examples = [e for e, own in wanted.items() if own == more]
             if int(moments.count[examples[0]]) + more >= model.hidden:
                 instead |= {
-                    e: exact_squares(model, batch.select([e]), layer_output=layer_output, memory=memory)
+                    e: exact_squares(model, batch.select([e]), layer_output=layer_output, memory=options.memory)
                     for e in examples
                 }
             else:
@@ -102,8 +135,9 @@ def sketch(
 
 def _wanted(moments: _Moments, error: float, done: Mapping[int, Squares]) -> dict[int, int]:
     """How many more tangents each example needs whose foretold median total variation is too large."""
-    foretold, count = moments.result({}).total_variation.tolist(), moments.count.tolist()
-    large = {e: MARGIN * tv / error for e, tv in enumerate(foretold) if MARGIN * tv > error and e not in done}
+    foretold, count = moments.result({}).total_variation, moments.count.tolist()
+    assert foretold is not None
+    large = {e: MARGIN * tv / error for e, tv in enumerate(foretold.tolist()) if MARGIN * tv > error and e not in done}
     need = {e: math.ceil(count[e] * ratio**2) for e, ratio in large.items()}
     return {e: k - int(count[e]) for e, k in need.items() if k > count[e]}
 
@@ -146,7 +180,7 @@ class _Moments:
             self.layers.index_add_(0, chosen, layers)
         self.count[chosen] += k
 
-    def result(self, instead: dict[int, Squares]) -> Sketch:
+    def result(self, instead: dict[int, Squares]) -> Contributions:
         """Estimates so far; examples in `instead` are taken from their exact squares."""
         k = self.count
         mean = self.heads[0] / _wide(k, self.heads[0])
@@ -166,7 +200,7 @@ class _Moments:
         variation = rows.flatten(1).nanmedian(-1).values
         tangents = torch.where(exact, self.model.hidden, k.long())
         own = normalised(layers.sqrt()) if self.layer_output else None
-        return Sketch(shares, errors, low, high, tangents, variation, exact, own)
+        return Contributions(shares, own, "input", "sketch", errors, low, high, tangents, variation)
 
 
 def intervals(mean: Tensor, spread: Tensor, k: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

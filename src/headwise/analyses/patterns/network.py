@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -89,23 +90,26 @@ def load_classifier(path: Path) -> PatternClassifier:
             about, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path} cannot be read as a pattern classifier ({error}).") from error
-    if any(json.loads(about.get(key, "[]")) != list(names) for key, names in MEANING.items()):
+    if any(about.get(key) != json.dumps(names) for key, names in MEANING.items()):
         raise InputError(f"{path} holds no pattern classifier of this version; train one with tools/train_patterns.")
-    networks = []
-    for k in range(int(about["networks"])):
-        own = {name.split(".", 1)[1]: value.float() for name, value in tensors.items() if name.startswith(f"{k}.")}
-        convolutions = [name for name, value in own.items() if name.startswith("convolutions") and value.ndim == 4]
-        network = PatternNetwork(tuple(len(own[name]) for name in sorted(convolutions, key=_place)))
-        network.load_state_dict(own, strict=False)
-        # torch's stubs do not know the argument; it is the layout in which convolutions are fastest
-        networks.append(_fused(network.eval()).to(memory_format=torch.channels_last))  # type: ignore[call-overload]
-    confusion, causal = (np.array(json.loads(about[key])) for key in ("confusion", "confusion_causal"))
-    return PatternClassifier(tuple(networks), confusion, causal)
+    try:
+        networks = tuple(_network(tensors, f"{k}.") for k in range(int(about["networks"])))
+        confusion, causal = (np.array(json.loads(about[key])) for key in ("confusion", "confusion_causal"))
+    except (KeyError, ValueError, RuntimeError) as error:  # what is not there, is no number, or has another shape
+        raise InputError(f"{path} is a damaged pattern classifier ({error}); train one again.") from error
+    return PatternClassifier(networks, confusion, causal)
 
 
-def _place(name: str) -> int:
-    """The number of a layer in `convolutions.12.weight`."""
-    return int(name.split(".")[1])
+def _network(tensors: Mapping[str, Tensor], prefix: str) -> PatternNetwork:
+    """One network from its weights, whose names begin with `prefix`."""
+    own = {name.removeprefix(prefix): value.float() for name, value in tensors.items() if name.startswith(prefix)}
+    convolutions = {int(name.split(".")[1]): len(value) for name, value in own.items() if value.ndim == 4}
+    network = PatternNetwork(tuple(convolutions[place] for place in sorted(convolutions)))
+    lacking = [name for name in network.load_state_dict(own, strict=False).missing_keys if "batches" not in name]
+    if lacking:
+        raise KeyError(lacking[0])
+    # torch's stubs do not know the argument; it is the layout in which convolutions are fastest
+    return _fused(network.eval()).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
 def _fused(network: PatternNetwork) -> PatternNetwork:

@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -103,13 +102,12 @@ def shifted(module: transformers.PreTrainedModel, ids: np.ndarray) -> np.ndarray
     """The token ids that a decoder reads for a target, as the model itself makes them from labels."""
     labels, config = torch.from_numpy(ids)[None], module.config
     make = getattr(module, "prepare_decoder_input_ids_from_labels", None) or getattr(module, "_shift_right", None)
-    if make is None:
-        shift = getattr(sys.modules[type(module).__module__], "shift_tokens_right", None)
-        if shift is not None:
-            count = len(inspect.signature(shift).parameters)
-            make = partial(_with_config, shift, (config.pad_token_id, config.decoder_start_token_id)[: count - 1])
+    shift = getattr(sys.modules[type(module).__module__], "shift_tokens_right", None)
     if make is not None:
         found: np.ndarray = make(labels)[0].cpu().numpy()
+    elif shift is not None:
+        more = config.pad_token_id, config.decoder_start_token_id
+        found = shift(labels, *more[: len(inspect.signature(shift).parameters) - 1])[0].cpu().numpy()
     else:
         text = config.get_text_config(decoder=True)
         starts = (getattr(c, n, None) for n in ("decoder_start_token_id", "bos_token_id") for c in (config, text))
@@ -120,10 +118,6 @@ def shifted(module: transformers.PreTrainedModel, ids: np.ndarray) -> np.ndarray
     if not np.array_equal(found[1:], ids[:-1]):
         raise ModelError(f"{type(module).__name__} reads its targets in another way than shifted by one: not served.")
     return found
-
-
-def _with_config(shift: Callable[..., Tensor], more: tuple[Any, ...], labels: Tensor) -> Tensor:
-    return shift(labels, *more)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ adds it to what entered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -87,11 +87,11 @@ class Structure:
     """
 
     blocks: tuple[Block, ...]
-    final: Norm | None
-    head: nn.Module | None
-    times: float
-    cap: float | None
-    refusal: str | None
+    final: Norm | None = None
+    head: nn.Module | None = None
+    times: float = 1.0
+    cap: float | None = None
+    refusal: str | None = None
 
 
 class _Watch(Watcher):
@@ -104,6 +104,7 @@ class _Watch(Watcher):
         self.taken: dict[nn.Module, Tensor] = {}
         self.given: dict[nn.Module, Tensor] = {}
         self.layers: list[Layer] = []
+        self._norms: dict[nn.Module, Norm | None] = {}
 
     def layer(self, layer: Layer) -> None:
         self.layers.append(layer)
@@ -111,6 +112,24 @@ class _Watch(Watcher):
     def same(self, a: Tensor, b: Tensor) -> bool:
         """Whether two tensors are the same, but for rounding."""
         return _same(a, b, self.close)
+
+    def norm(self, module: nn.Module) -> Norm | None:
+        """The norm that a module is, by what it computes."""
+        if module not in self._norms:
+            self._norms[module] = read_norm(module, self.taken[module], self.given[module], self.close)
+        return self._norms[module]
+
+    def norm_among(self, parts: Iterable[nn.Module]) -> Norm | None:
+        """The first of these modules that is a norm."""
+        return next(filter(None, map(self.norm, parts)), None)
+
+    def norm_giving(self, value: Tensor, parts: Iterable[nn.Module]) -> Norm | None:
+        """The norm among these modules that gave this."""
+        return self.norm_among(part for part in parts if self.same(self.given[part], value))
+
+    def norm_taking(self, value: Tensor, parts: Iterable[nn.Module]) -> Norm | None:
+        """The norm among these modules that took this."""
+        return self.norm_among(part for part in parts if self.same(self.taken[part], value))
 
     @contextmanager
     def hooked(self, module: nn.Module) -> Iterator[None]:
@@ -140,17 +159,16 @@ def find_structure(model: HeadModel) -> Structure:
         raise ModelError(f"{model.name} is an encoder-decoder: its weights are not followed to the logits.")
     logits = model.lm_kind == "causal"
     watch, output = _watched(model, logits)
-    norms = _Norms(watch)
     if any(len(site.layers) > 1 for site in model.sites.by_module.values()):
         raise ModelError(f"The layers of {model.name} share modules, so their weights cannot be told apart.")
-    return _with_head(model, watch, norms, _blocks(model, watch, norms), output if logits else None)
+    return _with_head(model, watch, tuple(_blocks(model, watch)), output if logits else None)
 
 
 def find_blocks(model: HeadModel) -> list[Block]:
     """The layers alone, by number; one block stands for all layers that share it. Serves encoders of
     encoder-decoders too."""
     watch, _ = _watched(model, logits=False)
-    return _blocks(model, watch, _Norms(watch))
+    return _blocks(model, watch)
 
 
 def _watched(model: HeadModel, logits: bool) -> tuple[_Watch, Any]:
@@ -165,17 +183,17 @@ def _watched(model: HeadModel, logits: bool) -> tuple[_Watch, Any]:
     return watch, output
 
 
-def _blocks(model: HeadModel, watch: _Watch, norms: _Norms) -> list[Block]:
+def _blocks(model: HeadModel, watch: _Watch) -> list[Block]:
     found: dict[int, Block] = {}
     for attention, site in model.sites.by_module.items():
         if site.entry is None:
             raise ModelError(f"The layers of {model.name} share modules, so their weights cannot be told apart.")
-        block = _block(watch, norms, watch.layers[site.layers[0]], attention, site.entry)
+        block = _block(watch, watch.layers[site.layers[0]], attention, site.entry)
         found |= dict.fromkeys(site.layers, block)
     return [found[layer] for layer in range(model.layers)]
 
 
-def _block(watch: _Watch, norms: _Norms, seen: Layer, attention: nn.Module, entry: nn.Module) -> Block:
+def _block(watch: _Watch, seen: Layer, attention: nn.Module, entry: nn.Module) -> Block:
     assert seen.outputs is not None
     joined = seen.outputs.transpose(1, 2).flatten(2).float()
     parts = [part for part in entry.modules() if part in watch.given]
@@ -186,13 +204,12 @@ def _block(watch: _Watch, norms: _Norms, seen: Layer, attention: nn.Module, entr
     projection = projections[0]
     hidden, left = watch.taken[entry], watch.given[entry]
     entering = watch.taken.get(attention, hidden)
-    reading = norms.giving(entering, parts)
+    reading = watch.norm_giving(entering, parts)
     if reading is not None and not watch.same(watch.taken[reading.module], hidden):
         reading = None
-    inside = [norms.of(p) for p in attention.modules() if p in watch.given]
-    inner = tuple(norm for norm in inside if norm is not None)
+    inner = tuple(filter(None, (watch.norm(p) for p in attention.modules() if p in watch.given)))
     projected = watch.given[projection]
-    writing = norms.taking(projected, parts)
+    writing = watch.norm_taking(projected, parts)
     gain = left - hidden
     candidates = [p for p in parts if p is not entry and watch.given[p].numel() == gain.numel()]
     own = writing.module if writing is not None else projection
@@ -202,7 +219,7 @@ def _block(watch: _Watch, norms: _Norms, seen: Layer, attention: nn.Module, entr
         fitted = _branches(watch, gain, own, candidates)
     if fitted is None:
         fits = projected.numel() == hidden.numel()
-        summed = norms.taking(projected.reshape(hidden.shape) + hidden, parts) if fits else None
+        summed = watch.norm_taking(projected.reshape(hidden.shape) + hidden, parts) if fits else None
         return Block(attention, inner, projection, reading, writing, None, None, 0.0, summed)
     other, factor = fitted
     return Block(attention, inner, projection, reading, writing, own, other, factor)
@@ -229,33 +246,6 @@ def _branches(
     if best is None or best[0] > watch.close * max(1e-6, float(gain.abs().max())):
         return None
     return best[1], best[2]
-
-
-class _Norms:
-    """Tells the norms among the modules that ran, by what they compute."""
-
-    def __init__(self, watch: _Watch) -> None:
-        self.watch = watch
-        self._known: dict[nn.Module, Norm | None] = {}
-
-    def giving(self, value: Tensor, parts: list[nn.Module]) -> Norm | None:
-        """The norm among these modules that gave this."""
-        return next(
-            (n for p in parts if self.watch.same(self.watch.given[p], value) and (n := self.of(p)) is not None), None
-        )
-
-    def taking(self, value: Tensor, parts: list[nn.Module]) -> Norm | None:
-        """The norm among these modules that took this."""
-        return next(
-            (n for p in parts if self.watch.same(self.watch.taken[p], value) and (n := self.of(p)) is not None), None
-        )
-
-    def of(self, module: nn.Module) -> Norm | None:
-        if module not in self._known:
-            self._known[module] = read_norm(
-                module, self.watch.taken[module], self.watch.given[module], self.watch.close
-            )
-        return self._known[module]
 
 
 def read_norm(module: nn.Module, taken: Tensor, given: Tensor, close: float = CLOSE) -> Norm | None:
@@ -285,34 +275,33 @@ def _same(a: Tensor, b: Tensor, close: float) -> bool:
     return a.shape == b.shape and bool((a - b).abs().max() <= close * b.abs().max().clamp(min=1e-6))
 
 
-def _with_head(model: HeadModel, watch: _Watch, norms: _Norms, blocks: list[Block], output: Any) -> Structure:
+def _with_head(model: HeadModel, watch: _Watch, blocks: tuple[Block, ...], output: Any) -> Structure:
     """The way from the last layer to the scores, or why there is none."""
-    made = tuple(blocks)
     if output is None:
-        return Structure(made, None, None, 1.0, None, f"{model.name} has no head that predicts the next token")
-    post = next((i for i, block in enumerate(made) if block.attention is None), None)
+        return Structure(blocks, refusal=f"{model.name} has no head that predicts the next token")
+    post = next((i for i, block in enumerate(blocks) if block.attention is None), None)
     if post is not None:
         reason = (
             f"layer {post} of {model.name} does not add what its heads write to what enters it (it normalises the sum, "
             "or scales it), so no part of its logits is theirs alone"
         )
-        return Structure(made, None, None, 1.0, None, reason)
+        return Structure(blocks, refusal=reason)
     head = model.module.get_output_embeddings()
     if head is None or head not in watch.given:
-        return Structure(made, None, None, 1.0, None, f"{model.name} has no output matrix that can be read")
+        return Structure(blocks, refusal=f"{model.name} has no output matrix that can be read")
     last = list(model.sites.entries)[-1]
-    final = norms.giving(watch.taken[head], [m for m in watch.given if m not in set(last.modules())])
+    final = watch.norm_giving(watch.taken[head], [m for m in watch.given if m not in set(last.modules())])
     if final is None or not watch.same(watch.taken[final.module], watch.given[last]):
         what = f"the output matrix of {model.name} does not read a norm of what leaves the last layer"
-        return Structure(made, None, None, 1.0, None, what)
+        return Structure(blocks, refusal=what)
     given, scores = watch.given[head].double(), output.logits.detach().double()
     cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
     plain = torch.atanh((scores / cap).clamp(-1 + 1e-12, 1 - 1e-12)) * cap if cap else scores
     times = float((plain * given).sum() / given.square().sum())
     if not _same(times * given, plain, 10 * watch.close):
         what = f"{model.name} changes its scores after the output matrix in a way that headwise does not know"
-        return Structure(made, None, None, 1.0, None, what)
-    return Structure(made, final, head, times, None if cap is None else float(cap), None)
+        return Structure(blocks, refusal=what)
+    return Structure(blocks, final, head, times, None if cap is None else float(cap))
 
 
 def affine(call: Callable[[Tensor], Tensor], width: int, like: Tensor) -> tuple[Tensor, Tensor]:

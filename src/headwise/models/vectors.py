@@ -136,10 +136,7 @@ def collect_vectors(
     one_of("dtype", dtype, DTYPES)
     rule = token_rule(model, token)
     encoded = [model.encode(example, i) for i, example in enumerate(examples)]
-    shapes = {
-        "heads": (model.layers, model.heads, len(encoded), model.d_head),
-        "layers": (model.layers, len(encoded), model.hidden),
-    }
+    shapes = _shapes(model, len(encoded))
     if store is not None:
         digest = hashlib.sha256(b"".join(example.fingerprint() for example in examples)).hexdigest()
         identity = {"model": model.identity(), "examples": digest, "token": rule, "dtype": dtype}
@@ -161,13 +158,17 @@ def collect_vectors(
     return Vectors(arrays["heads"], arrays["layers"])
 
 
+def _shapes(model: HeadModel, examples: int) -> dict[str, tuple[int, ...]]:
+    return {
+        "heads": (model.layers, model.heads, examples, model.d_head),
+        "layers": (model.layers, examples, model.hidden),
+    }
+
+
 def _piece(
     model: HeadModel, rule: str, dtype: str, what: str, rows: list[Encoded]
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    found = {
-        "heads": np.empty((model.layers, model.heads, len(rows), model.d_head), dtype),
-        "layers": np.empty((model.layers, len(rows), model.hidden), dtype),
-    }
+    found = {name: np.empty(shape, dtype) for name, shape in _shapes(model, len(rows)).items()}
     for batch in batches(rows, MAX_TOKENS, model.pad_id, model.device):
         heads, layers = batch_vectors(model, batch, rule)
         _check(heads, layers, dtype, batch, what)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
+import io
 import sys
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 
@@ -111,6 +114,18 @@ def test_the_cache(chained, tmp_path):
 def test_a_cache_that_cannot_be_written_is_done_without(chained, tmp_path):
     (tmp_path / "file").write_text("in the way")
     assert len(list(annotate(Corpus.from_texts(["It ran."]), chained, cache=tmp_path / "file"))) == 1
+
+
+def test_a_disk_that_fills_up_leaves_no_file_open(tmp_path, monkeypatch):
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(errno.ENOSPC, "full")
+
+    full = Full()
+    monkeypatch.setattr(gzip, "open", lambda *_, **__: full)
+    given = [Example(text="It ran."), Example(text="It sat.")]
+    assert list(import_module("headwise.text.annotate")._to_cache(tmp_path / "a.jsonl.gz", given)) == given
+    assert full.closed
 
 
 def test_refusals(chained, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from itertools import islice
 from typing import Annotated
 
@@ -40,14 +41,13 @@ def find_command(
       headwise find L6H1 --role relation:det --query dog
     """
     from headwise.analyses.examples import Condition, find_rows
-    from headwise.text import annotate, open_corpus
+    from headwise.run import Source
 
     wanted = Condition(above=above, role=role, token=token, query=query, sink=sink)
-    opened = placed.open(model.name)
-    found_in = open_corpus(text.spec(), tokenizer=opened.tokenizer, limit=limit)
-    found_in = annotate(found_in, parser) if parser else found_in
+    source = Source(model.name, text.spec(), **asdict(placed), parser=parser)
+    opened = source.open_model()
     found = False
-    for hit in islice(find_rows(opened, found_in, head, wanted), hits):
+    for hit in islice(find_rows(opened, source.open_corpus(opened, limit), head, wanted), hits):
         found = True
         common.out.print(f"{hit.weight:.2f}  {hit.text}  {hit.where}", highlight=False, soft_wrap=True)
     if not found:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -59,8 +58,6 @@ def sweep(folder: Path, name: str | None = None) -> None:
 
 def alive(process: int) -> bool:
     """Whether a process of this machine is still there."""
-    if sys.platform == "win32":  # where there is no way to ask without ending it
-        return True
     try:
         os.kill(process, 0)
     except ProcessLookupError:

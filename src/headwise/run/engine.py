@@ -15,8 +15,7 @@ from headwise.models.gradients import stream_gradients
 from headwise.models.view import Layer, Rows, Watcher
 from headwise.run.clock import SEEN, stage
 from headwise.stats.accumulators import State
-from headwise.text.encode import Batch
-from headwise.text.units import documents_of
+from headwise.text.encode import Batch, documents_of
 
 GRADIENT_TOKENS = 1024  # tokens run at once where gradients are kept
 WAITING_BYTES = {"cpu": 0, "cuda": 256 * 2**20}  # answers of layers that wait to be settled together
@@ -233,7 +232,7 @@ def observe_batch(
         for part in _parts(model, batch, streaming):
             left = [a for a in streaming if a.name not in (failed or {})]
             for analysis in left:
-                states[analysis.name].of(documents_of(part))
+                states[analysis.name].of(documents_of(part.rows))
             apart = [a for a in left if _by_rows(model, part, a)]
             together = [a for a in left if a not in apart]
             if together:
@@ -320,7 +319,7 @@ def observe_gradients(
             _add(sums.setdefault(rows.layer, {}), analysis.reduce(rows, inputs))
 
         stream_gradients(model, inputs, loss, take, block_rows=block_rows)
-        state.of(documents_of(inputs))
+        state.of(documents_of(inputs.rows))
         for layer, totals in sorted(sums.items()):
             analysis.observe(state, totals, Layer(layer), inputs)
         inputs.forget()

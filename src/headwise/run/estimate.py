@@ -152,8 +152,7 @@ class _Calibration:
         plan, found = self.run.plan, []
         passes, added = Spent(), dict[str, tuple[int, Spent]]()
         most = 0
-        for part in dict.fromkeys(plan.parts.values()):
-            together = [a for a in plan.streaming if plan.parts[a.name] is part and a.name not in self.views]
+        for part, together in plan.together(self.views):
             if together:
                 counts = {a.name: self._seen(a.name, part.rows) for a in together}
                 own, others = self._observed(part, together, counts)
@@ -320,9 +319,8 @@ class _Calibration:
         """The random-weights models beside the model."""
         plan, found = self.run.plan, Spent()
         count = 0
-        for part in dict.fromkeys(plan.parts.values()):
-            asked = [a for a in plan.streaming if isinstance(a, RandomNull) and plan.parts[a.name] is part]
-            asked = [a for a in asked if a.name not in self.views]
+        for part, together in plan.together(self.views):
+            asked = [a for a in together if isinstance(a, RandomNull)]
             models = RandomModels(self.model, part, plan.limits, self.run.options.seed)
             wanted = models.wanted(asked)
             try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -59,6 +59,13 @@ class Plan:
     @property
     def experiments(self) -> tuple[Experiment, ...]:
         return tuple(a for a in self.analyses if isinstance(a, Experiment))
+
+    def together(self, apart: Collection[str]) -> list[tuple[Part, list[Observer]]]:
+        """Each part that is seen, with the streaming analyses that watch it in one pass; those apart have their own."""
+        shared = [a for a in self.streaming if a.name not in apart]
+        return [
+            (part, [a for a in shared if self.parts[a.name] is part]) for part in dict.fromkeys(self.parts.values())
+        ]
 
     @property
     def shards(self) -> int:

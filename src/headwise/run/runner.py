@@ -170,9 +170,7 @@ class Run:
             makers: dict[str, Callable[[], xr.Dataset]] = {}
             facts: list[dict[str, Any]] = []
             watched: list[tuple[Part, list[Observer], Store]] = []
-            for part in dict.fromkeys(plan.parts.values()):
-                here = [a for a in plan.streaming if a.name not in views and plan.parts[a.name] is part]
-                together = [a for a in here if a.name not in self.failures]
+            for part, together in plan.together({*views, *self.failures}):
                 own = self.store if part.rows is self._rows else self.store.part(f"corpus-{part.name}")
                 with stage(PASS, memory=True):
                     states, told = self._stream(part, together, plan, own)

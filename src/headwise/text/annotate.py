@@ -216,18 +216,19 @@ def _to_cache(path: Path, examples: Iterable[Example]) -> Iterator[Example]:
     without."""
     part = path.with_name(f"{path.name}.{uuid4().hex}.part")
     out: IO[str] | None = None
+    full = False  # the disk
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         out = gzip.open(part, "wt", encoding="utf-8", compresslevel=5)  # noqa: SIM115  # closed below
     try:
         for example in examples:
             try:
-                if out is not None:
+                if out is not None and not full:
                     out.write(json.dumps(row_of_example(example), ensure_ascii=False) + "\n")
-            except OSError:  # a full disk
-                out = None
+            except OSError:
+                full = True
             yield example
-        if out is not None:
+        if out is not None and not full:
             with suppress(OSError):
                 out.close()
                 os.replace(part, path)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from headwise.core.checks import one_of
 from headwise.core.errors import InputError, ModelError
+from headwise.stats.units import unit_key
 from headwise.text.alignment import NO_WORD, aligned_words
 from headwise.text.chat import render
 from headwise.text.cutting import NO_SEGMENT, beginning_of, kept_places
@@ -322,6 +323,16 @@ class Batch:
         tensors = {name: getattr(self, name)[chosen] for name in _TENSORS}
         source = None if self.source is None else self.source.select(keep)
         return replace(self, rows=tuple(self.rows[i] for i in keep), source=source, **tensors)
+
+
+def units_of(rows: Sequence[Encoded]) -> list[int]:
+    """The unit of sampling that each example is of: its document, or the example itself where it has none."""
+    return [unit_key(row.example.document, row.index) for row in rows]
+
+
+def documents_of(rows: Sequence[Encoded]) -> list[int] | None:
+    """The same where every example is of a document, else None."""
+    return None if any(row.example.document is None for row in rows) else units_of(rows)
 
 
 # What padding holds in each tensor that is padded rows; the padding of `ids` is the tokenizer's.

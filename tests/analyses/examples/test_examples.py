@@ -16,6 +16,7 @@ from headwise.models import HeadModel
 from headwise.plots import figures_for
 from headwise.plots.registry import tables_for
 from headwise.testing import planted_decoder
+from headwise.testing.toy import toy_folder
 from headwise.text import Corpus
 from headwise.text.example import Example
 
@@ -86,6 +87,17 @@ def test_search_finds_what_is_asked(model) -> None:
     assert all(hit.text.count("«⟦word9⟧»") for hit in find_rows(model, CORPUS, "L1H1", Condition(query="word9")))
     with pytest.raises(ParameterError, match="There is no head"):
         next(find_rows(model, CORPUS, "L9H0"))
+
+
+def test_a_decoder_reads_the_built_in_corpus_as_running_text(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Example] = []
+    monkeypatch.setattr(
+        "headwise.analyses.examples.find_rows", lambda model, corpus, *_: iter(read.extend(corpus) or ())
+    )
+    done = CliRunner().invoke(app, ["find", "L0H0", str(toy_folder(tmp_path, causal=True)), "--limit", "9"])
+    assert done.exit_code == 0, done.output
+    assert len(read) == 9
+    assert not any(example.has_pair for example in read)
 
 
 def test_command_figures_table_headline(found) -> None:

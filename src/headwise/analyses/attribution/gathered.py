@@ -24,8 +24,7 @@ from headwise.models.gathered import answered
 from headwise.models.view import Rows
 from headwise.stats.accumulators import Moments, State, Sums, means
 from headwise.stats.correlation import rank_correlations, row_correlations
-from headwise.text.encode import Batch, Encoded
-from headwise.text.units import documents_of
+from headwise.text.encode import Batch, Encoded, documents_of
 
 if TYPE_CHECKING:
     from headwise.analyses.attribution.analysis import Attribution
@@ -112,7 +111,7 @@ class Gathered:
 
     def observe(self, batch: Batch, sample: int | None) -> None:
         """Take in a batch; the maps of the example with index `sample` are kept."""
-        self.state.of(documents_of(batch))
+        self.state.of(documents_of(batch.rows))
         seen = traced(self.model, batch)
         attention, near = seen.attention, seen.visible
         method = self.asked.method
@@ -220,7 +219,7 @@ class Gathered:
             self.state.means(name).add_sums(total, real.sum(-1).expand_as(total))
 
     def _patterns(self, maps: Mapping[str, Tensor], batch: Batch) -> None:
-        documents = documents_of(batch)
+        documents = documents_of(batch.rows)
         for e, row in enumerate(batch.rows):
             if row.index not in self.classified:
                 continue

@@ -29,8 +29,7 @@ from headwise.stats.corrections import CORRECTIONS, correct, correct_families
 from headwise.stats.flips import sign_flip_test
 from headwise.stats.units import UnitSums, most_units, share_interval
 from headwise.text.corpus import Corpus
-from headwise.text.encode import Batch, Encoded, Encoder
-from headwise.text.units import units_of
+from headwise.text.encode import Batch, Encoded, Encoder, units_of
 
 TYPES = ("all", *MENTION_TYPES)
 CANDIDATES = ("mentions", "words")
@@ -162,7 +161,7 @@ class Coreference(Observer):
             state.sums("counted").add(torch.tensor([mentions.counted[name] for name in COUNTED]))
         if not len(mentions.types):
             return
-        units = batch.remember("units", lambda: units_of(batch))
+        units = batch.remember("units", lambda: units_of(batch.rows))
 
         def count(name: str, values: Tensor, where: tuple[int | slice, ...] = ()) -> None:
             """Add `values[mention, ...]` up by unit and type."""

@@ -25,9 +25,8 @@ from headwise.models.words import simple_maps, word_index, word_maps, word_visib
 from headwise.stats.accumulators import State, Sums
 from headwise.stats.corrections import CORRECTIONS
 from headwise.stats.units import UnitSums, most_units
-from headwise.text.encode import Batch
+from headwise.text.encode import Batch, units_of
 from headwise.text.example import ROOT
-from headwise.text.units import units_of
 
 
 class PairCounts(UnitSums):
@@ -207,7 +206,7 @@ class Dependency(Observer):
         assert isinstance(counts, PairCounts)
         rules = counts.rules
         pairs = gather_pairs(batch, rules)
-        units = batch.remember("units", lambda: units_of(batch))
+        units = batch.remember("units", lambda: units_of(batch.rows))
         if layer.layer == 0:
             state.sums("examples").add(torch.tensor([pairs.used, pairs.unaligned, pairs.bare, pairs.cut]))
             _observe_simple(state, batch, pairs, rules, units)

@@ -23,9 +23,8 @@ from headwise.models import HeadModel
 from headwise.models.ask import Answers, Ask
 from headwise.models.view import Watcher
 from headwise.stats.accumulators import Moments
-from headwise.text.encode import Batch, Encoded, batches
+from headwise.text.encode import Batch, Encoded, batches, documents_of
 from headwise.text.made import made_row
-from headwise.text.units import documents_of_rows
 
 HEADS = ("layer", "head")
 WAYS = {"with": True, "without": False}
@@ -101,7 +100,7 @@ class OpeningToken(Experiment):
             bench.progress("with and without the opening token", done, len(units))
         found = {way: {key: np.concatenate([p[key] for p in own]) for key in own[0]} for way, own in parts.items()}
         opens = sum(bool(row.ids[0] == model.encoder.cls_id) for row in given) > len(given) / 2
-        return self._dataset(found, bench.shape, documents_of_rows([pair["with"] for pair in pairs]), opens)
+        return self._dataset(found, bench.shape, documents_of([pair["with"] for pair in pairs]), opens)
 
     def _dataset(
         self, found: Mapping[str, Mapping[str, np.ndarray]], shape: Shape, documents: Sequence[int] | None, opens: bool

@@ -21,7 +21,6 @@ from headwise.text.readers.packed import ARCHIVE_SHORT, endings, unpacked
 
 DAMAGED = "; it may be cut off, damaged or not what its ending says"
 LOOKED_AT = 100_000  # lines that may come before the first that tells the format
-WAITS: int | None = getattr(os, "O_NONBLOCK", None)  # opening a pipe would wait for its writer
 NUL = "lines with NUL characters, read as U+FFFD"
 
 
@@ -205,7 +204,7 @@ def on_disk(path: Path, walk: Walk | None = None) -> TextFile:
 
 def _open_file(path: Path) -> IO[bytes]:
     """A plain file; a pipe or a device, which may never end and cannot be read twice, is refused without waiting."""
-    handle = path.open("rb") if WAITS is None else os.fdopen(os.open(path, os.O_RDONLY | WAITS), "rb")
+    handle = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")  # opening a pipe would wait for its writer
     if not stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
         handle.close()
         raise InputError(f"'{shown(path, 1000)}' is no file but a pipe or device; save its content to a file first.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 from pathlib import Path
 
@@ -263,7 +264,8 @@ def test_vectors_from_every_kind_of_file(tmp_path: Path) -> None:
         words=np.array(["the", "Cat", "cat", "."]),
         vectors=np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9], [0.5] * 3], dtype=np.float16),
     )
-    for name in ("a.txt", "b.txt", "c.txt.gz", "d.npz"):
+    (tmp_path / "e.txt.bz2").write_bytes(bz2.compress(lines.encode()))
+    for name in ("a.txt", "b.txt", "c.txt.gz", "d.npz", "e.txt.bz2"):
         found = read_vectors(tmp_path / name, {"The", "CAT", "dog"})
         assert {word: vector.tolist() for word, vector in found.items()} == {"the": [1, 2, 3], "cat": [7, 8, 9]}, name
 
@@ -273,6 +275,9 @@ def test_bad_vector_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("the 1 2 3\ncat 1 two 3\n")
     (tmp_path / "other.txt").write_text("der 1 2 3\n")
     np.savez(tmp_path / "bad.npz", words=np.array(["a"]), values=np.zeros((1, 3)))
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "bad.npz").read_bytes()[:-40])
+    (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(b"the 1 2 3\n" * 1000)[:-12])
+    (tmp_path / "latin.txt").write_bytes("the 1 2 3\ncaf\u00e9 1 2 3\n".encode("latin-1"))
     np.savez(tmp_path / "uneven.npz", words=np.array(["a"]), vectors=np.zeros((2, 3)))
     for name, why in (
         ("short.txt", "line 2: a word with 2 numbers"),
@@ -280,6 +285,9 @@ def test_bad_vector_files_are_refused(tmp_path: Path) -> None:
         ("other.txt", "no vector for any word"),
         ("bad.npz", "need the arrays"),
         ("uneven.npz", "one row for each"),
+        ("cut.npz", "need the arrays"),
+        ("cut.txt.gz", "it may be cut off"),
+        ("latin.txt", "not UTF-8"),
         ("none.txt", "no file of word vectors"),
     ):
         with pytest.raises(InputError, match=why):

@@ -40,6 +40,12 @@ def at_least(name: str, value: float, low: float) -> None:
         raise ParameterError(f"`{name}` must be at least {low}; it is {shown(value)}.")
 
 
+def above(name: str, value: float, low: float) -> None:
+    """Refuse a parameter that is not above a limit."""
+    if not value > low:
+        raise ParameterError(f"`{name}` must be greater than {low}; it is {shown(value)}.")
+
+
 def shown(value: object) -> str:
     """A value as a sentence can bear it.
 

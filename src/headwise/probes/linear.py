@@ -101,13 +101,10 @@ def _fit(
         block = _Block(features, start, stop, labels, len(names), settings, task)
         if folds:
             found = torch.stack([block.fit(train, held_out)[1] for train, held_out in folds]).mean(0)
+            weights, _, scaler = block.refit(split.pool)
         else:
             weights, found, scaler = block.fit(split.train, split.validation)
-        picked = pick(found)
-        if folds:
-            weights, scaler = block.refit(split.pool, picked)
-        else:
-            weights = weights.gather(1, picked[:, None, None, None].expand(-1, 1, *weights.shape[2:]))
+        weights = weights.gather(1, pick(found)[:, None, None, None].expand(-1, 1, *weights.shape[2:]))
         test = with_ones(scaler(block.values(split.test)))
         said = (test @ weights[:, 0].mT)[..., 0] if regression else predictions(test, weights)[:, 0]
         validation_all.append(found.cpu().numpy().astype(np.float64))
@@ -122,31 +119,24 @@ def _fit(
     return ProbeScores(scores, validation, penalties[best], (said_all == truth).mean(1), said_all, truth, names)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Block:
     """Some units whose probes are fitted together."""
 
-    def __init__(
-        self,
-        features: Features,
-        start: int,
-        stop: int,
-        labels: Tensor,
-        classes: int,
-        settings: ProbeSettings,
-        task: str,
-    ) -> None:
-        self.features, self.start, self.stop = features, start, stop
-        self.labels, self.classes, self.settings, self.task = labels, classes, settings, task
+    features: Features
+    start: int
+    stop: int
+    labels: Tensor
+    classes: int
+    settings: ProbeSettings
+    task: str
 
     def values(self, rows: np.ndarray) -> Tensor:
         return load(self.features, self.start, self.stop, rows, self.settings.device, self.task)
 
-    def fit(
-        self, train_rows: np.ndarray, held_out_rows: np.ndarray, settings: ProbeSettings | None = None
-    ) -> tuple[Tensor, Tensor, Scaler]:
+    def fit(self, train_rows: np.ndarray, held_out_rows: np.ndarray) -> tuple[Tensor, Tensor, Scaler]:
         """Weights [unit, penalty, column, size + 1], scores on the held-out rows [unit, penalty], and the scaler."""
-        settings = settings or self.settings
-        raw = self.values(train_rows)
+        settings, raw = self.settings, self.values(train_rows)
         scaler = Scaler(raw, settings.standardize)
         train, held_out = scaler(raw), with_ones(scaler(self.values(held_out_rows)))
         del raw
@@ -156,21 +146,19 @@ class _Block:
             return weights, scores, scaler
         if settings.solver == "lbfgs":
             weights, _ = fit_lbfgs(with_ones(train), own, self.classes, settings)
-            return weights, accuracies(held_out, other, weights), scaler
-        targets = one_hot(own, self.classes) if self.classes else own[:, None]
-        weights = fit_ridge(train, targets, settings.penalties)
+        else:
+            targets = one_hot(own, self.classes) if self.classes else own[:, None]
+            weights = fit_ridge(train, targets, settings.penalties)
         if self.classes:
             return weights, accuracies(held_out, other, weights), scaler
         return weights, pearson((held_out[:, None] @ weights.mT)[..., 0], other).nan_to_num(0.0), scaler
 
-    def refit(self, pool: np.ndarray, picked: Tensor) -> tuple[Tensor, Scaler]:
-        """The classifier with the picked penalty, fitted on the whole pool; weights [unit, 1, column, size + 1]."""
-        held_out = np.random.RandomState(self.settings.seed).permutation(len(pool))[
-            : max(1, round(EARLY_STOPPING_SHARE * len(pool)))
-        ]
+    def refit(self, pool: np.ndarray) -> tuple[Tensor, Tensor, Scaler]:
+        """The same on the whole pool, some of which `senteval` needs to stop early."""
+        few = max(1, round(EARLY_STOPPING_SHARE * len(pool)))
+        held_out = np.random.RandomState(self.settings.seed).permutation(len(pool))[:few]
         train = np.delete(pool, held_out) if self.settings.solver == "senteval" else pool
-        weights, _, scaler = self.fit(train, pool[held_out])
-        return weights.gather(1, picked[:, None, None, None].expand(-1, 1, *weights.shape[2:])), scaler
+        return self.fit(train, pool[held_out])
 
 
 def pick(scores: Tensor) -> Tensor:

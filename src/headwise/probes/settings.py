@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from headwise.core.checks import at_least, check_types, one_of
+from headwise.core.checks import above, at_least, check_types, one_of
 from headwise.core.errors import InputError, ParameterError
 from headwise.text.tasks import Split
 
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 SOLVERS = ("senteval", "lbfgs", "ridge")
 OPTIMIZERS = ("rmsprop", "adam")
+PARTS = ("train", "validation", "test")
 TENACITY = ("total", "consecutive")
 
 
@@ -81,8 +82,7 @@ class ProbeSettings:
         for name in ("batch_size", "epoch_size", "max_epochs", "tenacity", "max_iterations", "memory"):
             at_least(name, getattr(self, name), 1)
         for name in ("learning_rate", "tolerance"):
-            if not getattr(self, name) > 0:
-                raise ParameterError(f"`{name}` must be greater than 0; it is {getattr(self, name)!r}.")
+            above(name, getattr(self, name), 0)
         if self.folds is not None and self.folds < 2:
             raise ParameterError(
                 f"`folds` must be at least 2, or nothing for no cross-validation; it is {self.folds!r}."
@@ -97,15 +97,11 @@ def encode_labels(labels: Any, split: Split, task: str = "task") -> tuple[np.nda
     A label of the test part that training never shows cannot be predicted: it keeps its class and counts as wrong.
     """
     values = list(labels)
-    for part in ("train", "validation", "test"):
+    for part in PARTS:
         rows = getattr(split, part)
         if len(rows) == 0:
             raise InputError(f"{task}: the {part} part has no examples; give it some.")
-        missing = sum(_is_missing(values[i]) for i in rows)
-        if missing:
-            raise InputError(
-                f"{task}: {missing} of {len(rows)} examples of the {part} part have no label; label or remove them."
-            )
+        _refuse_missing([values[i] for i in rows], part, task)
     used = np.concatenate([split.train, split.validation, split.test])
     names = sorted({str(values[i]) for i in used}, key=_natural)
     number = {name: i for i, name in enumerate(names)}
@@ -131,17 +127,13 @@ def encode_targets(labels: Any, split: Split, task: str = "task") -> np.ndarray:
             out[i] = np.nan if _is_missing(value) else float(value)
         except ValueError:
             raise InputError(f"{task}: label {value!r} of example {i} is not a number.") from None
-    for part in ("train", "validation", "test"):
+    for part in PARTS:
         rows = getattr(split, part)
         if len(rows) < 2:
             raise InputError(
                 f"{task}: the {part} part has {len(rows)} examples; regression needs at least two in each part."
             )
-        missing = int(np.isnan(out[rows]).sum())
-        if missing:
-            raise InputError(
-                f"{task}: {missing} of {len(rows)} examples of the {part} part have no label; label or remove them."
-            )
+        _refuse_missing(out[rows].tolist(), part, task)
         if np.ptp(out[rows]) == 0:
             raise InputError(
                 f"{task}: all labels of the {part} part are {out[rows][0]:g}; a correlation needs labels that differ."
@@ -158,6 +150,12 @@ def make_folds(pool: np.ndarray, folds: int, seed: int, task: str = "task") -> l
     order = np.random.RandomState(seed).permutation(len(pool))
     parts = np.array_split(order, folds)
     return [(np.sort(pool[np.concatenate(parts[:k] + parts[k + 1 :])]), np.sort(pool[parts[k]])) for k in range(folds)]
+
+
+def _refuse_missing(labels: list[Any], part: str, task: str) -> None:
+    if missing := sum(map(_is_missing, labels)):
+        of = f"{missing} of {len(labels)} examples of the {part} part"
+        raise InputError(f"{task}: {of} have no label; label or remove them.")
 
 
 def _is_missing(value: object) -> bool:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from headwise.probes.settings import ProbeSettings
+
+OPTIMIZERS: dict[str, Any] = {"rmsprop": torch.optim.RMSprop, "adam": torch.optim.Adam}
 
 
 def fit_senteval(
@@ -33,14 +37,12 @@ def fit_senteval(
     weights [head, penalty, class, size + 1] at the best look, and validation accuracy [head, penalty] there.
     """
     heads, examples, size = train.shape
-    by_example = train.transpose(
-        0, 1
-    ).contiguous()  # rows of a batch are then long and contiguous: gathering them is cheap
+    by_example = train.transpose(0, 1).contiguous()  # rows of a batch are then long: gathering them is cheap
     penalties = torch.tensor(settings.penalties, dtype=train.dtype, device=train.device)
     shape = (heads, len(penalties), classes, size)
     weights = _initial(classes, size, settings.seed).to(train).expand(shape).clone()
     best_weights, best = weights.clone(), torch.full(shape[:2], -1.0, device=train.device)
-    optimizer = _OPTIMIZERS[settings.optimizer](weights, settings.learning_rate)
+    optimizer = OPTIMIZERS[settings.optimizer]([weights], lr=settings.learning_rate)
     waited = torch.zeros(shape[:2], dtype=torch.int64, device=train.device)
     active = torch.ones(shape[:2], dtype=torch.bool, device=train.device)
     here = torch.arange(heads, device=train.device)  # the heads still in the computation
@@ -54,7 +56,8 @@ def fit_senteval(
             for start in range(0, examples, settings.batch_size):
                 rows = permutation[start : start + settings.batch_size]
                 gradient = _gradient(by_example.index_select(0, rows).transpose(0, 1), train_labels[rows], weights)
-                optimizer.step(weights, gradient.add_(weights * decay))
+                weights.grad = gradient.add_(weights * decay)
+                optimizer.step()
         accuracy = accuracies(held_out, held_out_labels, weights)
         better = (accuracy > best[here]) & active
         best[here] = torch.where(better, accuracy, best[here])
@@ -66,14 +69,8 @@ def fit_senteval(
         if not staying.any():
             break
         if not staying.all():
-            here, by_example, held_out, weights = (
-                here[staying],
-                by_example[:, staying],
-                held_out[staying],
-                weights[staying],
-            )
-            active, waited = active[staying], waited[staying]
-            optimizer.keep(staying)
+            here, held_out, active, waited = (each[staying] for each in (here, held_out, active, waited))
+            by_example, weights = by_example[:, staying], _kept(optimizer, staying)
     return best_weights, best
 
 
@@ -123,36 +120,14 @@ def accuracies(values: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     return (predictions(values, weights) == labels).float().mean(-1)
 
 
-class _RMSprop:
-    """torch.optim.RMSprop's step (alpha 0.99, eps 1e-8), for stacked weights."""
-
-    def __init__(self, weights: Tensor, rate: float) -> None:
-        self.rate, self.square = rate, torch.zeros_like(weights)
-
-    def step(self, weights: Tensor, gradient: Tensor) -> None:
-        self.square.mul_(0.99).addcmul_(gradient, gradient, value=0.01)
-        weights.addcdiv_(gradient, self.square.sqrt().add_(1e-8), value=-self.rate)
-
-    def keep(self, staying: Tensor) -> None:
-        self.square = self.square[staying]
-
-
-class _Adam:
-    """torch.optim.Adam's step (betas 0.9 and 0.999, eps 1e-8), for stacked weights."""
-
-    def __init__(self, weights: Tensor, rate: float) -> None:
-        self.rate, self.time = rate, 0
-        self.first, self.second = torch.zeros_like(weights), torch.zeros_like(weights)
-
-    def step(self, weights: Tensor, gradient: Tensor) -> None:
-        self.time += 1
-        self.first.mul_(0.9).add_(gradient, alpha=0.1)
-        self.second.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-        scale = (self.second / (1 - 0.999**self.time)).sqrt_().add_(1e-8)
-        weights.addcdiv_(self.first, scale, value=-self.rate / (1 - 0.9**self.time))
-
-    def keep(self, staying: Tensor) -> None:
-        self.first, self.second = self.first[staying], self.second[staying]
-
-
-_OPTIMIZERS: dict[str, type[_RMSprop] | type[_Adam]] = {"rmsprop": _RMSprop, "adam": _Adam}
+def _kept(optimizer: torch.optim.Optimizer, staying: Tensor) -> Tensor:
+    """The weights of the heads that stay; the optimizer goes on with them where it is."""
+    group = optimizer.param_groups[0]
+    (weights,) = group["params"]
+    fewer: Tensor = weights[staying]
+    state = optimizer.state.pop(weights)
+    optimizer.state[fewer] = {
+        name: value[staying] if value.shape == weights.shape else value for name, value in state.items()
+    }
+    group["params"] = [fewer]
+    return fewer

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
-import lzma
+import zipfile
+import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import torch
 
 from headwise.core.errors import InputError
 from headwise.text.encode import Encoded
+from headwise.text.readers.files import on_disk
 
 MODEL = "model"
 
@@ -24,7 +25,7 @@ def read_vectors(path: str | Path, wanted: Collection[str]) -> dict[str, np.ndar
     ----------
     path : str or Path
         An `.npz` with `words` and `vectors[word, size]`, or text with a word and its numbers in each line (GloVe's
-        format, also `.gz`, `.xz`).
+        format, also `.gz`, `.xz`, `.bz2`, `.zst`).
     wanted : collection of str
         Only these are kept, so that a large file is not held in memory.
 
@@ -54,7 +55,7 @@ def _npz(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     try:
         with np.load(path, allow_pickle=False) as file:
             words, vectors = file["words"], file["vectors"]
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"{path}: word vectors in .npz need the arrays `words` and `vectors` ({error}).") from error
     if vectors.ndim != 2 or len(words) != len(vectors):
         raise InputError(
@@ -63,29 +64,22 @@ def _npz(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     yield from zip(map(str, words), vectors, strict=True)
 
 
-def _open(path: Path) -> TextIO:
-    opener: Any = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
-    file: TextIO = opener(path, "rt", encoding="utf-8", newline="\n")
-    return file
-
-
 def _text(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     size = 0
-    with _open(path) as file:
-        for number, line in enumerate(file, 1):
-            word, _, rest = line.rstrip("\n").partition(" ")
-            parts = rest.split(" ")
-            if number == 1 and len(parts) == 1:
-                continue  # word2vec's first line: how many words, how many numbers
-            size = size or len(parts)
-            if len(parts) != size:
-                raise InputError(
-                    f"{path}, line {number}: a word with {len(parts)} numbers, where the lines before have {size}."
-                )
-            try:
-                yield word, np.array(parts, dtype=np.float32)
-            except ValueError as error:
-                raise InputError(f"{path}, line {number}: '{word}' is not followed by numbers ({error}).") from error
+    for number, line in on_disk(path).lines():
+        word, _, rest = line.partition(" ")
+        parts = rest.split(" ")
+        if number == 1 and len(parts) == 1:
+            continue  # word2vec's first line: how many words, how many numbers
+        size = size or len(parts)
+        if len(parts) != size:
+            raise InputError(
+                f"{path}, line {number}: a word with {len(parts)} numbers, where the lines before have {size}."
+            )
+        try:
+            yield word, np.array(parts, dtype=np.float32)
+        except ValueError as error:
+            raise InputError(f"{path}, line {number}: '{word}' is not followed by numbers ({error}).") from error
 
 
 class WordVectors:

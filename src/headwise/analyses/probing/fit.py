@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.core.checks import check_types, one_of
+from headwise.core.checks import above, check_types, one_of
 from headwise.core.errors import ParameterError
 from headwise.models.vectors import Vectors
 from headwise.probes import (
@@ -85,8 +85,7 @@ class ProbingOptions:
         check_types(self)
         one_of("pairs", self.pairs, PAIRS)
         one_of("correction", self.correction, CORRECTIONS)
-        if not self.greedy_penalty > 0:
-            raise ParameterError(f"`greedy_penalty` must be greater than 0; it is {self.greedy_penalty!r}.")
+        above("greedy_penalty", self.greedy_penalty, 0)
 
     @property
     def fitting(self) -> ProbeSettings:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.core.checks import at_least
+from headwise.core.checks import above, at_least
 from headwise.core.errors import InputError, ParameterError
 from headwise.experiments.ablation.beside import at_once, trainable
 from headwise.experiments.ablation.run import Condition, evaluate
@@ -48,8 +48,7 @@ class GateOptions:
     def __post_init__(self) -> None:
         for name in ("remove", "steps", "random_sets"):
             at_least(name, getattr(self, name), 1)
-        if not self.learning_rate > 0:
-            raise ParameterError(f"`learning_rate` must be greater than 0; it is {self.learning_rate!r}.")
+        above("learning_rate", self.learning_rate, 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

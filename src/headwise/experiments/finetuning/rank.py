@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,10 +34,6 @@ class Ranking:
         if not 1 <= count <= len(self.heads):
             raise ParameterError(f"`top` must be from 1 to {len(self.heads)}, the number of heads; it is {count}.")
         return self.heads[:count]
-
-    def facts(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return asdict(self)
 
 
 def rank_heads(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from headwise.core.checks import check_types
+from headwise.core.checks import above, at_least, check_types
 from headwise.core.errors import ParameterError, unknown
 from headwise.experiments.finetuning.lamb import Lamb
 
@@ -43,18 +43,13 @@ class Recipe:
     def __post_init__(self) -> None:
         check_types(self)
         for name in ("learning_rate", "frozen_rate"):
-            if not getattr(self, name) > 0:
-                raise ParameterError(f"`{name}` must be greater than 0; it is {getattr(self, name)!r}.")
+            above(name, getattr(self, name), 0)
         for name in ("batch_size", "epochs"):
-            if getattr(self, name) < 1:
-                raise ParameterError(f"`{name}` must be at least 1; it is {getattr(self, name)!r}.")
+            at_least(name, getattr(self, name), 1)
 
     def changed(self, **given: Any) -> Recipe:
         """The recipe with whatever is not None put in its place."""
         return replace(self, **{name: value for name, value in given.items() if value is not None})
-
-    def settings(self) -> dict[str, Any]:
-        return asdict(self)
 
     def optimizer_for(self, modules: nn.Module, frozen: bool) -> torch.optim.Optimizer:
         """An optimizer over what is to be trained; biases and norms do not decay."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -181,7 +181,7 @@ class _Job:
         self.group = (task.name, options.pooling, options.start, self.recipe.name)
         self.detail = self._choose()
         about = {"task": task.name, "pooling": options.pooling, "start": options.start, "half": options.half}
-        self.identity = {**self.key, **about, "recipe": self.recipe.settings(), "detail": self.detail}
+        self.identity = {**self.key, **about, "recipe": asdict(self.recipe), "detail": self.detail}
 
     def _choose(self) -> dict[str, Any]:
         """The layer or the heads of the pooling."""
@@ -207,7 +207,7 @@ class _Job:
         def make() -> tuple[dict[str, np.ndarray], dict[str, Any]]:
             limited = {"device": self.device, "dtype": torch.float32, "max_length": self.max_length}
             with HeadModel.open(self.source, **limited) as opened:  # type: ignore[arg-type]
-                return {}, rank_heads(opened, self.task, seed=seed, store=vectors, report=self.report).facts()
+                return {}, asdict(rank_heads(opened, self.task, seed=seed, store=vectors, report=self.report))
 
         with Store(self.out / f".ranking-{self.task.name}", {**self.key, "seed": seed}, fresh=True) as store:
             vectors = store.part("vectors")

@@ -158,7 +158,8 @@ Made by `python benchmarks/random_models.py --write docs/random-weights.md`; not
 
 A random-weights model must come out as nothing. Each cell: in how many runs any head was called anything at a corrected
 p < 0.05 (roles: `has_role_adjusted`; frames, token_pairs, features: `stands_out`; dependency, coreference: better than
-the baselines; induction, sinks, circuits, logits, which are for decoders: the corrected p of any of their measures). A
+the baselines; induction, sinks, circuits, logits, which are for decoders: the corrected p of any of their measures;
+patterns, which tests nothing: a pattern that more than half of a head's maps show, by the lower end of its interval). A
 run is one model of 3 × 4 heads (in the last row 36 × 32) with weights as transformers draws them, or with query and key
 weights six times as large (× 6: attention far from uniform), on {examples} examples of the built-in corpus. Seeds run
 from 100 on: lower ones were looked at while the bounds were made. The last column is what a test at 0.05 stays under in

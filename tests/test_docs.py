@@ -163,3 +163,12 @@ def test_the_tutorial_names_every_extra() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `([\w-]+)` \|", text, re.M)) == set(extras) - {"test"}
+
+
+def test_reports_were_made_as_the_page_about_them_says() -> None:
+    text = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    said = dict(re.findall(r"\(reproductions/(\w+)\.md\) with `--scale ([\d.]+)", text))
+    reports = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "reproductions").glob("*.md")}
+    made = {name: re.search(r"sample sizes ([\d.]+) times", report) for name, report in reports.items()}
+    assert said == {name: scale[1] for name, scale in made.items() if scale}
+    assert len(said) == 5

@@ -84,7 +84,7 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
         dependency relations on which the head beats every baseline by 10 points or more, antecedents where it
         beats every baseline by as much, frame elements where it stands out from the same words unlinked and from random
         heads, all after correction, with score and baseline; `roles`: the roles it has after correction; `maps`: the
-        kind that more than half of its maps are of.
+        kind that more than half of its maps are of, by the lower end of the interval.
     """
     known = {
         name: datasets[name]
@@ -224,8 +224,8 @@ def _roles(roles: xr.Dataset) -> Cells:
 
 def _maps(patterns: xr.Dataset) -> Cells:
     names = labels_of(patterns, "pattern")
-    (share,) = _by_head(patterns, "proportion")
-    return _said(np.nan_to_num(share) > behaviours.LEAST_SHARE, lambda at: f"{names[at[2]]} {100 * share[at]:.0f} %")
+    share, low = _by_head(patterns, "proportion", "proportion_low")
+    return _said(np.nan_to_num(low) > behaviours.LEAST_SHARE, lambda at: f"{names[at[2]]} {100 * share[at]:.0f} %")
 
 
 def _by_head(dataset: xr.Dataset, *names: str) -> list[np.ndarray]:
@@ -253,7 +253,7 @@ FINDERS: dict[str, tuple[Callable[[xr.Dataset], Cells], tuple[str, ...]]] = {
     "coreference": (_antecedents, ("accuracy", "p_adjusted", "baseline_accuracy")),
     "frames": (_frames, ("score", "expected", "stands_out")),
     "roles": (_roles, ("has_role_adjusted",)),
-    "patterns": (_maps, ("proportion",)),
+    "patterns": (_maps, ("proportion", "proportion_low")),
     "induction": (_repeats, ("prefix_matching", "prefix_matching_p_adjusted")),
     "retrieval": (_retrieval, ("score",)),
     "circuits": (_copying, ("ov_copying", "ov_copying_p_adjusted")),

@@ -24,7 +24,7 @@ from headwise.text import Corpus
 from headwise.text.demo import demo_examples
 from headwise.text.example import Example
 
-TESTED = ("roles", "frames", "token_pairs", "features", "dependency", "coreference")
+TESTED = ("roles", "frames", "token_pairs", "features", "dependency", "coreference", "patterns")
 OF_DECODERS = ("induction", "sinks", "circuits", "logits")  # `retrieval` says nothing of a model that fails its task
 PARAMETERS = {"frames": {"exclude": "links"}}  # few sentences of the built-in corpus have no other link
 UNLUCKY = 0.01  # so rarely may a test that holds its level be refused

@@ -24,6 +24,7 @@ from headwise.analyses.patterns.correct import (
 )
 from headwise.analyses.patterns.maps import images, shrink, shrink_visible
 from headwise.analyses.patterns.network import PATTERNS, PatternClassifier, load_classifier, shipped_classifier
+from headwise.core.behaviours import LEAST_SHARE
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import Moments, State
 from headwise.stats.bootstrap import bootstrap_interval
@@ -179,6 +180,10 @@ class Patterns(Observer):
             return ErrorModel(counts[None], origin=f"held-out maps of {Path(self.classifier).name}")
         seen = seen_in_training(str(shape.extras.get("model", "")), shape.layers, shape.heads)
         return shipped_errors(seen, shape.causal)
+
+    def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
+        """Patterns that more than half of a head's maps show, by the lower end of the interval."""
+        return dataset["proportion_low"].drop_sel(pattern="heterogeneous") > LEAST_SHARE
 
     def headline(self, dataset: xr.Dataset) -> list[str]:
         counted, corrected = dataset["overall"], dataset["overall_corrected"]

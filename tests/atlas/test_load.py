@@ -12,8 +12,8 @@ import xarray as xr
 
 from fuzz.atlas_inputs import HOSTILE, attack, endless, hostile, seed_bytes, whole
 from headwise.atlas import Atlas
+from headwise.atlas.arrays import read_groups
 from headwise.atlas.file import read_any
-from headwise.atlas.reading import read_groups
 from headwise.atlas.seal import LENGTH
 from headwise.core.errors import AtlasError
 

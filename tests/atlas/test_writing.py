@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from headwise.atlas.writing import netcdf_bytes
+from headwise.atlas.arrays import netcdf_bytes
 
 
 def tree_of(*datasets: xr.Dataset) -> xr.DataTree:

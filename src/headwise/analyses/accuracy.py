@@ -9,15 +9,10 @@ import xarray as xr
 
 from headwise.core.errors import ParameterError
 from headwise.core.labels import Shape, head_name, parse_head
+from headwise.stats.intervals import share
 from headwise.stats.units import share_interval
 
 Places = tuple[np.ndarray, ...]
-
-
-def share(hits: np.ndarray, tries: np.ndarray) -> np.ndarray:
-    """`hits / tries`; NaN where nothing was tried."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(tries > 0, hits / tries, np.nan)
 
 
 def accuracy_variables(

@@ -13,6 +13,7 @@ from headwise.analyses.contract import Observer
 from headwise.analyses.headlines import LEVEL
 from headwise.core.checks import at_least
 from headwise.core.labels import FEW
+from headwise.stats.intervals import share
 from headwise.stats.nulls import chance_bound
 from headwise.text.encode import Encoded
 
@@ -63,8 +64,7 @@ def random_bound(
         [data[name].transpose("layer", "head", ...).values.reshape(-1, *data[name].shape[2:]) for data in found]
     ).astype(float)
     known = ~np.isnan(values)
-    with np.errstate(invalid="ignore"):
-        mean = np.where(known, values, 0.0).sum(0) / np.where(known.any(0), known.sum(0), np.nan)
+    mean = share(np.where(known, values, 0.0).sum(0), known.sum(0))
     if tail == "ratio":
         return mean, chance_bound(np.sqrt(values), tests, level, "normal") ** 2
     return mean, chance_bound(values, tests, level, tail)

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from headwise.atlas.arrays import netcdf_bytes, read_groups
 from headwise.atlas.check import FORMAT, MAX_BYTES, check_file
-from headwise.atlas.reading import read_groups
 from headwise.atlas.seal import check_seal, sealed, try_elsewhere
-from headwise.atlas.writing import netcdf_bytes
 from headwise.core.errors import AtlasError, HeadwiseError
 from headwise.core.store import digest_of
 

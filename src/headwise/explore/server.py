@@ -109,22 +109,17 @@ def make_app(explorer: Explorer, guard: Guard, desk: Desk, tell: Callable[[Failu
     def refuse(status: int, why: str, **headers: str) -> Response:
         return JSONResponse({"error": why}, status, headers)
 
-    @app.exception_handler(Refused)
     async def refused(_: Request, error: Exception) -> Response:
-        assert isinstance(error, Refused)
-        return refuse(error.status, error.why)
-
-    @app.exception_handler(HeadwiseError)
-    async def wrong(_: Request, error: Exception) -> Response:
-        return refuse(HTTPStatus.BAD_REQUEST, str(error))
-
-    @app.exception_handler(Busy)
-    async def busy(_: Request, error: Exception) -> Response:
-        return refuse(HTTPStatus.SERVICE_UNAVAILABLE, BUSY, **{"Retry-After": "1"})
-
-    @app.exception_handler(Exception)
-    async def failed(_: Request, error: Exception) -> Response:
+        if isinstance(error, Refused):
+            return refuse(error.status, error.why)
+        if isinstance(error, HeadwiseError):
+            return refuse(HTTPStatus.BAD_REQUEST, str(error))
+        if isinstance(error, Busy):
+            return refuse(HTTPStatus.SERVICE_UNAVAILABLE, BUSY, **{"Retry-After": "1"})
         return refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "this failed unexpectedly; the terminal says more")
+
+    for kind in (Refused, HeadwiseError, Busy, Exception):
+        app.add_exception_handler(kind, refused)
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.stats.intervals import mean_interval
+from headwise.stats.intervals import mean_interval, share
 from headwise.stats.records import Records
 from headwise.stats.tests import z_test
 from headwise.stats.units import Accumulator, Ratio, UnitSums, most_units, unit_ratio
@@ -159,8 +159,7 @@ class Moments(Parts):
         clustered = self.over_units()
         if clustered is not None:
             return np.asarray(clustered.variance * count)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(count > 1, self.squares.numpy() / (count - 1), np.nan)
+        return share(self.squares.numpy(), count - 1)
 
     def summary(self) -> dict[str, np.ndarray]:
         """`mean`, `n`, `units` (documents, or examples), `low`, `high` (95 %, Student's t over units).

@@ -9,6 +9,7 @@ import numpy as np
 
 from headwise.core.errors import ParameterError
 from headwise.stats.bootstrap import REPEATS, percentile_interval, resamples
+from headwise.stats.intervals import share
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,4 @@ def _kappa(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     total = table.sum((-2, -1))
     observed = np.trace(table, axis1=-2, axis2=-1) / total
     expected = (table.sum(-1) * table.sum(-2)).sum(-1) / total**2
-    with np.errstate(divide="ignore", invalid="ignore"):
-        kappa = np.where(expected < 1, (observed - expected) / (1 - expected), np.nan)
-    return kappa, observed, expected
+    return share(observed - expected, 1 - expected), observed, expected

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats as scipy_stats
 
 from headwise.core.labels import FEW as FEW
-from headwise.stats.intervals import LEVEL
+from headwise.stats.intervals import LEVEL, share
 
 REPEATS = 2000
 COLUMNS = 4096  # so many columns are resampled at a time
@@ -51,8 +51,7 @@ def bootstrap_interval(
     flat = values.reshape(len(values), -1)
     present = ~np.isnan(flat)
     draws = resamples(len(values), repeats, seed)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        means = (draws @ np.where(present, flat, 0.0)) / (draws @ present)
+    means = share(draws @ np.where(present, flat, 0.0), draws @ present)
     low, high = percentile_interval(means, level)
     return low.reshape(values.shape[1:]), high.reshape(values.shape[1:])
 

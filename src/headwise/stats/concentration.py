@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import entr
 
+from headwise.stats.intervals import share
+
 
 def effective_number(weights: np.ndarray, axis: int = -1) -> np.ndarray:
     """`exp` of the entropy of weights of at least 0 made to sum to one: how many places of equal weight would be as
@@ -15,9 +17,7 @@ def effective_number(weights: np.ndarray, axis: int = -1) -> np.ndarray:
     """
     weights = np.asarray(weights, dtype=float)
     total = weights.sum(axis, keepdims=True)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        shares = weights / np.where(total > 0, total, np.nan)
-    found: np.ndarray = np.exp(entr(shares).sum(axis))
+    found: np.ndarray = np.exp(entr(share(weights, total)).sum(axis))
     return found
 
 

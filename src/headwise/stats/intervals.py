@@ -1,4 +1,4 @@
-"""Intervals: Student's t for means, Wilson's for proportions, order statistics for medians."""
+"""Shares, and intervals: Student's t for means, Wilson's for proportions, order statistics for medians."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ import numpy as np
 from scipy import stats as scipy_stats
 
 LEVEL = 0.95
+
+
+def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """`part / whole`; NaN where the whole is nothing."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(whole > 0, part / whole, np.nan)
 
 
 def mean_interval(

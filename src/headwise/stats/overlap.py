@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy import stats as scipy_stats
 
+from headwise.stats.intervals import share
+
 
 def overlap_counts(members: np.ndarray) -> np.ndarray:
     """How many items each two sets share, `[set, set]`, from `members[..., set]` (bool).
@@ -18,9 +20,7 @@ def overlap_counts(members: np.ndarray) -> np.ndarray:
 def jaccard(counts: np.ndarray) -> np.ndarray:
     """`|A ∩ B| / |A ∪ B|` from the shared counts; NaN where both sets are empty."""
     size = np.diag(counts)
-    union = size[:, None] + size[None] - counts
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(union > 0, counts / union, np.nan)
+    return share(counts, size[:, None] + size[None] - counts)
 
 
 def overlap_test(members: np.ndarray) -> np.ndarray:

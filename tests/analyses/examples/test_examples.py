@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from headwise import make_atlas
 from headwise.analyses.contract import make_analysis
 from headwise.analyses.examples import Condition, find_rows
-from headwise.analyses.examples.best import Best
+from headwise.analyses.examples.watch import Best
 from headwise.cli.main import app
 from headwise.core.errors import ParameterError
 from headwise.models import HeadModel

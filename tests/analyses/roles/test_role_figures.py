@@ -16,7 +16,7 @@ from headwise import Corpus, HeadModel, make_atlas, plots
 from headwise.analyses.features.figures import from_cls, special_tokens
 from headwise.analyses.frames.figures import frame_annotation, frame_heads
 from headwise.analyses.roles.figures import COARSE, FINE, role_grid
-from headwise.analyses.roles.overlap_figures import upset, venn
+from headwise.analyses.roles.label_figures import upset, venn
 from headwise.core.errors import ParameterError
 from headwise.plots import style
 from headwise.testing import eager_maps, random_model

@@ -14,7 +14,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.accuracy import Places, accuracy_cells, accuracy_variables, best_places, parse_heads, share
+from headwise.analyses.accuracy import Places, accuracy_cells, accuracy_variables, best_places, parse_heads
 from headwise.analyses.contract import Observer, Paper, Shape, at_least, layer_head_coords, one_of
 from headwise.analyses.coreference.baselines import BASELINES, RULES, baseline_choices, candidates_of
 from headwise.analyses.coreference.mentions import MENTION_TYPES, Expression, expressions_of
@@ -27,6 +27,7 @@ from headwise.stats.accumulators import State, Sums
 from headwise.stats.bootstrap import FEW
 from headwise.stats.corrections import CORRECTIONS, correct, correct_families
 from headwise.stats.flips import sign_flip_test
+from headwise.stats.intervals import share
 from headwise.stats.units import UnitSums, most_units, share_interval
 from headwise.text.corpus import Corpus
 from headwise.text.encode import Batch, Encoded, Encoder, units_of

@@ -12,11 +12,11 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.accuracy import share
 from headwise.analyses.contract import Shape, mean_variables
 from headwise.analyses.dependency.arcs import UPOS, PairRules, has_tree, relation_members, upos_members
 from headwise.models.words import word_index
 from headwise.stats.accumulators import Moments, SparseSums, State
+from headwise.stats.intervals import share
 from headwise.text.encode import Batch
 
 TARGETS = ("auto", "sep", "cls", "first", "off")

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from headwise.analyses.accuracy import Places, accuracy_cells, accuracy_variables, best_places, share
+from headwise.analyses.accuracy import Places, accuracy_cells, accuracy_variables, best_places
 from headwise.analyses.dependency.arcs import PairRules
 from headwise.analyses.headlines import aligned, p_text
 from headwise.core.labels import FEW
 from headwise.stats.corrections import correct, correct_families
 from headwise.stats.flips import sign_flip_test
-from headwise.stats.intervals import wilson_interval
+from headwise.stats.intervals import share, wilson_interval
 
 # Ways that know no syntax: the best fixed offset; attention spread evenly; attention on the first token alone. Of
 # equally good ones the bar is the first in this order.

@@ -19,6 +19,7 @@ from headwise.core.labels import head_name
 from headwise.stats.accumulators import State, Sums
 from headwise.stats.clusters import best_cut, cut, leaf_order, linkage
 from headwise.stats.divergence import pairwise_js, smooth
+from headwise.stats.intervals import share
 from headwise.stats.scaling import classical_mds, smacof_mds, stress
 from headwise.stats.tests import group_distance_test
 from headwise.text.encode import Batch
@@ -307,8 +308,7 @@ def layer_means(js: np.ndarray, layer_of: np.ndarray) -> np.ndarray:
     sums = members.T @ (js - np.diag(np.diag(js))) @ members
     sizes = members.sum(0)
     pairs = np.outer(sizes, sizes) - np.diag(sizes)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(pairs > 0, sums / pairs, np.nan)
+    return share(sums, pairs)
 
 
 def with_behaviours(datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
@@ -331,8 +331,7 @@ def with_behaviours(datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]
     members = np.eye(int(family.max()) + 1)[family]  # [head, family]
     flat = scores.values.reshape(len(scores), -1)
     present = np.isfinite(flat).astype(float)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        means = (np.where(present > 0, flat, 0.0) @ members) / (present @ members)
+    means = share(np.where(present > 0, flat, 0.0) @ members, present @ members)
     words = head_labels(datasets, layers, heads).ravel()
     labels: dict[str, Any] = {
         "behaviour": ("head_a", words, {"long_name": "what the head does, in a word"}),

@@ -12,12 +12,12 @@ import numpy as np
 import xarray as xr
 
 from headwise.analyses.contract import Bench, Experiment, Paper, Shape, at_least, layer_head_coords
-from headwise.analyses.examples.best import Best
 from headwise.analyses.examples.find import marked
-from headwise.analyses.examples.watch import observe_piece
+from headwise.analyses.examples.watch import Best, observe_piece
 from headwise.analyses.roles.sieves import Sieve, find_sieve
 from headwise.core.labels import head_name
 from headwise.core.workers import current, whole
+from headwise.stats.intervals import share
 from headwise.text.encode import Encoded
 
 HEADS = ("layer", "head")
@@ -92,8 +92,7 @@ class Examples(Experiment):
         by_index = {row.index: row for row in rows}
         size = (shape.layers, shape.heads, kinds, self.rows)
         values, places = best.values.reshape(size), best.places.reshape(*size, -1)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            mean = np.where(mass[1] > 0, mass[0] / mass[1], np.nan)
+        mean = share(mass[0], mass[1])
         chosen = np.where(np.isnan(mean), -1, mean).argmax(-1) if sieves else np.zeros(size[:2], int)
         ranked = (*HEADS, "rank")
         variables: dict[str, Any] = {}

@@ -8,8 +8,7 @@ from itertools import islice
 
 import numpy as np
 
-from headwise.analyses.roles.sieves import find_sieve
-from headwise.analyses.roles.sieves.build import sieve_matrix
+from headwise.analyses.roles.sieves import find_sieve, sieve_matrix
 from headwise.core.errors import ParameterError
 from headwise.core.labels import existing_heads
 from headwise.models import HeadModel

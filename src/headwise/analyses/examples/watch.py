@@ -1,4 +1,5 @@
-"""What one batch has to offer each head: its sharpest row outside the sink, and its best row for each role."""
+"""The best rows of a stream: what one batch has to offer each head (its sharpest row outside the sink, and its best row
+for each role), and the few that are kept, no two from one document."""
 
 from __future__ import annotations
 
@@ -9,13 +10,51 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.analyses.examples.best import Best
 from headwise.analyses.roles.sieves import Sieve, sieve_matrices
 from headwise.models import HeadModel
 from headwise.models.view import Rows, Watcher
 from headwise.text.encode import Batch, Encoded, batches
 
 BATCH_TOKENS = 2048
+EMPTY = -np.inf
+COLUMNS = ("example", "document", "query", "key")
+
+
+class Best:
+    """For each cell the `keep` highest values, with where each was found.
+
+    `values[cell, keep]` and `places[cell, keep, 4]` (example, document, query, key); places without a find have the
+    value −inf. Equal values go to the earlier example, so that the order of merging does not matter.
+    """
+
+    def __init__(self, cells: int, keep: int) -> None:
+        self.keep = keep
+        self.values = np.full((cells, keep), EMPTY)
+        self.places = np.full((cells, keep, len(COLUMNS)), -1, dtype=np.int64)
+
+    def add(self, values: np.ndarray, places: np.ndarray) -> None:
+        """Take in finds, `values[cell, find]` and `places[cell, find, 4]`."""
+        values = np.concatenate([self.values, np.asarray(values, dtype=float)], axis=1)
+        places = np.concatenate([self.places, places], axis=1)
+        order = np.lexsort((places[..., 3], places[..., 2], places[..., 0], -values), axis=1)
+        values, places = np.take_along_axis(values, order, 1), np.take_along_axis(places, order[..., None], 1)
+        cells = np.arange(len(values))
+        for rank in range(self.keep):
+            at = values.argmax(1)
+            self.values[:, rank], self.places[:, rank] = values[cells, at], places[cells, at]
+            taken = (places[..., 1] == self.places[:, rank, 1][:, None]) & (self.values[:, rank, None] > EMPTY)
+            values = np.where(taken, EMPTY, values)
+        self.places[self.values == EMPTY] = -1
+
+    def merge(self, other: Best) -> None:
+        """Take in what another has found."""
+        self.add(other.values, other.places)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"values": self.values, "places": self.places}
+
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        self.values, self.places = np.array(arrays["values"]), np.array(arrays["places"])
 
 
 class Watch(Watcher):
@@ -81,7 +120,7 @@ def observe_piece(
         example = np.broadcast_to(np.array(batch.index), values.shape)
         document = np.broadcast_to(np.array([documents[index] for index in batch.index]), values.shape)
         places = np.stack([example, document, queries, keys], -1)
-        best.add(np.where(values > 0, values, -np.inf), places)
+        best.add(np.where(values > 0, values, EMPTY), places)
         for layer, own in watch.mass.items():
             for part in range(2):
                 mass[part, layer] += own[part].cpu().numpy()

@@ -15,6 +15,7 @@ from headwise.stats.accumulators import Moments
 from headwise.stats.bootstrap import FEW, bootstrap_family_test
 from headwise.stats.corrections import benjamini_hochberg, correct, holm
 from headwise.stats.correlation import correlation
+from headwise.stats.intervals import share
 from headwise.stats.overlap import jaccard, overlap_counts, overlap_test, stratified_overlap_test
 from headwise.stats.records import Records
 from headwise.stats.tests import z_test
@@ -59,8 +60,7 @@ def tested(moments: Moments, records: Records, roles: Sequence[str], asked: Role
     mean, variance = without_rounding(mean, moments.variance() * ddof_0, tau)
     p_value = z_test(mean, variance, count, tau, student=released).p_value
     p_adjusted = correct(p_value, correction)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        effect = np.where(variance > 0, (mean - tau) / np.sqrt(variance), np.nan)
+    effect = share(mean - tau, np.sqrt(variance))
     spread = f"standard deviation of the scores over inputs (ddof {0 if released else 1})"
     test = "Student's t-test" if released else "z-test"
     made = {
@@ -277,8 +277,6 @@ def overlaps(has_role: np.ndarray, mean: np.ndarray) -> Variables:
     """How roles go together on the same heads."""
     counts = overlap_counts(has_role)
     size = np.diag(counts)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.where(size[:, None] > 0, counts / size[:, None], np.nan)
     chance, in_layer = overlap_test(has_role), stratified_overlap_test(has_role)
     columns = mean.reshape(-1, mean.shape[-1]).T
     ranks = correlation(columns[:, None], columns[None], "spearman")
@@ -287,7 +285,7 @@ def overlaps(has_role: np.ndarray, mean: np.ndarray) -> Variables:
     variables = {
         "overlap": (counts, "heads with both roles"),
         "jaccard": (jaccard(counts), "heads with both roles over heads with either"),
-        "share": (share, "share of the heads of `role` that also have `role_b`"),
+        "share": (share(counts, size[:, None]), "share of the heads of `role` that also have `role_b`"),
         "overlap_p_value": (chance, "P(overlap at least this large) for random sets of these sizes"),
         "overlap_p_adjusted": (_adjust_pairs(chance), "corrected over pairs of roles (holm)"),
         "overlap_in_layer_p_value": (in_layer, "the same with the number of heads of each role in each layer kept"),

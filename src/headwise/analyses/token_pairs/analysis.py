@@ -24,6 +24,7 @@ from headwise.models.picks import group_max, group_mean
 from headwise.models.view import Layer
 from headwise.stats.accumulators import Moments, State, Sums
 from headwise.stats.corrections import CORRECTIONS, correct
+from headwise.stats.intervals import share
 from headwise.stats.tests import z_test
 from headwise.text.encode import Batch
 
@@ -177,10 +178,9 @@ class TokenPairAttention(RandomNull, ItemObserver):
         count, left_out = (state.sums(name).total.numpy().astype(np.int64) for name in ("count", "left_out"))
         variables["count"] = xr.Variable(("pair",), count, {"long_name": "pairs of tokens"})
         variables["inputs_left_out"] = xr.Variable(("pair",), left_out)
-        with np.errstate(invalid="ignore"):
-            share = state.sums("matched").total.numpy() / np.where(count > 0, count, np.nan)
+        matched = share(state.sums("matched").total.numpy(), count)
         about = "share of pairs with matched pairs of the same parts of speech"
-        variables["matched"] = xr.Variable(("pair",), share, {"long_name": about})
+        variables["matched"] = xr.Variable(("pair",), matched, {"long_name": about})
         variables["stands_out"] = standing_out(variables, self.margin)
         nothing = self.matched_nothing(count, shape)
         if nothing and not count.any() and left_out.any():  # inputs there were

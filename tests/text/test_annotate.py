@@ -116,16 +116,25 @@ def test_a_cache_that_cannot_be_written_is_done_without(chained, tmp_path):
     assert len(list(annotate(Corpus.from_texts(["It ran."]), chained, cache=tmp_path / "file"))) == 1
 
 
-def test_a_disk_that_fills_up_leaves_no_file_open(tmp_path, monkeypatch):
+def test_a_disk_that_fills_up_leaves_no_file_open_and_none_behind(tmp_path, monkeypatch):
     class Full(io.StringIO):
         def write(self, text):
             raise OSError(errno.ENOSPC, "full")
 
+        def close(self):
+            super().close()
+            raise OSError(errno.ENOSPC, "full")
+
+    def opened(path, *_, **__):
+        path.touch()
+        return full
+
     full = Full()
-    monkeypatch.setattr(gzip, "open", lambda *_, **__: full)
+    monkeypatch.setattr(gzip, "open", opened)
     given = [Example(text="It ran."), Example(text="It sat.")]
     assert list(import_module("headwise.text.annotate")._to_cache(tmp_path / "a.jsonl.gz", given)) == given
     assert full.closed
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_refusals(chained, tmp_path):

@@ -236,4 +236,5 @@ def _to_cache(path: Path, examples: Iterable[Example]) -> Iterator[Example]:
         with suppress(OSError):
             if out is not None:
                 out.close()
+        with suppress(OSError):
             part.unlink(missing_ok=True)

@@ -83,13 +83,12 @@ def ablate_command(
     how: Annotated[
         str,
         typer.Option(
-            "--how",
             help="uniform (the paper's), zero, mean (over the input), corpus_mean, resample (its output on another "
-            "input); auto: zero for causal models, uniform for others.",
+            "input); auto: zero for causal models, uniform for others."
         ),
     ] = "auto",
     heads: Annotated[
-        str, typer.Option("--heads", help="Single heads to disable: all, none, a list (L7H9,L8H1) or a rule.")
+        str, typer.Option(help="Single heads to disable: all, none, a list (L7H9,L8H1) or a rule.")
     ] = "all",
     layers: Annotated[bool, typer.Option("--layers/--no-layers", help="Whole layers too.")] = True,
     sets: Annotated[

@@ -93,9 +93,8 @@ def run(
     heads_from: Annotated[
         Path | None,
         typer.Option(
-            "--heads-from",
             help="Of dependency and coreference: a result on another text. Its best heads are tested on this one, so "
-            "that none is picked where it is tested.",
+            "that none is picked where it is tested."
         ),
     ] = None,
     opening: options.SourceOptions,

@@ -34,31 +34,23 @@ def compare_command(
     ],
     text: options.TextOptions,
     analyses: Annotated[
-        str,
-        typer.Option("--analyses", help="What is compared beside the maps, with commas between; `none` for nothing."),
+        str, typer.Option(help="What is compared beside the maps, with commas between; `none` for nothing.")
     ] = "surface,roles,features",
     probing: Annotated[
-        str | None,
-        typer.Option(
-            "--probing", help="Tasks to probe all models for: SentEval files, GLUE folders, labelled corpora."
-        ),
+        str | None, typer.Option(help="Tasks to probe all models for: SentEval files, GLUE folders, labelled corpora.")
     ] = None,
     probing_limit: Annotated[
-        int | None,
-        typer.Option("--probing-limit", min=1, help="Use at most this many examples of each part of a probing task."),
+        int | None, typer.Option(min=1, help="Use at most this many examples of each part of a probing task.")
     ] = None,
-    names: Annotated[
-        str | None, typer.Option("--names", help="What the models are called, with commas between.")
-    ] = None,
+    names: Annotated[str | None, typer.Option(help="What the models are called, with commas between.")] = None,
     out_file: Annotated[
         Path, typer.Option("--out", help="A NetCDF file with the groups `change`, `change_roles`, …")
     ] = Path("change.nc"),
     figures: options.Figures = None,
     page: Annotated[
-        str | None,
-        typer.Option("--page", help="The folder of the page; by default named like --out, `none` for no page."),
+        str | None, typer.Option(help="The folder of the page; by default named like --out, `none` for no page.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Use at most this many examples.")] = 1000,
+    limit: Annotated[int, typer.Option(min=1, help="Use at most this many examples.")] = 1000,
     correction: options.Correction = "holm",
     parser: options.Parser = None,
     placed: options.Placed,

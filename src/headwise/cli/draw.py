@@ -30,13 +30,12 @@ def draw(
     sentence: Annotated[
         str, typer.Option("--text", help="The sentence.")
     ] = "The old teacher saw the cat that slept under the tree.",
-    pair: Annotated[str | None, typer.Option("--pair", help="A second sentence.")] = None,
+    pair: Annotated[str | None, typer.Option(help="A second sentence.")] = None,
     relation: Annotated[
         str | None,
         typer.Option(
-            "--relation",
             help="Draw sentences of a corpus on which the head finds this dependency relation, `coreference` or "
-            "`frames`.",
+            "`frames`."
         ),
     ] = None,
     text: options.TextOptions,
@@ -50,10 +49,8 @@ def draw(
             "attribution); or another reading of mixing: rollout, flow, norm, value_zeroing, chefer.",
         ),
     ] = "attention",
-    max_tokens: Annotated[
-        int | None, typer.Option("--max-tokens", min=2, help="Draw at most the first so many tokens.")
-    ] = None,
-    count: Annotated[int, typer.Option("--count", min=1, help="With --relation: how many sentences.")] = 2,
+    max_tokens: Annotated[int | None, typer.Option(min=2, help="Draw at most the first so many tokens.")] = None,
+    count: Annotated[int, typer.Option(min=1, help="With --relation: how many sentences.")] = 2,
     model: options.ModelOption = None,
     out_file: Annotated[Path, typer.Option("--out", help="A .svg, .pdf or .png file.")] = Path("heads.svg"),
     placed: options.PlacedStack,

@@ -16,11 +16,11 @@ def explore(
     *,
     model: options.ModelName,
     atlas: Annotated[
-        Path | None, typer.Option("--atlas", help="An atlas of the model (its folder, or the file): each head's word.")
+        Path | None, typer.Option(help="An atlas of the model (its folder, or the file): each head's word.")
     ] = None,
     beside: Annotated[str | None, typer.Option("--with", metavar="MODEL", help="A second model, side by side.")] = None,
     placed: options.PlacedStack,
-    port: Annotated[int, typer.Option("--port", min=0, help="Port on this machine; 0 for any free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, help="Port on this machine; 0 for any free one.")] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page at once.")] = True,
 ) -> None:
     """A local page: type a sentence or a pair, see all heads at once, one of them large, its attention beside what it

@@ -19,37 +19,34 @@ if TYPE_CHECKING:
 class Training:
     """How a model is trained: what `FinetuneOptions` has of the same name, heads as a text."""
 
-    pooling: Annotated[str, typer.Option("--pooling", help="last_layer, best_layer or top_heads.")] = "last_layer"
+    pooling: Annotated[str, typer.Option(help="last_layer, best_layer or top_heads.")] = "last_layer"
     start: Annotated[
         str,
         typer.Option(
-            "--start",
-            help="none (no training), random (weights drawn anew), pretrained, or frozen (only the head is trained).",
+            help="none (no training), random (weights drawn anew), pretrained, or frozen (only the head is trained)."
         ),
     ] = "pretrained"
     recipe: Annotated[
-        str,
-        typer.Option("--recipe", help="kovaleva, jo or pande: optimizer, rate, batch size and epochs of the paper."),
+        str, typer.Option(help="kovaleva, jo or pande: optimizer, rate, batch size and epochs of the paper.")
     ] = "kovaleva"
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many trainings, with seeds from --seed on.")] = 5
+    seeds: Annotated[int, typer.Option(min=1, help="How many trainings, with seeds from --seed on.")] = 5
     seed: options.Seed = 0
-    layer: Annotated[
-        int | None, typer.Option("--layer", help="For best_layer: this layer, instead of the best by a probe.")
-    ] = None
+    layer: Annotated[int | None, typer.Option(help="For best_layer: this layer, instead of the best by a probe.")] = (
+        None
+    )
     heads: Annotated[
-        str | None,
-        typer.Option("--heads", help="For top_heads: these heads (L7H9,L8H1), instead of the best by a probe."),
+        str | None, typer.Option(help="For top_heads: these heads (L7H9,L8H1), instead of the best by a probe.")
     ] = None
     top: Annotated[
-        int | None, typer.Option("--top", min=1, help="For top_heads: how many; as many as a layer has by default.")
+        int | None, typer.Option(min=1, help="For top_heads: how many; as many as a layer has by default.")
     ] = None
-    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Instead of the recipe's.")] = None
-    batch_size: Annotated[int | None, typer.Option("--batch-size", min=1, help="Instead of the recipe's.")] = None
+    epochs: Annotated[int | None, typer.Option(min=1, help="Instead of the recipe's.")] = None
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Instead of the recipe's.")] = None
     learning_rate: Annotated[float | None, typer.Option("--lr", help="Learning rate instead of the recipe's.")] = None
     max_length: options.MaxLength = 128
     device: options.Device = None
     half: Annotated[bool, typer.Option("--half", help="bfloat16 where that is safe (GPU).")] = False
-    save_models: Annotated[str, typer.Option("--save-models", help="all, first or none.")] = "all"
+    save_models: Annotated[str, typer.Option(help="all, first or none.")] = "all"
 
     def chosen(self) -> FinetuneOptions:
         from headwise.experiments.finetuning import FinetuneOptions
@@ -64,19 +61,15 @@ def finetune_command(
     task: Annotated[
         str | None,
         typer.Option(
-            "--task",
-            help="MRPC, STS-B, SST-2, RTE, CoLA, QNLI, QQP, MNLI, or a name for your own files; several with commas.",
+            help="MRPC, STS-B, SST-2, RTE, CoLA, QNLI, QQP, MNLI, or a name for your own files; several with commas."
         ),
     ] = None,
     data: options.Data = None,
-    train: Annotated[str | None, typer.Option("--train", help="The training file, instead of the folder's.")] = None,
+    train: Annotated[str | None, typer.Option(help="The training file, instead of the folder's.")] = None,
     dev: options.Dev = None,
     training: Training,
     probing: Annotated[
-        Path | None,
-        typer.Option(
-            "--probing", help="For top_heads and best_layer: a probing result of this task to take them from."
-        ),
+        Path | None, typer.Option(help="For top_heads and best_layer: a probing result of this task to take them from.")
     ] = None,
     limit: options.Limit = None,
     out_folder: Annotated[
@@ -84,7 +77,7 @@ def finetune_command(
         typer.Option("--out", help="results.json, predictions and models go here; a killed run goes on from there."),
     ] = Path("finetuned"),
     figures: Annotated[
-        Path | None, typer.Option("--figures", help="A folder for a figure of all scores in the results file.")
+        Path | None, typer.Option(help="A folder for a figure of all scores in the results file.")
     ] = None,
     overwrite: options.Overwrite = False,
 ) -> None:

@@ -14,11 +14,9 @@ from headwise.cli.command import command
 def label(
     maps: Annotated[Path, typer.Argument(metavar="MAPS.npz", help="Maps by id.")],
     labels: Annotated[Path, typer.Argument(metavar="LABELS.csv", help="The table of labels; only ever added to.")],
-    labeller: Annotated[
-        str, typer.Option("--labeller", help="Who labels; a second name gives the agreement (Cohen's kappa).")
-    ] = "",
+    labeller: Annotated[str, typer.Option(help="Who labels; a second name gives the agreement (Cohen's kappa).")] = "",
     round_number: Annotated[int, typer.Option("--pass", min=1, help="Which pass of this labeller.")] = 1,
-    port: Annotated[int, typer.Option("--port", min=0, help="Port on this machine; 0 for any free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, help="Port on this machine; 0 for any free one.")] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page at once.")] = True,
 ) -> None:
     """A local page that shows one map at a time and takes one key: vertical, diagonal, vertical+diagonal, block,

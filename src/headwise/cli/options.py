@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 _MODEL = "A hub name or a folder; nothing for the built-in demo model."
 ModelOption = Annotated[str | None, typer.Option("--model", help=_MODEL)]
-Limit = Annotated[
-    int | None, typer.Option("--limit", min=1, help="Use at most this many examples, drawn at random by the seed.")
-]
+Limit = Annotated[int | None, typer.Option(min=1, help="Use at most this many examples, drawn at random by the seed.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="A parameter, `name=value` or `analysis.name=value`; may be given again."),
@@ -39,23 +37,19 @@ As = Annotated[
     ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
-Device = Annotated[
-    str | None, typer.Option("--device", help="cpu, cuda, cuda:1, mps …; nothing for the best there is.")
-]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps …; nothing for the best there is.")]
 _CUT = "Cut inputs to this many tokens (special ones included)."
-MaxLength = Annotated[int, typer.Option("--max-length", min=2, help=_CUT)]
-Parser = Annotated[
-    str | None, typer.Option("--parser", help="A spaCy pipeline (name or folder) that annotates plain text.")
-]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="For everything random.")]
-Data = Annotated[Path | None, typer.Option("--data", help="The task's folder, or GLUE's folder with the task's in it.")]
-Dev = Annotated[str | None, typer.Option("--dev", help="The file that is scored, instead of the folder's.")]
+MaxLength = Annotated[int, typer.Option(min=2, help=_CUT)]
+Parser = Annotated[str | None, typer.Option(help="A spaCy pipeline (name or folder) that annotates plain text.")]
+Seed = Annotated[int, typer.Option(min=0, help="For everything random.")]
+Data = Annotated[Path | None, typer.Option(help="The task's folder, or GLUE's folder with the task's in it.")]
+Dev = Annotated[str | None, typer.Option(help="The file that is scored, instead of the folder's.")]
 AtlasFile = Annotated[
     list[Path] | None,
-    typer.Option("--atlas", help="Results that heads are picked from: an atlas.nc, or its folder; may be given again."),
+    typer.Option(help="Results that heads are picked from: an atlas.nc, or its folder; may be given again."),
 ]
-Figures = Annotated[Path | None, typer.Option("--figures", help="A folder for figures.")]
-Correction = Annotated[str, typer.Option("--correction", help="holm, benjamini_hochberg or none.")]
+Figures = Annotated[Path | None, typer.Option(help="A folder for figures.")]
+Correction = Annotated[str, typer.Option(help="holm, benjamini_hochberg or none.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +76,11 @@ class TextOptions:
 
     corpus: Annotated[
         str | None,
-        typer.Option(
-            "--corpus", help="A file, `format:path` or `hf:dataset/config:split`; nothing for the built-in corpus."
-        ),
+        typer.Option(help="A file, `format:path` or `hf:dataset/config:split`; nothing for the built-in corpus."),
     ] = None
     reader: Annotated[
         list[str] | None,
         typer.Option(
-            "--reader",
             metavar="NAME=VALUE",
             help="An option of the corpus's reader, for instance split=lines (.txt), documents=true (.conllu), "
             "trees=gum:FILE (for documents with coreference), max_line=10000000; may be given again.",
@@ -97,9 +88,7 @@ class TextOptions:
     ] = None
     text_field: Annotated[
         str | None,
-        typer.Option(
-            "--text-field", help="The field or column of a .jsonl, .csv or .tsv that holds the text, or TEXT,PAIR."
-        ),
+        typer.Option(help="The field or column of a .jsonl, .csv or .tsv that holds the text, or TEXT,PAIR."),
     ] = None
 
     def spec(self) -> str | Spec | None:
@@ -122,17 +111,15 @@ class Placed:
     dtype: Annotated[
         str | None,
         typer.Option(
-            "--dtype",
             help="Precision of the weights: float32, bfloat16, float16; auto (default): the checkpoint's own on a GPU, "
-            "at least float32 on a CPU.",
+            "at least float32 on a CPU."
         ),
     ] = None
     device_map: Annotated[
         str | None,
         typer.Option(
-            "--device-map",
             help="Of a model too large for one device: auto, balanced, sequential, or devices by module as JSON or a "
-            ".json file; what does not fit lies in memory or on the disk. Needs the extra `big`.",
+            ".json file; what does not fit lies in memory or on the disk. Needs the extra `big`."
         ),
     ] = None
 
@@ -150,9 +137,8 @@ class PlacedStack(Placed):
     stack: Annotated[
         str | None,
         typer.Option(
-            "--stack",
             help="Of an encoder-decoder: encoder (default), decoder or cross; the last two need pairs of source and "
-            "target (fields `source` and `target`, or --text-field SOURCE,TARGET).",
+            "target (fields `source` and `target`, or --text-field SOURCE,TARGET)."
         ),
     ] = None
 
@@ -161,10 +147,8 @@ class PlacedStack(Placed):
 class SourceOptions(PlacedStack):
     """Also how it reads a corpus: all that a run needs beside the names of both."""
 
-    max_length: Annotated[int | None, typer.Option("--max-length", min=2, help=_CUT)] = None
-    overlong: Annotated[str, typer.Option("--overlong", help="What happens to longer inputs: truncate or skip.")] = (
-        "truncate"
-    )
+    max_length: Annotated[int | None, typer.Option(min=2, help=_CUT)] = None
+    overlong: Annotated[str, typer.Option(help="What happens to longer inputs: truncate or skip.")] = "truncate"
     parser: Parser = None
 
     def source(self, model: ModelName, text: TextOptions) -> Source:
@@ -179,8 +163,7 @@ class TaskOptions:
     """The dev set of a task."""
 
     task: Annotated[
-        str | None,
-        typer.Option("--task", help="MRPC, STS-B, SST-2, RTE, CoLA, QNLI, QQP, MNLI, or a name for your own files."),
+        str | None, typer.Option(help="MRPC, STS-B, SST-2, RTE, CoLA, QNLI, QQP, MNLI, or a name for your own files.")
     ] = None
     data: Data = None
     dev: Dev = None
@@ -195,9 +178,7 @@ class TaskOptions:
 class Asked:
     """Which analyses, and on how much."""
 
-    analyses: Annotated[
-        str | None, typer.Option("--analyses", help="Names with commas between; nothing for all that apply.")
-    ] = None
+    analyses: Annotated[str | None, typer.Option(help="Names with commas between; nothing for all that apply.")] = None
     limit: Limit = None
     full: Annotated[bool, typer.Option("--full", help="Lift the budgets: every analysis sees every example.")] = False
     settings: Settings = None
@@ -218,21 +199,18 @@ class Work:
     backend: Annotated[
         str,
         typer.Option(
-            "--backend",
             help="Where the work is done: local (in this process) or ray (by workers on this machine or a cluster); "
-            "the result is the same.",
+            "the result is the same."
         ),
     ] = "local"
     address: Annotated[
-        str | None,
-        typer.Option("--address", help="A cluster of Ray that is there (HOST:6379, auto); nothing starts one here."),
+        str | None, typer.Option(help="A cluster of Ray that is there (HOST:6379, auto); nothing starts one here.")
     ] = None
     workers: Annotated[
-        int | None,
-        typer.Option("--workers", min=1, help="How many workers; nothing for one on each core, or each GPU."),
+        int | None, typer.Option(min=1, help="How many workers; nothing for one on each core, or each GPU.")
     ] = None
     gpus_per_worker: Annotated[
-        float | None, typer.Option("--gpus-per-worker", min=0, help="GPUs of each worker; below 1, several share one.")
+        float | None, typer.Option(min=0, help="GPUs of each worker; below 1, several share one.")
     ] = None
 
     @contextmanager

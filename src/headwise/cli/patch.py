@@ -18,21 +18,19 @@ def patch_command(
     pairs: Annotated[
         str,
         typer.Option(
-            "--pairs",
             help="A .jsonl with clean, corrupted, answer and wrong in each row, or a built-in set: agreement (subject "
-            "and verb) or names (indirect objects).",
+            "and verb) or names (indirect objects)."
         ),
     ] = "agreement",
-    limit: Annotated[int, typer.Option("--limit", min=2, help="Use at most this many pairs.")] = 32,
+    limit: Annotated[int, typer.Option(min=2, help="Use at most this many pairs.")] = 32,
     first_order: Annotated[
         bool, typer.Option("--first-order", help="The first-order estimate alone, instead of a run for every head.")
     ] = False,
     positions: Annotated[
-        int, typer.Option("--positions", min=0, help="Also patch so many positions, from the last, one at a time.")
+        int, typer.Option(min=0, help="Also patch so many positions, from the last, one at a time.")
     ] = 0,
     ablate: Annotated[
-        int,
-        typer.Option("--ablate", min=0, help="Also zero so many of the best heads, one at a time, in the clean run."),
+        int, typer.Option(min=0, help="Also zero so many of the best heads, one at a time, in the clean run.")
     ] = 10,
     out_file: Annotated[Path, typer.Option("--out", help="A NetCDF file with the group `patching`.")] = Path(
         "patching.nc"

@@ -17,7 +17,7 @@ def plan(
     text: options.TextOptions,
     asked: options.Asked,
     sample: Annotated[
-        int, typer.Option("--sample", min=2, help="Examples that are run to find out; more take longer and tell more.")
+        int, typer.Option(min=2, help="Examples that are run to find out; more take longer and tell more.")
     ] = 16,
     json_too: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
     opening: options.SourceOptions,

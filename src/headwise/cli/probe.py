@@ -23,19 +23,17 @@ def probe(
     out_folder: Annotated[Path, typer.Option("--out", help="Where the result goes.")] = Path("probing"),
     limit: options.Limit = None,
     top: Annotated[
-        int | None, typer.Option("--top", min=1, help="How many heads are joined; nothing for as many as a layer has.")
+        int | None, typer.Option(min=1, help="How many heads are joined; nothing for as many as a layer has.")
     ] = None,
     solver: Annotated[
-        str, typer.Option("--solver", help="lbfgs (full batch), senteval (the papers' protocol) or ridge.")
+        str, typer.Option(help="lbfgs (full batch), senteval (the papers' protocol) or ridge.")
     ] = "lbfgs",
     folds: Annotated[
-        int | None, typer.Option("--folds", min=2, help="Folds of cross-validation; nothing for the given split.")
+        int | None, typer.Option(min=2, help="Folds of cross-validation; nothing for the given split.")
     ] = None,
-    pairs: Annotated[
-        str, typer.Option("--pairs", help="Two sentences as one input (joint) or apart (features).")
-    ] = "joint",
+    pairs: Annotated[str, typer.Option(help="Two sentences as one input (joint) or apart (features).")] = "joint",
     token: Annotated[
-        str, typer.Option("--token", help="Which token stands for the sentence: auto, first, last or mean.")
+        str, typer.Option(help="Which token stands for the sentence: auto, first, last or mean.")
     ] = "auto",
     standardize: Annotated[
         bool,

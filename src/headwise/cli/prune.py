@@ -22,9 +22,8 @@ def prune_command(
     heads: Annotated[
         str,
         typer.Option(
-            "--heads",
             help="A list (L7H9,L8H1), a layer (L3), a rule on --atlas (ablation.harm:bottom10, "
-            "ablation.importance:bottom2/layer …), or gates:N: the N that learned gates give up.",
+            "ablation.importance:bottom2/layer …), or gates:N: the N that learned gates give up."
         ),
     ] = "",
     atlas: options.AtlasFile = None,

@@ -21,23 +21,17 @@ def reproduce_command(
     data: Annotated[
         Path | None,
         typer.Option(
-            "--data",
             help="A folder with data sets, as their owners ship them, up to four folders deep: GLUE's folders, "
             "SentEval's files, FrameNet, UD treebanks, CoNLL-2012 or OntoGUM, XNLI, Wikipedia paragraphs, GloVe. What "
-            "is missing is named in the report with where to get it.",
+            "is missing is named in the report with where to get it."
         ),
     ] = None,
-    only: Annotated[
-        str | None, typer.Option("--only", help="Only these, with commas between: table1,fig2. See --list.")
-    ] = None,
+    only: Annotated[str | None, typer.Option(help="Only these, with commas between: table1,fig2. See --list.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small samples: minutes on two cores.")] = False,
-    scale: Annotated[
-        float, typer.Option("--scale", min=0.001, max=1000.0, help="A factor on the paper's sample sizes.")
-    ] = 1.0,
+    scale: Annotated[float, typer.Option(min=0.001, max=1000.0, help="A factor on the paper's sample sizes.")] = 1.0,
     finetuned: Annotated[
         list[str] | None,
         typer.Option(
-            "--finetuned",
             metavar="TASK=FOLDER",
             help="A model fine-tuned on a task, instead of one that is fine-tuned here; may be given again.",
         ),

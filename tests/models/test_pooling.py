@@ -41,6 +41,17 @@ def test_vectors_are_the_heads_outputs(causal: bool, token: str) -> None:
     np.testing.assert_allclose(unit, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-4)
 
 
+def test_a_model_without_a_tokenizer_takes_token_ids() -> None:
+    model = opened()
+    features = HeadPooling(model, HEADS).preprocess(TEXTS)
+    bare = HeadPooling(HeadModel.open(model.module), HEADS)
+    assert bare.token == "first"
+    wanted = HeadPooling(model, HEADS)(features)["sentence_embedding"]
+    torch.testing.assert_close(bare(features)["sentence_embedding"], wanted)
+    with pytest.raises(ModelError, match="without a tokenizer"):
+        bare.preprocess(TEXTS)
+
+
 def test_names_sizes_and_refusals() -> None:
     model = opened()
     pooling = HeadPooling(model, ["L1H2", "L0H0"])

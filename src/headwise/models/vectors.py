@@ -59,7 +59,7 @@ def token_rule(model: HeadModel, token: str = "auto") -> str:
         return token
     if model.causal:
         return "last"
-    return "first" if model.encoder is None or model.encoder.cls_id is not None else "mean"
+    return "first" if model.tokenizer is None or model.encoder.cls_id is not None else "mean"
 
 
 def pool_tokens(values: Tensor, real: Tensor, token: str) -> Tensor:

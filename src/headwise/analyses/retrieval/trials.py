@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from headwise.core.errors import InputError, ModelError
 from headwise.models import HeadModel
@@ -113,17 +112,9 @@ class _Watch(Watcher):
 
 def say(model: HeadModel, trial: Trial) -> list[int]:
     """What the model says after the prompt, greedily, as far as the needle is long and a little more."""
-    ids = torch.tensor([trial.prompt], device=model.device)
-    with torch.no_grad(), model.evaluating():
-        out: Any = model.module.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=len(trial.places) + EXTRA,
-            do_sample=False,
-            num_beams=1,
-            pad_token_id=model.pad_id,
-        )
-    return [int(i) for i in out[0, len(trial.prompt) :]]
+    count = min(len(trial.places) + EXTRA, model.max_length - len(trial.prompt))
+    said: list[int] = model.generate(trial.prompt, max_new_tokens=count, as_ids=True, num_beams=1)
+    return said
 
 
 def looked(model: HeadModel, trial: Trial, said: list[int]) -> np.ndarray:

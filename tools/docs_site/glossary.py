@@ -9,7 +9,7 @@ from headwise.core import behaviours
 
 def page() -> str:
     """Markdown: the words and their kinds."""
-    words = [(f"`{short}`", word, describe._KIND_OF[word]) for word, short in describe.SHORT.items()]
+    words = [(f"`{short}`", word, kind) for word, (kind, short) in describe.WORDS.items()]
     words.append(("`obj`, `det`, …", "a dependency relation", "syntax"))
     limits = [
         ("share of its attention on one target, above what a uniform head gives", f"{behaviours.LEAST_SHARE}"),

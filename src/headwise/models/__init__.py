@@ -12,18 +12,14 @@ if TYPE_CHECKING:
     from headwise.models.view import TAPS, Layer, Rows, Watcher
 
 # Imported when first used: a module of this room that needs no transformers does not wait for it.
-_HOMES = {
-    "headmodel": ("HeadModel",),
-    "interventions": ("Mean", "Patch", "Scale"),
-    "trace": ("Trace",),
-    "view": ("TAPS", "Layer", "Rows", "Watcher"),
-}
+_HOMES = {"HeadModel": "headmodel", "Trace": "trace"}
+_HOMES |= dict.fromkeys(("Mean", "Patch", "Scale"), "interventions")
+_HOMES |= dict.fromkeys(("TAPS", "Layer", "Rows", "Watcher"), "view")
 
 __all__ = ["TAPS", "HeadModel", "Layer", "Mean", "Patch", "Rows", "Scale", "Trace", "Watcher"]
 
 
 def __getattr__(name: str) -> object:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"headwise.models.{home}"), name)
+    if name in _HOMES:
+        return getattr(import_module(f"headwise.models.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'headwise.models' has no attribute '{name}'")

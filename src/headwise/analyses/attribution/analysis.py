@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 import xarray as xr
 
@@ -243,7 +242,8 @@ class Attribution(Experiment):
                 f"{int(one['pearson'].notnull().sum())} heads; median by layer {by_layer}",
                 f"  least alike: {top_heads(one.assign(least=-one['pearson']), 'least').replace(' -', ' ')}",
             ]
-        told = [f"{source} {value:.2f}" for source, value in _agreements(dataset) if np.isfinite(value)]
+        agreed = dataset["agreement"].mean(("layer", "head")).dropna("source")
+        told = [f"{source} {value:.2f}" for source, value in zip(agreed["source"].values, agreed.values, strict=True)]
         return [*lines, f"Rank correlation with the contribution of the input, mean over heads: {', '.join(told)}"]
 
     def extend(self, datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
@@ -252,11 +252,6 @@ class Attribution(Experiment):
         if "offsets" in found and self.name in found:
             found["offsets"] = widen_offsets(found["offsets"], found[self.name].sel(source=list(SOURCES)))
         return found
-
-
-def _agreements(dataset: xr.Dataset) -> list[tuple[str, float]]:
-    means = dataset["agreement"].mean(("layer", "head"))
-    return [(str(source), float(means.sel(source=source))) for source in dataset["source"].values]
 
 
 def _inputs(count: int) -> str:

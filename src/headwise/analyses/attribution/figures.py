@@ -64,7 +64,7 @@ def correlation(dataset: xr.Dataset, *, sources: Sequence[str] | None = None) ->
     style.panel_labels(list(axes.ravel()), titles)
     bars = data.interval_text(data.has(dataset, "pearson_low"))
     median = Line2D([], [], color=style.BLACK, linewidth=1.6, label="median of the heads of a layer")
-    notes = [*_origin(dataset, "pearson"), _rule_text(dataset), _error_text(dataset), bars]
+    notes = [*data.ground(dataset, "pearson"), _rule_text(dataset), _error_text(dataset), bars]
     return style.complete(fig, "Correlation of attention with what tokens contribute", notes, [median])
 
 
@@ -122,7 +122,7 @@ def special_tokens(dataset: xr.Dataset) -> Figure:
         ax.set_ylim(0, 1)
         style.layer_axis(ax, data.numbers(dataset, "layer"))
     how = "One point per head; lines: mean over the heads of a layer. No interval drawn; intervals are in the tables"
-    notes = [*_origin(dataset, "share"), _error_text(dataset), how]
+    notes = [*data.ground(dataset, "share"), _error_text(dataset), how]
     return style.complete(fig, BY_TYPE, notes, legend_handles(series), 4)
 
 
@@ -143,7 +143,7 @@ def persisting_patterns(dataset: xr.Dataset) -> Figure:
         stack_patterns(ax, own, [str(layer) for layer in data.numbers(dataset, "layer")])
         ax.set_xlabel("layer (0 = first)")
     how = "Patterns as the network of `patterns` names them, not corrected for its errors; intervals are in the tables"
-    notes = [*_origin(dataset, "pattern_share"), how]
+    notes = [*data.ground(dataset, "pattern_share"), how]
     return style.complete(fig, "Patterns of attention maps and of contribution maps", notes, pattern_legend(), 5)
 
 
@@ -158,10 +158,6 @@ def _panels(
     axes[0].set_ylabel(label)
     style.panel_labels(axes, [LOOKS[source][0] for source, _ in found])
     return fig, [(ax, own) for ax, (_, own) in zip(axes, found, strict=True)]
-
-
-def _origin(dataset: xr.Dataset, name: str) -> tuple[str, str]:
-    return data.source_text(dataset), data.count_text(dataset, name)
 
 
 def _medians(ax: Axes, values: np.ndarray) -> None:

@@ -12,6 +12,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
+from headwise.analyses.headlines import ranked_heads
 from headwise.analyses.patterns import PATTERNS, classify_maps
 from headwise.core.errors import ParameterError
 from headwise.core.labels import existing_heads, head_name
@@ -58,8 +59,7 @@ def five_patterns(dataset: xr.Dataset) -> Figure:
     chosen: list[tuple[int, int]] = []
     titles = []
     for kind, pattern in enumerate(PATTERNS):
-        order = np.argsort(-sure[..., kind], axis=None, kind="stable")
-        places = [(int(i // sure.shape[1]), int(i % sure.shape[1])) for i in order]
+        places = ranked_heads(sure[..., kind])
         place = next((place for place in places if place not in chosen), places[0])
         chosen.append(place)
         titles.append(f"{pattern}\n{head_name(*place)}, p = {sure[place][kind]:.2f}")
@@ -89,9 +89,7 @@ def head_maps(dataset: xr.Dataset, *, heads: Sequence[str] = ()) -> Figure:
     if heads:
         places = existing_heads(heads, *shape)
     else:
-        told = data.values(dataset.sel(source="input"), "pearson", ("layer", "head"))
-        layer, head = np.unravel_index(np.nanargmin(told), told.shape)
-        places = [(int(layer), int(head))]
+        places = ranked_heads(-data.values(dataset.sel(source="input"), "pearson", ("layer", "head")))[:1]
     titles = [head_name(*place) for place in places]
     how = "Rows: receiving token; columns: source; layers and heads counted from 0"
     return _side_by_side(dataset, places, titles, "Where a head looks and what it gathers", how)

@@ -68,7 +68,8 @@ def agreement_of_readings(dataset: xr.Dataset) -> Figure:
         columns = "source_b" if rows == "source" else "layer_source_b"
         values = data.values(dataset, name, (rows, columns, "layer"))
         known = [i for i in range(len(labels)) if np.isfinite(values[i]).any()]
-        _matrix(ax, _over_layers(values)[np.ix_(known, known)], [labels[i] for i in known], shade)
+        means = dataset[name].mean("layer").transpose(rows, columns).values
+        _matrix(ax, means[np.ix_(known, known)], [labels[i] for i in known], shade)
     style.panel_labels(axes, ["heads", "what leaves a layer"])
     fig.colorbar(ScalarMappable(shade, style.DIVERGING), ax=axes, fraction=0.02, pad=0.01, label="Spearman's ρ")
     notes = [*data.ground(dataset, "between"), "Means over layers; no interval drawn"]
@@ -89,11 +90,6 @@ def _lines(ax: Axes, dataset: xr.Dataset, name: str) -> list[Artist]:
         look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 3.5, "linewidth": 1.1}
         drawn += ax.plot(x, values[place], label=words, **look)
     return drawn
-
-
-def _over_layers(values: np.ndarray) -> np.ndarray:
-    known = np.isfinite(values).sum(-1)
-    return np.where(known, np.nansum(values, axis=-1) / np.maximum(known, 1), np.nan)
 
 
 def _matrix(ax: Axes, values: np.ndarray, labels: list[str], shade: Normalize) -> None:

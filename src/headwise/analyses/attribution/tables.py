@@ -9,6 +9,7 @@ import pandas as pd
 import xarray as xr
 
 from headwise.analyses.attribution.contributions import SOURCES
+from headwise.analyses.headlines import ranked_heads
 from headwise.core.errors import ParameterError, unknown
 from headwise.core.labels import head_name
 from headwise.plots import data
@@ -29,10 +30,9 @@ def special_table(dataset: xr.Dataset, token_type: str = "sep", top: int = 12) -
     share = dataset["share"].sel(receiver="all")
     if token_type not in share["token_type"].values:
         raise ParameterError(unknown("token type", token_type, map(str, share["token_type"].values)))
-    looked = share.sel(source="attention", token_type=token_type).values
+    looked = share.sel(source="attention", token_type=token_type)
     layers, heads = data.numbers(dataset, "layer"), data.numbers(dataset, "head")
-    order = np.argsort(-np.nan_to_num(looked, nan=-1.0), axis=None, kind="stable")[:top]
-    layer, head = np.unravel_index(order[np.isfinite(looked.ravel()[order])], looked.shape)
+    places = ranked_heads(looked.values)[:top]
     columns = {
         f"attention on {token_type}": looked,
         f"from {token_type}, previous layer": share.sel(source="previous_layer", token_type=token_type),
@@ -40,8 +40,8 @@ def special_table(dataset: xr.Dataset, token_type: str = "sep", top: int = 12) -
         "from itself, input": dataset["own"].sel(source="input"),
         "from other tokens, input": share.sel(source="input", token_type="other"),
     }
-    names = [head_name(layers[i], heads[j]) for i, j in zip(layer, head, strict=True)]
-    shares = {name: np.asarray(values, dtype=float)[layer, head] for name, values in columns.items()}
+    names = [head_name(layers[layer], heads[head]) for layer, head in places]
+    shares = {name: [float(values[place]) for place in places] for name, values in columns.items()}
     return pd.DataFrame({"head": names} | shares)
 
 

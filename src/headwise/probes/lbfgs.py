@@ -82,10 +82,8 @@ def fit_lbfgs(train: Tensor, labels: Tensor, classes: int, settings: ProbeSettin
             # No step down is left at this precision: such a classifier stays where it is.
             stuck = stuck | failed
             held = failed[..., None, None]
-            new_weights, new_gradient = (
-                torch.where(held, weights, new_weights),
-                torch.where(held, gradient, new_gradient),
-            )
+            new_weights = torch.where(held, weights, new_weights)
+            new_gradient = torch.where(held, gradient, new_gradient)
             new_value = torch.where(failed, value, new_value)
         step, change = new_weights - weights, new_gradient - gradient
         curvature = (step * change).sum((2, 3))
@@ -187,17 +185,14 @@ class _Problem:
             logs = scores.log_softmax(2)
             loss = -logs.gather(2, index)[:, :, 0].mean(-1)
             error = logs.exp_()
-            error.scatter_add_(
-                2, index, torch.full((), -1.0, device=error.device, dtype=error.dtype).expand(index.shape)
-            )
+            error.scatter_add_(2, index, error.new_full((), -1.0).expand(index.shape))
             error = error.div_(examples).view(heads, penalties * columns, examples)
         gradient = torch.bmm(error, self.train).view(weights.shape)
         penalised = weights.clone()
         penalised[..., -1] = 0.0
         decay = self.penalties[None, :, None, None]
-        return loss.view(heads, penalties) + 0.5 * (decay * penalised * penalised).sum(
-            (2, 3)
-        ), gradient + decay * penalised
+        size_of = 0.5 * (decay * penalised * penalised).sum((2, 3))
+        return loss.view(heads, penalties) + size_of, gradient + decay * penalised
 
 
 def _full(weights: Tensor, classes: int) -> Tensor:

@@ -94,11 +94,8 @@ def _gradient(batch: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
         return torch.stack([-one, one], 2)
     scores = torch.bmm(weights.view(heads, penalties * classes, size), batch.mT).view(heads, penalties, classes, -1)
     error = scores.softmax(2)
-    error.scatter_add_(
-        2,
-        labels.expand(heads, penalties, 1, -1),
-        torch.full((), -1.0, device=error.device).expand(heads, penalties, 1, len(labels)),
-    )
+    index = labels.expand(heads, penalties, 1, -1)
+    error.scatter_add_(2, index, error.new_full((), -1.0).expand(index.shape))
     error = error.div_(len(labels)).view(heads, penalties * classes, -1)
     return torch.bmm(error, batch).view(weights.shape)
 

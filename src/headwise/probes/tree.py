@@ -132,9 +132,7 @@ class AttentionProbe(TreeProbe):
 
     def __init__(self, heads: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(
-            torch.zeros(heads, 2)
-        )  # w: from candidate to dependent; u: from dependent to candidate
+        self.weight = nn.Parameter(torch.zeros(heads, 2))  # w: from candidate to dependent; u: the other way
         self.root = nn.Parameter(torch.zeros(()))
 
     def scores(self, part: Part) -> tuple[Tensor, Tensor]:
@@ -165,9 +163,8 @@ class AttentionWordsProbe(TreeProbe):
 
     def _parts(self, part: Part) -> tuple[Tensor, Tensor]:
         flat = (part.vectors @ weight.flatten(1) for weight in (self.candidate, self.dependent))
-        candidate, dependent = (
-            f.view(*f.shape[:-1], *self.candidate.shape[1:]) for f in flat
-        )  # sentence, word, head, (w, u)
+        # sentence, word, head, (w, u)
+        candidate, dependent = (f.view(*f.shape[:-1], *self.candidate.shape[1:]) for f in flat)
         return candidate, dependent
 
     def scores(self, part: Part) -> tuple[Tensor, Tensor]:

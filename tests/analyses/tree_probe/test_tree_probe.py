@@ -76,7 +76,7 @@ def test_right_branching_is_counted_on_the_test_part() -> None:
     train = Corpus.from_examples(battery_examples(4), "train")
     path_free = make_analysis("tree_probe", {"train": "given", "epochs": 1, "learning_rate": 0.01})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headwise.text.open_corpus", lambda *_, **__: train)
+        patch.setattr("headwise.analyses.tree_probe.analysis.open_corpus", lambda *_, **__: train)
         found = _run(model, Corpus.from_examples(test), path_free)
     right = scored = 0
     for example in test:
@@ -304,7 +304,7 @@ def test_attention_probe_equals_plain_loops_on_wiki_bert(
     monkeypatch.setattr(
         module_under_test, "score_tree_probe", lambda probe, *rest: learned.append(probe) or original(probe, *rest)
     )
-    monkeypatch.setattr("headwise.text.open_corpus", lambda *_, **__: train)
+    monkeypatch.setattr("headwise.analyses.tree_probe.analysis.open_corpus", lambda *_, **__: train)
     found = _run(model, Corpus.from_examples(test), make_analysis("tree_probe", {"train": "given", **quick}))
     probe = next(p for p in learned if type(p).__name__ == "AttentionProbe")
     w, u = probe.weight.detach().double().numpy().T

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice, takewhile
 from pathlib import Path
@@ -26,6 +26,7 @@ from headwise.probes.tree import AttentionProbe, AttentionWordsProbe, DistanceWo
 from headwise.probes.tree_fit import FitSettings, Prepared, fit_tree_probe, mean_head_weights, score_tree_probe
 from headwise.probes.vectors import MODEL, InputEmbeddings, WordVectors, read_vectors
 from headwise.stats.accumulators import Ratios
+from headwise.text import open_corpus
 from headwise.text.encode import Encoded
 
 PROBES = ("attention", "attention_words", "distance_words", "random_attention_words", "right_branching")
@@ -152,7 +153,7 @@ class TreeProbeAnalysis(Experiment):
         vectors = self._vectors(bench.model, data.rows)
         trees = make_trees(data.rows, vectors)
         store = bench.store.part("probes", {"sentences": data.digest()})
-        fitted: dict[str, _Fitted] = {}
+        fitted: dict[str, Piece] = {}
         for kind, wanted in KINDS.items():
             parts: dict[str, Prepared] = {}
             if not all(store.has(name) for name in wanted):
@@ -163,19 +164,17 @@ class TreeProbeAnalysis(Experiment):
                 pairs = BATCH_PAIRS["cuda" if device.startswith("cuda") else "cpu"]
                 parts = {name: Prepared(trees, maps, part, pairs, device) for name, part in data.parts.items()}
             for name in wanted:
-                fitted[name] = _Fitted.of(store.piece(name, partial(self._fit, name, parts, bench)))
+                fitted[name] = store.piece(name, partial(self._fit, name, parts, bench))
             drop_gathered(store, f"{kind}-maps")
         correct, total = right_branching(trees, data.parts["test"])
         share = np.array([correct.sum() / max(total.sum(), 1)])
-        fitted["right_branching"] = _Fitted(correct, total, share)
+        fitted["right_branching"] = Piece({"correct": correct, "total": total, "by_seed": share}, {})
         dataset = probe_dataset(fitted, bench.shape.layers, bench.shape.heads)
         if self.structural:
-            how = StructuralSettings(
-                epochs=min(self.epochs, EPOCHS), seed=self.seed or 0, device=str(bench.model.device)
-            )
-            dataset = dataset.merge(
-                structural_dataset(bench.model, data, trees, how, store, bench.progress), combine_attrs="no_conflicts"
-            )
+            device = str(bench.model.device)
+            how = StructuralSettings(epochs=min(self.epochs, EPOCHS), seed=self.seed or 0, device=device)
+            beside = structural_dataset(bench.model, data, trees, how, store, bench.progress)
+            dataset = dataset.merge(beside, combine_attrs="no_conflicts")
         return dataset.assign_coords(layer_head_coords(bench.shape)).assign_attrs(
             vectors=self.vectors if self.vectors == MODEL else Path(self.vectors).name,
             vector_coverage=vectors.coverage,
@@ -189,8 +188,6 @@ class TreeProbeAnalysis(Experiment):
 
     def _collect_rows(self, bench: Bench) -> Sentences:
         """The encoded sentences of all parts, and which are for what."""
-        from headwise.text import open_corpus
-
         generator = np.random.default_rng([self.seed or 0, 1])
         data = Sentences()
         seen = takewhile(lambda row: bench.limit is None or row.index < bench.limit, bench.rows)
@@ -229,7 +226,8 @@ class TreeProbeAnalysis(Experiment):
     def _fit(
         self, name: str, parts: Mapping[str, Prepared], bench: Bench
     ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        """Train a probe with every seed: what `_Fitted` holds, of the first but for its scores."""
+        """Train a probe with every seed: words found and scored of each test sentence and the weights of heads by the
+        first, UAS by seed; and what `Fit` says of the first, with the root's bias."""
         what = f"tree_probe: {name.replace('_', ' ')}"
         bench.progress(what, 0, self.epochs)
         rate, device = self.learning_rate or LEARNING_RATES.get(name, 0.0), str(bench.model.device)
@@ -277,26 +275,6 @@ class TreeProbeAnalysis(Experiment):
         return lines
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Fitted:
-    """What is kept of a probe: words found and scored of each test sentence, UAS by seed and on validation, weights."""
-
-    correct: np.ndarray
-    total: np.ndarray
-    by_seed: np.ndarray
-    facts: Mapping[str, float] = field(default_factory=dict)  # of `Fit`, and the root's bias
-    weights: np.ndarray | None = None
-
-    @classmethod
-    def of(cls, piece: Piece) -> _Fitted:
-        found = piece.arrays
-        return cls(found["correct"], found["total"], found["by_seed"], piece.facts, found.get("weights"))
-
-    def fact(self, name: str, default: float = np.nan) -> float:
-        value = self.facts.get(name, default)
-        return np.nan if value is None else value  # JSON has no NaN
-
-
 def make_probe(name: str, heads: int, size: int, seed: int) -> TreeProbe:
     """A probe by name, before training."""
     if name == "attention":
@@ -306,43 +284,40 @@ def make_probe(name: str, heads: int, size: int, seed: int) -> TreeProbe:
     return AttentionWordsProbe(heads, size)
 
 
-def probe_dataset(fitted: dict[str, _Fitted], layers: int, heads: int) -> xr.Dataset:
+def probe_dataset(fitted: Mapping[str, Piece], layers: int, heads: int) -> xr.Dataset:
     """The labelled arrays of all probes."""
-    low, high, uas, count = (np.full(len(PROBES), np.nan) for _ in range(4))
-    weight = np.full((len(PROBES), len(DIRECTIONS), layers, heads), np.nan)
-    for place, name in enumerate(PROBES):
-        own = fitted[name]
-        ratio = Ratios(1)
-        ratio.add_sums(torch.from_numpy(own.correct)[:, None], torch.from_numpy(own.total)[:, None])
-        summary = ratio.summary()
-        uas[place], low[place], high[place], count[place] = (summary[key][0] for key in ("mean", "low", "high", "n"))
-        if own.weights is not None:
-            weight[place] = np.moveaxis(own.weights, -1, 0).reshape(len(DIRECTIONS), layers, heads)
-    deviation = [np.std(fitted[name].by_seed, ddof=1) if len(fitted[name].by_seed) > 1 else np.nan for name in PROBES]
-    share = {"units": "share of words"}
+
+    def fact(name: str, default: float = np.nan) -> np.ndarray:
+        found = [fitted[probe].facts.get(name, default) for probe in PROBES]
+        return np.array([np.nan if value is None else value for value in found])  # JSON has no NaN
+
+    ratio = Ratios(len(PROBES))
+    correct, total = (
+        torch.from_numpy(np.stack([fitted[probe].arrays[name] for probe in PROBES], 1)) for name in ("correct", "total")
+    )
+    ratio.add_sums(correct, total)
+    uas = ratio.summary()
+    weight = np.full((len(PROBES), len(DIRECTIONS), layers, heads), np.nan, dtype=np.float32)
+    deviation = np.full(len(PROBES), np.nan)
+    for place, probe in enumerate(PROBES):
+        arrays = fitted[probe].arrays
+        if "weights" in arrays:
+            weight[place] = np.moveaxis(arrays["weights"], -1, 0).reshape(weight.shape[1:])
+        if len(arrays["by_seed"]) > 1:
+            deviation[place] = np.std(arrays["by_seed"], ddof=1)
+    share, end = {"units": "share of words"}, "end of the 95 % interval over sentences"
+    rate = {"long_name": "rate that the search picked; none for L-BFGS"}
     variables: dict[str, Any] = {
-        "uas": ("probe", uas, share | {"long_name": "words whose head is found, without punctuation"}),
-        "uas_n": ("probe", count.astype(np.int64), {"long_name": "test sentences"}),
-        "uas_low": ("probe", np.clip(low, 0, 1), {"long_name": "lower end of the 95 % interval over sentences"}),
-        "uas_high": ("probe", np.clip(high, 0, 1), {"long_name": "upper end of the 95 % interval over sentences"}),
-        "uas_deviation": ("probe", np.array(deviation), {"long_name": "standard deviation over seeds"}),
-        "validation_uas": ("probe", np.array([fitted[name].fact("validation") for name in PROBES]), share),
-        "root_bias": ("probe", np.array([fitted[name].fact("root_bias") for name in PROBES])),
-        "learning_rate": (
-            "probe",
-            np.array([fitted[name].fact("learning_rate") for name in PROBES]),
-            {"long_name": "rate that the search picked; none for L-BFGS"},
-        ),
-        "epochs": ("probe", np.array([fitted[name].fact("epochs", 0) for name in PROBES], dtype=np.int64)),
-        "converged": (
-            "probe",
-            np.array([bool(fitted[name].fact("converged", 1)) for name in PROBES]),
-            {"long_name": "training ended by itself"},
-        ),
-        "weight": (
-            ("probe", "direction", "layer", "head"),
-            weight.astype(np.float32),
-            {"long_name": "learned weight of a head"},
-        ),
+        "uas": ("probe", uas["mean"], share | {"long_name": "words whose head is found, without punctuation"}),
+        "uas_n": ("probe", uas["n"], {"long_name": "test sentences"}),
+        "uas_low": ("probe", np.clip(uas["low"], 0, 1), {"long_name": f"lower {end}"}),
+        "uas_high": ("probe", np.clip(uas["high"], 0, 1), {"long_name": f"upper {end}"}),
+        "uas_deviation": ("probe", deviation, {"long_name": "standard deviation over seeds"}),
+        "validation_uas": ("probe", fact("validation"), share),
+        "root_bias": ("probe", fact("root_bias")),
+        "learning_rate": ("probe", fact("learning_rate"), rate),
+        "epochs": ("probe", fact("epochs", 0).astype(np.int64)),
+        "converged": ("probe", fact("converged", 1).astype(bool), {"long_name": "training ended by itself"}),
+        "weight": (("probe", "direction", "layer", "head"), weight, {"long_name": "learned weight of a head"}),
     }
     return xr.Dataset(variables, coords={"probe": list(PROBES), "direction": list(DIRECTIONS)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -102,6 +103,12 @@ class Gathering:
             report(seen, len(rows))
 
 
+def room(store: Store, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """A float16 array for what is gathered: in memory, or in a file where it is large."""
+    large = 2 * math.prod(shape) > IN_MEMORY
+    return scratch_array(store, name, shape, "float16") if large else np.zeros(shape, dtype=np.float16)
+
+
 def drop_gathered(store: Store, kind: str) -> None:
     """Forget the pieces of a kind, once what was made of them is kept."""
     for name in store.names():
@@ -114,10 +121,7 @@ def collect_maps(
 ) -> WordMaps:
     """The word-level maps of all sentences."""
     sizes, heads = [row.word_count for row in rows], model.layers * model.heads
-    length = WordMaps.length(sizes, heads)
-    large = 2 * length > IN_MEMORY
-    values = scratch_array(store, f"{kind}-maps", (length,), "float16") if large else None
-    kept = WordMaps(sizes, heads, values)
+    kept = WordMaps(sizes, heads, room(store, f"{kind}-maps", (WordMaps.length(sizes, heads),)))
     Gathering(f"{kind}-maps", partial(_map_piece, model), kept.flat).run(model, rows, store, report)
     return kept
 

@@ -10,10 +10,9 @@ import numpy as np
 import torch
 import xarray as xr
 
-from headwise.analyses.tree_probe.collect import Gathering, Sentences, drop_gathered
+from headwise.analyses.tree_probe.collect import Gathering, Sentences, drop_gathered, room
 from headwise.core.store import Store
 from headwise.models import HeadModel
-from headwise.models.vectors import IN_MEMORY, scratch_array
 from headwise.models.words import word_index
 from headwise.probes.structural import StructuralFit, StructuralSettings
 from headwise.probes.tree import Trees
@@ -28,10 +27,8 @@ class WordStates:
     """Hidden states of the words of many sentences, `[layer, word, width]` each (a word: the mean of its pieces), one
     behind the other in one float16 array."""
 
-    def __init__(self, sizes: Sequence[int], layers: int, width: int, values: np.ndarray | None = None) -> None:
-        self.shape, self.starts = (layers, width), np.concatenate([[0], np.cumsum(sizes)])
-        length = int(self.starts[-1])
-        self.values = np.zeros((length, layers, width), dtype=np.float16) if values is None else values
+    def __init__(self, sizes: Sequence[int], values: np.ndarray) -> None:
+        self.starts, self.values = np.concatenate([[0], np.cumsum(sizes)]), values  # [word, layer, width]
 
     def __call__(self, sentence: int) -> np.ndarray:
         return np.ascontiguousarray(np.moveaxis(self.place(sentence), 0, 1))
@@ -44,10 +41,7 @@ class WordStates:
 def collect_states(model: HeadModel, rows: Sequence[Encoded], store: Store, report: Report) -> WordStates:
     """The hidden states of the words of all sentences."""
     sizes = [row.word_count for row in rows]
-    layers, width = model.layers + 1, model.hidden
-    large = 2 * sum(sizes) * layers * width > IN_MEMORY
-    values = scratch_array(store, STATES, (sum(sizes), layers, width), "float16") if large else None
-    kept = WordStates(sizes, layers, width, values)
+    kept = WordStates(sizes, room(store, STATES, (sum(sizes), model.layers + 1, model.hidden)))
     Gathering(STATES, partial(_state_piece, model), kept.place).run(model, rows, store, report)
     return kept
 

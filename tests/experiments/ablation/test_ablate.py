@@ -80,8 +80,8 @@ def test_sharing_the_prefix_changes_no_number(trained: dict[str, Path], pooling:
     batch = subject.batches[-1]
     with torch.no_grad():
         prefix, _ = runner.record(batch)
-        for number, condition in enumerate(conditions):
-            plan = runner.plan(number, batch)
+        for condition in conditions:
+            plan = runner.plan(condition, batch)
             a, b = runner.output(batch, plan, prefix, condition.first_layer), runner.output(batch, plan)
             assert (a - b).abs().max() <= 1e-6
 

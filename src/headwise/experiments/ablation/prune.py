@@ -137,7 +137,7 @@ def prune(
     ground = options.ground(model)
     samples = list(ground.batches) or [_sample(model)]
     wanted = [_output(model, batch, dict.fromkeys(chosen, "zero")) for batch in samples]
-    before = {"parameters": float(_count(model.module))}
+    before = {"parameters": float(model.module.num_parameters())}
     layout = {layer: list(range(model.heads)) for layer in range(model.layers)}
     if mode != "zero":
         try:
@@ -164,10 +164,9 @@ def prune(
                 f"{type(smaller).__name__} without these heads differs from itself with them disabled by "
                 f"{difference:.1e}; give --zero to zero them instead."
             )
-    after = {"parameters": float(_count(again.module))}
-    before["seconds"], after["seconds"] = seconds_of(
-        HeadModel.open(source, device=device, dtype=torch.float32), again, samples
-    )
+    after = {"parameters": float(again.module.num_parameters())}
+    with HeadModel.open(source, device=device, dtype=torch.float32) as whole, again:
+        before["seconds"], after["seconds"] = seconds_of(whole, again, samples)
     if ground.score is not None:
         before |= ground.score(Path(source))
         after |= ground.score(target)
@@ -310,30 +309,27 @@ def _fill(
             if layer is None or old.ndim != value.ndim:
                 raise ModelError(refusal)
             shrank += 1
-            for dim, (before, after) in enumerate(zip(old.shape, value.shape, strict=True)):
-                if before != after:
-                    old = _blocks(old, dim, before, after, model, kept[layer], groups[layer], refusal)
+            stay = ((model.heads, kept[layer]), (model.kv_heads, groups[layer]))
+            for dim, after in enumerate(value.shape):
+                places = _staying(old.shape[dim], after, model.d_head, stay)
+                if places is None:
+                    raise ModelError(refusal)
+                old = old.index_select(dim, places.to(old.device))
             value.copy_(old)
     if shrank < 2 * model.layers:
         raise ModelError(refusal)
 
 
-def _blocks(
-    value: Tensor,
-    dim: int,
-    before: int,
-    after: int,
-    model: HeadModel,
-    heads: list[int],
-    groups: list[int],
-    refusal: str,
-) -> Tensor:
-    for total, stay in ((model.heads, heads), (model.kv_heads, groups)):
-        for size in (model.d_head, 1):
-            if before == total * size and after == len(stay) * size:
-                index = torch.tensor([h * size + i for h in stay for i in range(size)], device=value.device)
-                return value.index_select(dim, index)
-    raise ModelError(refusal)
+def _staying(before: int, after: int, d_head: int, stay: Sequence[tuple[int, list[int]]]) -> Tensor | None:
+    """Which places of a dimension are those of the heads (or key/value groups) that stay; None where it has no such
+    blocks."""
+    if before == after:
+        return torch.arange(before)
+    for total, own in stay:
+        for size in (d_head, 1):
+            if before == total * size and after == len(own) * size:
+                return torch.arange(before).view(total, size)[own].flatten()
+    return None
 
 
 def _layers_by_prefix(sites: Sites) -> dict[str, int]:
@@ -371,10 +367,6 @@ def _output(model: HeadModel, batch: Batch, interventions: Any) -> Tensor:
     found: Tensor = output.logits if has_head and getattr(output, "logits", None) is not None else output[0]
     found = found.float().cpu()
     return found[batch.real.cpu()] if found.ndim == 3 else found
-
-
-def _count(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())
 
 
 def _copy_classifier(source: Path, target: Path, heads: Heads, layout: dict[int, list[int]], mode: str) -> None:

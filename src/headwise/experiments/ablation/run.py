@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,7 @@ def evaluate(
             more = f"The layers of {name} pass on more than their outputs (difference {difference:.1e})"
             note = f"{more}, so every condition was a whole run."
         numbers = range(len(subject.batches))
-        made = each_piece(store, "batch", BatchJob(runner, share), numbers, report, "batches")
+        made = each_piece(store, "batch", partial(runner.batch, share), numbers, report, "batches")
         for batch, arrays in zip(subject.batches, made, strict=True):
             where = subject.places(batch)
             baseline[where], values[:, where] = arrays["baseline"], arrays["values"]
@@ -158,9 +159,9 @@ class Runner:
         self.subject, self.conditions = subject, conditions
         self.disabling = Disabling(subject, how, seed)
 
-    def plan(self, number: int, batch: Batch) -> Plan:
+    def plan(self, condition: Condition, batch: Batch) -> Plan:
         """What a condition does to a batch."""
-        return self.disabling.plan(self.conditions[number].heads, batch)
+        return self.disabling.plan(condition.heads, batch)
 
     def output(self, batch: Batch, plan: Plan | None = None, prefix: Prefix | None = None, layer: int = 0) -> Tensor:
         """The model's output on a batch, with layers below `layer` taken from the prefix."""
@@ -187,12 +188,15 @@ class Runner:
             prefix.head_outputs = session.watcher.outputs
         return prefix, output
 
-    def batch(self, batch: Batch, share: bool) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    @torch.no_grad()
+    def batch(self, share: bool, number: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """`baseline[example]` and `values[condition, example]` of one batch, as a piece."""
-        prefix, own = self.record(batch) if share else (None, self.output(batch))
-        said = [own]
-        for number, condition in enumerate(self.conditions):
-            said.append(self.output(batch, self.plan(number, batch), prefix, condition.first_layer))
+        batch = self.subject.batches[number]
+        with self.subject.evaluating():
+            prefix, own = self.record(batch) if share else (None, self.output(batch))
+            said = [own]
+            for condition in self.conditions:
+                said.append(self.output(batch, self.plan(condition, batch), prefix, condition.first_layer))
         values = torch.stack([self.subject.values(output).double().cpu() for output in said]).numpy()
         return {"baseline": values[0], "values": values[1:]}, {}
 
@@ -206,25 +210,10 @@ class Runner:
         difference = 0.0
         depths = sorted({c.first_layer for c in self.conditions})
         for depth in {depths[0], depths[len(depths) // 2], depths[-1]}:
-            i = next(i for i, c in enumerate(self.conditions) if c.first_layer == depth)
-            plan = self.plan(i, batch)
+            plan = self.plan(next(c for c in self.conditions if c.first_layer == depth), batch)
             shared, whole = self.output(batch, plan, prefix, depth), self.output(batch, plan)
             difference = max(difference, float((shared - whole).abs().max() / max(1.0, float(whole.abs().max()))))
         return difference
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BatchJob:
-    """One batch under every condition, as a piece."""
-
-    runner: Runner
-    share: bool
-
-    @torch.no_grad()
-    def __call__(self, number: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        subject = self.runner.subject
-        with subject.evaluating():
-            return self.runner.batch(subject.batches[number], self.share)
 
 
 def ablate(

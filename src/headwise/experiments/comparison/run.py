@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,7 @@ class _Comparison:
         done = 0
         together = self._batches()
         units = ((f"batch-{number:06d}", batch) for number, batch in enumerate(together))
-        job = BatchJob(self.models, [own.watching for own in self.measuring], options.reading)
+        job = partial(_piece, self.models, [own.watching for own in self.measuring], options.reading)
         for batch, piece in zip(together, whole(current().pieces(store, job, units)), strict=True):
             found = piece.arrays
             cosines[:, batch.index] = found["cosine"]
@@ -226,20 +227,14 @@ class _Comparison:
         return [collate(rows[i : i + size], first.pad_id, first.device) for i in range(0, len(rows), size)]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BatchJob:
-    """`cosine[model, example, layer, head]` of one batch and what every analysis saw of it, as a piece."""
-
-    models: Sequence[HeadModel]
-    watching: Sequence[Watching]
-    reading: str
-
-    def __call__(self, batch: Batch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        found = torch.stack([c.cpu() for c in map_cosines(self.models[0], self.models[1:], batch, self.reading)])
-        arrays = {"cosine": found.numpy()}
-        for m, watch in enumerate(self.watching):
-            arrays |= {f"{m}/{key}": array for key, array in watch(batch).items()}
-        return arrays, {}
+def _piece(
+    models: Sequence[HeadModel], watching: Sequence[Watching], reading: str, batch: Batch
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """`cosine[model, example, layer, head]` of one batch and what every analysis saw of it."""
+    arrays = {"cosine": torch.stack([c.cpu() for c in map_cosines(models[0], models[1:], batch, reading)]).numpy()}
+    for m, watch in enumerate(watching):
+        arrays |= {f"{m}/{key}": array for key, array in watch(batch).items()}
+    return arrays, {}
 
 
 def _names(models: Sequence[HeadModel], given: Sequence[str] | None) -> list[str]:

@@ -33,7 +33,6 @@ class Rows:
 class RowBatch:
     """Some rows, padded on the right to the longest of them."""
 
-    index: list[int]
     ids: Tensor
     types: Tensor
     real: Tensor
@@ -72,8 +71,7 @@ def collate_rows(rows: Rows, index: Sequence[int], pad_id: int, device: torch.de
     lengths = torch.tensor([len(rows.ids[i]) for i in index])
     real = torch.arange(width)[None] < lengths[:, None]
     targets = torch.from_numpy(rows.targets[list(index)])
-    ids, types, real, targets = (x.to(device, non_blocking=True) for x in (ids, types, real, targets))
-    return RowBatch(list(index), ids, types, real, targets)
+    return RowBatch(*(part.to(device, non_blocking=True) for part in (ids, types, real, targets)))
 
 
 def training_order(rows: Rows, batch_size: int, seed: int, epoch: int) -> list[list[int]]:

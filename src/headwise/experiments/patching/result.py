@@ -78,21 +78,28 @@ def _shares(name: str, values: np.ndarray, gap: np.ndarray, dims: tuple[str, ...
 
 def carriers(found: Mapping[str, np.ndarray], count: int) -> list[tuple[int, int]]:
     """The heads that bring back most, exactly or, without that, to first order: (layer, head), the first first."""
-    values = found["recovered" if "recovered" in found else "estimate"].sum(0)
+    values = found[_first(found)].sum(0)
     values = values * np.sign((found["clean"] - found["corrupted"]).sum() or 1.0)
     return [divmod(int(i), values.shape[1]) for i in np.argsort(-values, axis=None, kind="stable")[:count]]
 
 
 def ablated_heads(dataset: xr.Dataset) -> list[str]:
     """The heads that were zeroed, in the order of what they bring back, with the share lost and corrected p."""
-    values, first = dataset["ablated"].values, dataset["recovered" if "recovered" in dataset else "estimate"].values
-    places = sorted(map(tuple, np.argwhere(np.isfinite(values)).tolist()), key=lambda at: -first[at])
-    return [f"{head_name(*at)} {values[at]:+.2f} (p {dataset['ablated_p_adjusted'].values[at]:.2g})" for at in places]
+    return _ranked(dataset, "ablated")
 
 
 def best_heads(dataset: xr.Dataset, count: int = 5) -> list[str]:
     """The heads that bring back most, with share and corrected p."""
-    name = "recovered" if "recovered" in dataset else "estimate"
-    values = dataset[name].values
-    order = [divmod(int(i), values.shape[1]) for i in np.argsort(-values, axis=None, kind="stable")[:count]]
-    return [f"{head_name(*at)} {values[at]:+.2f} (p {dataset[f'{name}_p_adjusted'].values[at]:.2g})" for at in order]
+    return _ranked(dataset, _first(dataset))[:count]
+
+
+def _first(found: Mapping[Any, Any]) -> str:
+    """What heads are ranked by: what they bring back exactly, or, without that, to first order."""
+    return "recovered" if "recovered" in found else "estimate"
+
+
+def _ranked(dataset: xr.Dataset, name: str) -> list[str]:
+    values, p = dataset[name].values, dataset[f"{name}_p_adjusted"].values
+    order = np.argsort(-dataset[_first(dataset)].values, axis=None, kind="stable")
+    places = (divmod(int(i), values.shape[1]) for i in order)
+    return [f"{head_name(*at)} {values[at]:+.2f} (p {p[at]:.2g})" for at in places if np.isfinite(values[at])]

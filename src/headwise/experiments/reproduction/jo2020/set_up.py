@@ -36,8 +36,8 @@ def selection(bench: Bench) -> Outcome:
 def encoders(bench: Bench) -> Outcome:
     """Table 1: the model that is looked at here."""
     model = bench.model
-    size = sum(weight.numel() for weight in model.module.parameters())
-    row = [model.name, model.layers, model.heads, model.layers * model.heads, f"{size / 1e6:.0f}M"]
+    size = f"{model.module.num_parameters() / 1e6:.0f}M"
+    row = [model.name, model.layers, model.heads, model.layers * model.heads, size]
     table = Table("The encoder", ["encoder", "L", "H", "L × H", "parameters"], [row])
     return Outcome(tables=[table], differs=["One encoder, the one that was given, in place of seven."])
 

@@ -196,44 +196,48 @@ class Run:
         self.failures[failure.what] = failure
         self.listener.note(f"{failure.what} failed unexpectedly ({failure.error}); the others go on")
 
+    @contextmanager
+    def _apart_from_others(self, what: str) -> Iterator[None]:
+        """What fails within is a failure of that alone, and the others go on."""
+        try:
+            yield
+        except Exception as error:
+            self._fail(Failure.of(what, error))
+
     def _finished(
         self, analysis: Analysis, datasets: dict[str, xr.Dataset], left_out: dict[str, dict[str, str]]
     ) -> dict[str, xr.Dataset]:
         """The datasets with what an analysis adds to those of others; what matched nothing goes into `left_out`."""
-        try:
+        with self._apart_from_others(analysis.name):
             if analysis.name in datasets and (unmatched := analysis.unmatched(datasets[analysis.name])):
                 left_out[analysis.name] = left_out.get(analysis.name, {}) | unmatched
             return analysis.extend(datasets)
-        except Exception as error:
-            self._fail(Failure.of(analysis.name, error))
-            return datasets
+        return datasets
 
     def _against_random(
         self, part: Part, analyses: Sequence[Observer], datasets: Mapping[str, xr.Dataset], store: Store
     ) -> dict[str, xr.Dataset]:
         """The results of those that want random-weights models beside the model, with these beside them."""
         asked = [a for a in analyses if isinstance(a, RandomNull)]
-        try:
+        what = "random-weights models"
+        with self._apart_from_others(what):
             models = RandomModels(self.model, part, self.plan.limits, self.options.seed)
-            found = models.results(asked, store, self.listener.note, self.listener.progress)
-            return {a.name: a.against(datasets[a.name], found[a.name]) for a in asked if found[a.name]}
-        except UnexpectedError as error:  # units that ended their workers
-            for failure in error.failures:
-                self._fail(replace(failure, what=f"random-weights models ({failure.what})"))
-            return {}
-        except Exception as error:
-            self._fail(Failure.of("random-weights models", error))
-            return {}
+            try:
+                found = models.results(asked, store, self.listener.note, self.listener.progress)
+            except UnexpectedError as error:  # units that ended their workers
+                for failure in error.failures:
+                    self._fail(replace(failure, what=f"{what} ({failure.what})"))
+            else:
+                return {a.name: a.against(datasets[a.name], found[a.name]) for a in asked if found[a.name]}
+        return {}
 
     def _view(self, analysis: Observer) -> Corpus | None:
         """The form of the corpus that an analysis wants for itself; what it may see is limited before."""
         rows = self.plan.parts[analysis.name].rows
         scan, limited = rows.scan, rows.corpus.limit(self.plan.limits[analysis.name])
-        try:
+        with self._apart_from_others(analysis.name):
             return analysis.view(limited, self.model.encoder, scan.longest, scan.truncated)
-        except Exception as error:
-            self._fail(Failure.of(analysis.name, error))
-            return None
+        return None
 
     def _apart(self, analysis: Observer, view: Corpus) -> xr.Dataset:
         """A pass of its own over its form of the corpus."""
@@ -276,7 +280,7 @@ class Run:
         rows, shape = part.rows, part.shape
         states: dict[str, State] = {}
         for analysis in analyses:
-            with self._apart_from_others(analysis.name, states):
+            with self._apart_from_others(analysis.name):
                 states[analysis.name] = analysis.start(shape)
 
         def units() -> Iterator[tuple[str, ShardUnit]]:
@@ -304,18 +308,11 @@ class Run:
                     self._fail(Failure(**failure))
                     del states[failure["what"]]
             for analysis in [a for a in plan.active(shard) if a.name in states]:
-                with self._apart_from_others(analysis.name, states):
+                with self._apart_from_others(analysis.name):
                     add_piece(states[analysis.name], analysis, shape, piece.arrays)
+                if analysis.name in self.failures:
+                    del states[analysis.name]
         return states, facts
-
-    @contextmanager
-    def _apart_from_others(self, name: str, states: dict[str, State]) -> Iterator[None]:
-        """What an analysis does to its own state; where it fails, it has none any more and the others go on."""
-        try:
-            yield
-        except Exception as error:
-            self._fail(Failure.of(name, error))
-            states.pop(name, None)
 
     def _make_all(
         self, makers: Mapping[str, Callable[[], xr.Dataset]]

@@ -253,25 +253,24 @@ class _Draw:
     def _draw(self) -> list[int]:
         """Read as much of the corpus as is drawn from; kept meanwhile while it is little, so that it is read once."""
         notes: Notes = Counter()
-        documents, kept, size = list[str | None](), list[Example](), 0
-        states: list[tuple[int, Notes]] = []  # from which example on the notes are these
+        documents, size = list[str | None](), 0
+        kept: list[tuple[Example, Notes]] = []  # each with the notes so far
+        so_far: Notes = Counter()
         walk = self.corpus.walk(notes)
-        for place, example in enumerate(islice(walk, self.longest)):
+        for example in islice(walk, self.longest):
             documents.append(example.document)
             size += _size(example)
             if size > HELD:
                 kept.clear()
                 continue
-            kept.append(example)
-            if not states or states[-1][1] != notes:
-                states.append((place, Counter(notes)))
+            so_far = so_far if so_far == notes else Counter(notes)
+            kept.append((example, so_far))
         chosen = drawn(documents, self.count, self.seed)
         if next(walk, None) is not None:
             self.cut[f"examples drawn from the first {self.longest:,} of the corpus"] = len(chosen)
         if size <= HELD:
-            last = chosen[-1] if chosen else -1
-            self.held = [kept[place] for place in chosen]
-            self.notes = [Counter[str](), *(state for place, state in states if place <= last)][-1] + self.cut
+            self.held = [kept[place][0] for place in chosen]
+            self.notes = (kept[chosen[-1]][1] if chosen else so_far) + self.cut
         self.chosen = chosen
         return chosen
 

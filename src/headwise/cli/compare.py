@@ -80,7 +80,7 @@ def compare_command(
     from headwise.models.calling import threads
     from headwise.page.report import write_report
     from headwise.page.sample import read_samples
-    from headwise.text import annotate, open_corpus
+    from headwise.run import Source
 
     chosen = [] if analyses.strip() == "none" else options.names_in(analyses)
     read = common.sources_of(models, text.spec(), probing)
@@ -95,7 +95,7 @@ def compare_command(
             )
         opened = [placed.open(None if name == "demo" else name) for name in models]
         first = opened[0]
-        inputs = open_corpus(text.spec(), tokenizer=first.tokenizer, limit=limit, seed=seed, prose=first.causal)
+        given = Source(first, text.spec(), parser=parser).open_corpus(first, limit, seed)
         wanted = ComparisonOptions(
             analyses=chosen,
             names=options.names_in(names) or None,
@@ -107,7 +107,6 @@ def compare_command(
             reading=reading,
         )
         with common.Watch() as watch:
-            given = annotate(inputs, parser) if parser else inputs
             made = compare(opened, given, wanted, folder=place.work, overwrite=overwrite, report=watch)
         place.write(made.to_bytes())
         atlas = Atlas.load(out_file)

@@ -147,7 +147,22 @@ def planted_model(
     if not behaviours or not behaviours[0] or any(len(row) != len(behaviours[0]) for row in behaviours):
         raise ParameterError("`behaviours` needs at least one head, and the same number of heads in every layer.")
     vocabulary = make_vocabulary(words, examples, tables or {}, relation or {}, causal)
-    return _build(tuple(tuple(row) for row in behaviours), vocabulary, causal, max_length, seed)
+    parsed = [[parse_behaviour(name, causal, vocabulary) for name in row] for row in behaviours]
+    layout = _layout(parsed, vocabulary, causal, max_length)
+    layers, heads = len(parsed), len(parsed[0])
+    generator = np.random.default_rng(seed)
+    values = generator.normal(size=(layers, heads, layout.d_head, layout.hidden)) / np.sqrt(layout.hidden)
+    outputs = np.zeros((layers, heads, layout.hidden, layout.d_head))
+    payload = generator.normal(size=(layers, heads, PAYLOAD, layout.d_head)) / np.sqrt(layout.d_head)
+    outputs[:, :, -PAYLOAD:] = payload - payload.mean(2, keepdims=True)  # zero mean: layer norms leave it alone too
+    model = empty_model(vocabulary, Size(layers, heads, layout.hidden, 4, max_length), causal, seed)
+    with torch.no_grad():
+        _set_embeddings(model, vocabulary, layout, causal, max_length)
+        for layer, row in enumerate(parsed):
+            asked = [terms(behaviour, layout.sizes, layout.relations) for behaviour in row]
+            set_layer(model, layer, query_key(asked, layout), values[layer], outputs[layer])
+    named = tuple(tuple(row) for row in behaviours)
+    return Planted(model, vocabulary.tokenizer, named, causal, max_length, seed, vocabulary, values, outputs)
 
 
 # --- building ---------------------------------------------------------------------------------------------------------
@@ -195,26 +210,6 @@ def _layout(parsed: Sequence[Sequence[Behaviour]], vocabulary: Vocabulary, causa
     heads = len(parsed[0])
     d_head = max(needed, -(-(sum(sizes.values()) + PAYLOAD) // heads), 2)
     return Layout(sizes, starts, relations, d_head * heads, d_head)
-
-
-def _build(
-    behaviours: tuple[tuple[str, ...], ...], vocabulary: Vocabulary, causal: bool, max_length: int, seed: int
-) -> Planted:
-    parsed = [[parse_behaviour(name, causal, vocabulary) for name in row] for row in behaviours]
-    layout = _layout(parsed, vocabulary, causal, max_length)
-    layers, heads = len(parsed), len(parsed[0])
-    generator = np.random.default_rng(seed)
-    values = generator.normal(size=(layers, heads, layout.d_head, layout.hidden)) / np.sqrt(layout.hidden)
-    outputs = np.zeros((layers, heads, layout.hidden, layout.d_head))
-    payload = generator.normal(size=(layers, heads, PAYLOAD, layout.d_head)) / np.sqrt(layout.d_head)
-    outputs[:, :, -PAYLOAD:] = payload - payload.mean(2, keepdims=True)  # zero mean: layer norms leave it alone too
-    model = empty_model(vocabulary, Size(layers, heads, layout.hidden, 4, max_length), causal, seed)
-    with torch.no_grad():
-        _set_embeddings(model, vocabulary, layout, causal, max_length)
-        for layer, row in enumerate(parsed):
-            asked = [terms(behaviour, layout.sizes, layout.relations) for behaviour in row]
-            set_layer(model, layer, query_key(asked, layout), values[layer], outputs[layer])
-    return Planted(model, vocabulary.tokenizer, behaviours, causal, max_length, seed, vocabulary, values, outputs)
 
 
 def empty_model(vocabulary: Vocabulary, size: Size, causal: bool, seed: int) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -63,7 +63,7 @@ def make_vocabulary(
     colours, so that large corpora need few dimensions.
     """
     specials = CAUSAL_SPECIALS if causal else BIDIRECTIONAL_SPECIALS
-    seen = [_words_of([example]) for example in examples or ()]
+    seen = [_words_of(example) for example in examples or ()]
     marked = list(dict.fromkeys(words or (w for group in seen for w in group))) or list(DEFAULT_WORDS)
     pieces = {word.replace(PIECE_BREAK, ""): _pieces(word) for word in marked}
     for word in (w for group in seen for w in group):
@@ -120,17 +120,10 @@ def make_vocabulary(
     )
 
 
-def _words_of(examples: Iterable[Example]) -> list[str]:
-    """The words of examples as the tokenizer will see them: cut at spaces and punctuation."""
-    found: list[str] = []
-    for example in examples:
-        parts = (
-            example.all_words
-            if example.text is None
-            else tuple(p for p in (example.text, example.pair) if p is not None)
-        )
-        found.extend(piece for part in parts for piece, _ in _SPLIT.pre_tokenize_str(part))
-    return found
+def _words_of(example: Example) -> list[str]:
+    """The words of an example as the tokenizer will see them: cut at spaces and punctuation."""
+    texts = [text for text in (example.text, example.pair) if text is not None]
+    return [piece for part in texts or example.all_words for piece, _ in _SPLIT.pre_tokenize_str(part)]
 
 
 def _pieces(word: str) -> tuple[str, ...]:

@@ -92,6 +92,14 @@ def test_a_slow_computation_agrees_and_random_weights_are_nothing() -> None:
     assert found.attrs["pearson"] > 0.8  # small weights: nearly linear
 
 
+def test_pairs_are_read_whatever_their_letters(tmp_path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    row = {"clean": "one line\u2028of text", "corrupted": "two", "answer": "c", "wrong": "\ud800d"}
+    path.write_text(json.dumps(row, ensure_ascii=False).replace("\ud800", "\\ud800"), encoding="utf-8")
+    (pair,) = read_pairs(path)  # what Unicode calls a line separator ends no line, half a character is none
+    assert (pair.clean, pair.wrong) == ("one line\u2028of text", "\ufffdd")
+
+
 def test_pairs_are_checked(made, tmp_path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text(json.dumps({"clean": "word1 word2", "corrupted": "word1", "answer": "word3", "wrong": "word4"}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -13,6 +12,8 @@ import numpy as np
 from headwise.core.errors import InputError, ParameterError, unknown
 from headwise.models import HeadModel
 from headwise.text.encode import Encoded
+from headwise.text.readers.files import on_disk
+from headwise.text.readers.rows import json_rows
 
 FIELDS = ("clean", "corrupted", "answer", "wrong")
 _NOUNS = """
@@ -49,21 +50,9 @@ class Pair:
 
 def read_pairs(path: str | Path) -> list[Pair]:
     """Pairs from a JSONL file with `clean`, `corrupted`, `answer`, `wrong` in each row."""
-    path = Path(path)
     found = []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read as text ({error}).") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{where}: this is no JSON ({error}); each line must be one object.") from error
-        lacking = [name for name in FIELDS if not isinstance(row, dict) or not isinstance(row.get(name), str)]
+    for where, row in json_rows(on_disk(Path(path))):
+        lacking = [name for name in FIELDS if not isinstance(row.get(name), str)]
         if lacking:
             raise InputError(f"{where}: the field `{lacking[0]}` must be a text; a pair has {', '.join(FIELDS)}.")
         found.append(Pair(row["clean"], row["corrupted"], row["answer"], row["wrong"], where))
@@ -128,7 +117,7 @@ def encode_pairs(model: HeadModel, pairs: list[Pair], strict: bool) -> tuple[lis
     """
     found, left_out = [], 0
     for index, pair in enumerate(pairs):
-        clean, corrupted = model.encode(pair.clean, index), model.encode(pair.corrupted, index)
+        clean, corrupted = (model.encode(text, index) for text in (pair.clean, pair.corrupted))
         answer, wrong = (_first(model, text, pair) for text in (pair.answer, pair.wrong))
         reason = ""
         if len(clean) != len(corrupted):

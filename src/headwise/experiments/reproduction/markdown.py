@@ -43,17 +43,17 @@ def summary(facts: Mapping[str, Any]) -> str:
 def row_cells(row: Mapping[str, Any]) -> list[str]:
     """One number: its name, printed, ours with its interval, the difference with its own, notes."""
     ours, low, high, unit = row["ours"], row["low"], row["high"], f" {row['unit']}" if row["unit"] else ""
-    number = partial(_number, digits=1 if row["unit"] in HUNDREDTHS else None)
-    shown = DASH if ours is None else f"{number(ours)}{unit}"
+    own = partial(number, digits=1 if row["unit"] in HUNDREDTHS else None)
+    shown = DASH if ours is None else f"{own(ours)}{unit}"
     difference = DASH
     if ours is not None and row["printed"] is not None:
-        difference = number(ours - row["printed"], signed=True)
+        difference = own(ours - row["printed"], signed=True)
     if ours is not None and low is not None and high is not None:
-        shown += f" ({number(low)} to {number(high)})"
+        shown += f" ({own(low)} to {own(high)})"
         if row["printed"] is not None:
-            ends = (number(end - row["printed"], signed=True) for end in (low, high))
+            ends = (own(end - row["printed"], signed=True) for end in (low, high))
             difference += " ({} to {})".format(*ends)
-    printed = DASH if row["printed"] is None else f"{number(row['printed'])}{unit}"
+    printed = DASH if row["printed"] is None else f"{own(row['printed'])}{unit}"
     printed += f" ({row['printed_note']})" if row["printed_note"] else ""
     return [row["label"], printed, shown, difference, row["note"]]
 
@@ -61,17 +61,12 @@ def row_cells(row: Mapping[str, Any]) -> list[str]:
 ROW_COLUMNS = ("", "printed", "ours (95 % interval)", "difference", "note")
 
 
-def number(value: Any) -> str:
-    """A number as people read it.
+def number(value: Any, signed: bool = False, digits: int | None = None) -> str:
+    """A number as people read it; with its sign, or with so many digits behind the point, where that is asked for.
 
     >>> number(94.31234), number(0.012345), number(-2), number(True)
     ('94.3', '0.012', '−2', 'yes')
     """
-    return _number(value)
-
-
-def _number(value: Any, signed: bool = False, digits: int | None = None) -> str:
-    """The same with its sign, or with so many digits behind the point; printed ones may have fewer."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None or (isinstance(value, float) and math.isnan(value)):

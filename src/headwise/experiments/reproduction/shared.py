@@ -103,6 +103,12 @@ def by_head(array: xr.DataArray) -> np.ndarray:
     return np.asarray(array.transpose("layer", "head").values)
 
 
+def maps_of(model: HeadModel, example: Example) -> tuple[np.ndarray, list[str]]:
+    """The maps of one input, `[layer, head, query, key]`, and its tokens."""
+    found = model.attention(example)
+    return found.transpose("layer", "head", "query", "key").values, [str(token) for token in found["query"].values]
+
+
 def best_head(values: np.ndarray) -> tuple[int, int]:
     """The head with the largest of `values[layer, head]`; of equals the first."""
     layer, head = divmod(int(np.nanargmax(values)), values.shape[1])

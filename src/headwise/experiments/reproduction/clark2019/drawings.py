@@ -6,15 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from itertools import islice
 
-import numpy as np
-
 from headwise.core.behaviours import BROADLY, shares
 from headwise.core.labels import head_name
 from headwise.experiments.reproduction.bench import Bench
 from headwise.experiments.reproduction.clark2019.corpora import segments, treebank
 from headwise.experiments.reproduction.clark2019.syntax import antecedents, called, dependency
 from headwise.experiments.reproduction.frame import NotRunError, Outcome, Picture, Row
-from headwise.experiments.reproduction.shared import best_head, by_head
+from headwise.experiments.reproduction.shared import best_head, by_head, maps_of
 from headwise.plots import draw_head
 from headwise.text import Example
 from headwise.text.example import ROOT
@@ -35,7 +33,7 @@ def patterns(bench: Bench) -> Outcome:
         if own is not None and bool(own.notnull().any()):
             best = best_head(by_head(own))
             heads[name] = (*best, float(by_head(own)[best]))
-    maps, tokens = _maps(bench, _short(bench, lambda example: 1))
+    maps, tokens = maps_of(bench.model, _short(bench, lambda example: 1))
     named = {f"{head_name(a, b)} ({name}, {value:.2f})": maps[a, b] for name, (a, b, value) in heads.items()}
     figure = draw_head(named, tokens, title="Heads that show the patterns of §3")
     caption = (
@@ -43,9 +41,8 @@ def patterns(bench: Bench) -> Outcome:
         "one, else share of attention), drawn on one short text. Left: the token that looks; right: looked at."
     )
     differs = [*differs, "Heads are picked by number, not by eye; the text is not the paper's."]
-    return Outcome(
-        pictures=[Picture("patterns", "Heads that show the patterns", caption, figure)], differs=differs, seen=seen
-    )
+    picture = Picture("patterns", "Heads that show the patterns", caption, figure)
+    return Outcome(pictures=[picture], differs=differs, seen=seen)
 
 
 def phenomena(bench: Bench) -> Outcome:
@@ -63,7 +60,7 @@ def phenomena(bench: Bench) -> Outcome:
             example = _short(bench, partial(_count, str(label)))
         except NotRunError:
             continue
-        maps, tokens = _maps(bench, example)
+        maps, tokens = maps_of(bench.model, example)
         marked = _pieces(bench, example, str(label), forward)
         title = f"{head_name(layer, head)}: {100 * float(one['best_accuracy']):.1f} % at {label}"
         caption = (
@@ -96,11 +93,6 @@ def _short(bench: Bench, score: Callable[[Example], int]) -> Example:
 
 def _count(label: str, example: Example) -> int:
     return sum(relation == label for relation in example.relations or ())
-
-
-def _maps(bench: Bench, example: Example) -> tuple[np.ndarray, list[str]]:
-    found = bench.model.attention(example)
-    return found.transpose("layer", "head", "query", "key").values, [str(token) for token in found["query"].values]
 
 
 def _pieces(bench: Bench, example: Example, label: str, forward: bool) -> list[int]:

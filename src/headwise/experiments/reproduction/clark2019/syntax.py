@@ -127,9 +127,8 @@ def coreference(bench: Bench) -> Outcome:
         "count.",
         "Candidates are head words of earlier mentions, one reading of §4.3, which the authors never released.",
     ]
-    return Outcome(
-        rows, pictures=pictures("coreference", found, "antecedents"), claims=verdicts, differs=differs, seen=seen
-    )
+    drawn = pictures("coreference", found, "antecedents")
+    return Outcome(rows, pictures=drawn, claims=verdicts, differs=differs, seen=seen)
 
 
 def probes(bench: Bench) -> Outcome:

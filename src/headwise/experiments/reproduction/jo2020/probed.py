@@ -64,13 +64,6 @@ def probed(bench: Bench) -> tuple[xr.Dataset, list[str], dict[str, str]]:
     return found, differs, {"tasks": f"{len(given)} tasks, {int(tests.min()):,} to {int(tests.max()):,} test sentences"}
 
 
-def same_model(bench: Bench) -> str | None:
-    """The model of the released file that is the one looked at here, by its name."""
-    plain = bench.model.name.lower().split("/")[-1].replace("google-", "")
-    known = {name for name, _ in released(bench)} if bench.data.find("jo2020") is not None else set()
-    return plain if plain in known else None
-
-
 def heads(bench: Bench, entry: str) -> Outcome:
     """Figures 3, 6 and 7: heat maps; Figure 3 has six of the tasks and the claims."""
     found, differs, seen = probed(bench)
@@ -81,13 +74,10 @@ def heads(bench: Bench, entry: str) -> Outcome:
         return Outcome(pictures=drawn, differs=differs, seen=seen)
     drawn += pictures("probing", found, "localised")
     tables = [localised_table(found)]
-    claims = _layer_claims(
-        {task: 100 * found["accuracy"].sel(task=task).values for task in map(str, found["task"].values)}
-    )
-    claims["few-heads"] = _few(found)
+    planes = {task: 100 * found["accuracy"].sel(task=task).values for task in map(str, found["task"].values)}
+    claims = _layer_claims(planes) | {"few-heads": _few(found)}
     if bench.data.find("jo2020") is not None:
-        tables.append(_their_layers(bench))
-        tables += _against(bench, found)
+        tables += [_their_layers(bench), *_against(bench, planes)]
     return Outcome((), tables, drawn, claims, differs, seen)
 
 
@@ -142,29 +132,23 @@ def _few(found: xr.Dataset) -> Verdict:
 def _their_layers(bench: Bench) -> Table:
     """The claims on layers tried on the authors' own figures."""
     theirs = released(bench)
-    models = sorted({model for model, _ in theirs})
+    said = {True: "holds", False: "does not hold", None: "not tried"}
     rows = []
-    for model in models:
+    for model in sorted({model for model, _ in theirs}):
         verdicts = _layer_claims({task: one.test for (name, task), one in theirs.items() if name == model})
-        rows.append([model, *(_word(verdicts[key].holds) for key in ("lower", "middle", "upper"))])
+        rows.append([model, *(said[verdicts[key].holds] for key in ("lower", "middle", "upper"))])
     columns = ["model", "Length, Depth: lower", "SubjNum, CoordInv: middle", "BShift, OddManOut: upper"]
     return Table("The same rules on the authors' released accuracies", columns, rows)
 
 
-def _word(holds: bool | None) -> str:
-    return {True: "holds", False: "does not hold", None: "not tried"}[holds]
-
-
-def _against(bench: Bench, found: xr.Dataset) -> list[Table]:
-    """Our accuracies of heads beside theirs, where the model is the same."""
-    model = same_model(bench)
-    if model is None:
+def _against(bench: Bench, planes: dict[str, np.ndarray]) -> list[Table]:
+    """Our accuracies of heads beside theirs, where the model is the same by its name."""
+    theirs, model = released(bench), bench.model.name.lower().split("/")[-1].replace("google-", "")
+    if model not in {name for name, _ in theirs}:
         return []
-    theirs = released(bench)
     rows = []
-    for task in map(str, found["task"].values):
+    for task, ours in planes.items():
         one = theirs.get((model, task))
-        ours = 100 * found["accuracy"].sel(task=task).values
         if one is not None and one.test.shape == ours.shape:
             r = float(np.corrcoef(ours.ravel(), one.test.ravel())[0, 1])
             rows.append([SENTEVAL[task][0], float(ours.mean()), float(np.nanmean(one.test)), r])

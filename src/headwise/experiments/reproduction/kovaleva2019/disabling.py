@@ -49,11 +49,8 @@ def scores(bench: Bench) -> Outcome:
         verdicts["better"] = Verdict(told, all(gain > 0 for gain in gains.values()))
         told = ", ".join(f"{name} {value:+.1f}" for name, value in lower.items())
         verdicts["random-lower"] = Verdict(told, all(value < 0 for value in lower.values()))
-    worse = {
-        name: got[name, main[name], "random"] - got[name, main[name], "none"]
-        for name in ("STS-B", "QNLI")
-        if name in main
-    }
+    both = [(name, main[name]) for name in ("STS-B", "QNLI") if name in main]
+    worse = {name: got[name, metric, "random"] - got[name, metric, "none"] for name, metric in both}
     verdicts["random-worse"] = untried("neither STS-B nor QNLI was run")
     if worse:
         told = ", ".join(f"{name} {value:+.1f}" for name, value in worse.items())

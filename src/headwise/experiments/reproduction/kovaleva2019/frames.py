@@ -13,7 +13,7 @@ from headwise.analyses.frames.links import chosen_links
 from headwise.core.labels import head_name
 from headwise.experiments.reproduction.bench import Bench
 from headwise.experiments.reproduction.frame import NotRunError, Outcome, Picture, Row, Verdict
-from headwise.experiments.reproduction.shared import by_head, pictures
+from headwise.experiments.reproduction.shared import by_head, maps_of, pictures
 from headwise.text import Corpus, Example
 from headwise.text.demo import demo_corpus
 
@@ -124,9 +124,7 @@ def _on_sentence(bench: Bench, found: xr.Dataset, example: Example) -> Picture:
         for link in links
         for place in np.flatnonzero((word >= link.span[0]) & (word < link.span[1]))
     }
-    maps = bench.model.attention(example)
-    tokens = [str(token) for token in maps["query"].values]
-    planes = maps.transpose("layer", "head", "query", "key").values
+    planes, tokens = maps_of(bench.model, example)
     frame = links[0].frame.replace("_", " ")
     figure = frame_heads(found, tokens, planes, target, named, frame=frame)
     caption = f"Frame {frame}: where the target's attention goes in the two best heads; elements are marked and named."

@@ -15,7 +15,7 @@ from headwise.experiments.comparison import ComparisonOptions, compare
 from headwise.experiments.reproduction.bench import Bench
 from headwise.experiments.reproduction.frame import Outcome, Picture, Row, Table, Verdict
 from headwise.experiments.reproduction.kovaleva2019.tasks import each_task, inputs_of, watch_tasks
-from headwise.experiments.reproduction.shared import annotated, best_head, by_head, judged, pictures, untried
+from headwise.experiments.reproduction.shared import annotated, best_head, by_head, judged, maps_of, pictures, untried
 from headwise.models import HeadModel
 from headwise.plots import all_maps, heatmap_panels
 from headwise.text.tasks import Task
@@ -34,9 +34,8 @@ def typical(bench: Bench) -> Outcome:
     corpus, seen, differs = annotated(bench, bench.count(100, 16))
     found = bench.watch(corpus, bench.analysis("patterns"))
     row = Row("f1", _macro_f1(found["confusion"].values), note="macro F1 on held-out labelled maps of like models")
-    picture = Picture(
-        "gallery", "Typical maps of each kind", "Labelled maps that the classifier is surest of.", gallery()
-    )
+    caption = "Labelled maps that the classifier is surest of."
+    picture = Picture("gallery", "Typical maps of each kind", caption, gallery())
     told = str(found.attrs.get("error_model", ""))
     seen = seen | ({"classifier scored on": told} if told else {})
     return Outcome([row], pictures=[picture], differs=[*differs, OWN_CLASSIFIER], seen=seen)
@@ -57,17 +56,13 @@ def kinds(bench: Bench) -> Outcome:
     for task, one in results.items():
         own = one.sel(pattern="heterogeneous")
         rows.append(Row.of(f"{task}-heterogeneous", own, "overall", label=f"heterogeneous, {task}"))
-    table = Table(
-        "Share of maps by kind (%)",
-        ["task", *PATTERNS],
-        [[task, *(100 * own[p] for p in PATTERNS)] for task, own in share.items()],
-    )
+    cells = [[task, *(100 * own[p] for p in PATTERNS)] for task, own in share.items()]
+    table = Table("Share of maps by kind (%)", ["task", *PATTERNS], cells)
     mixed = [own["heterogeneous"] for own in share.values()]
     least = min(own[p] for own in share.values() for p in COMMON)
+    told = f"{100 * min(mixed):.0f} to {100 * max(mixed):.0f} %"
     verdicts = {
-        "heterogeneous": Verdict(
-            f"{100 * min(mixed):.0f} to {100 * max(mixed):.0f} %", all(LOW <= value <= HIGH for value in mixed)
-        ),
+        "heterogeneous": Verdict(told, all(LOW <= value <= HIGH for value in mixed)),
         "repeated": Verdict(f"smallest share {100 * least:.1f} %", least >= LEAST),
     }
     figure = shares_by_corpus(results)
@@ -181,11 +176,8 @@ def linguistic(bench: Bench) -> Outcome:
         top, high = max(words, key=lambda name: words[name]), max(marks.values())
         told = f"{top} {words[top]:.2f}, special tokens {high:.2f}"
         verdicts["special"] = Verdict(told, words[top] < high / 2)
-    table = Table(
-        "The head with most attention to each feature",
-        ["feature", "attention", "head"],
-        [[name, value, head] for name, (value, head) in best.items()],
-    )
+    rows = [[name, value, head] for name, (value, head) in best.items()]
+    table = Table("The head with most attention to each feature", ["feature", "attention", "head"], rows)
     differs = [*differs, "On the pre-trained model and a treebank: GLUE's inputs have no parts of speech."]
     drawn = pictures("features", found, "features")
     return Outcome(tables=[table], pictures=drawn, claims=verdicts, differs=differs, seen=seen)
@@ -220,15 +212,12 @@ def whole(bench: Bench) -> Outcome:
 
     def ask(model: HeadModel, task: Task) -> tuple[np.ndarray, list[str]]:
         fitting = sorted(task.dev, key=lambda example: len(str(example.text)) + len(str(example.pair or "")))
-        maps = model.attention(fitting[len(fitting) // 4])
-        tokens = [str(token) for token in maps["query"].values]
-        return maps.transpose("layer", "head", "query", "key").values, tokens
+        return maps_of(model, fitting[len(fitting) // 4])
 
     found = each_task(bench, ask)
+    caption = "Rows look at columns; darker is more."
     drawn = [
-        Picture(
-            f"maps-{task}", f"All maps of one input of {task}", "Rows look at columns; darker is more.", all_maps(*own)
-        )
+        Picture(f"maps-{task}", f"All maps of one input of {task}", caption, all_maps(*own))
         for task, own in found.results.items()
     ]
     return Outcome(pictures=drawn, differs=found.differs, seen=found.seen)

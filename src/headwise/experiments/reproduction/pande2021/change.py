@@ -82,14 +82,9 @@ def _claims(found: dict[str, xr.Dataset]) -> dict[str, Verdict]:
         if not values:
             return untried(f"no input has the role {role}")
         told = ", ".join(f"{task} {v:+.2f} ({low:+.2f} to {high:+.2f})" for task, (v, low, high) in values.items())
-        return Verdict(
-            told, all(sign * v > 0 and sign * low > 0 and sign * high > 0 for v, low, high in values.values())
-        )
+        return Verdict(told, all(sign * end > 0 for value in values.values() for end in value))
 
-    def both(one: xr.Dataset) -> tuple[float, float]:
-        return _third(one, "sep", FINAL)[0], _third(one, "cls", FINAL)[0]
-
-    pairs = {task: both(one) for task, one in found.items()}
+    pairs = {task: [_third(one, role, FINAL)[0] for role in ("sep", "cls")] for task, one in found.items()}
     told = ", ".join(f"{task}: sep {sep:+.2f}, cls {cls:+.2f}" for task, (sep, cls) in pairs.items())
     stays, holds = [], []
     for task, one in found.items():

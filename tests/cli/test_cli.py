@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 import typer
+import xarray as xr
 from safetensors.torch import load_file, save_file
 
 from headwise import Atlas, __version__
 from headwise.analyses.roles.sieves.registry import forget_sieve
 from headwise.cli.main import app
+from headwise.core.errors import HeadwiseError
 from headwise.page import sections
 from headwise.plots import figures_for
 from headwise.run import shard as shard_module
@@ -153,6 +155,34 @@ def test_every_command_with_a_model_takes_it_both_ways_where_it_can() -> None:
         *("atlas", "run", "find", "ablate", "prune", "patch", "finetune")
     }
     assert all("option" in kinds for kinds in ways.values())
+
+
+def test_finetune_takes_heads_and_layer_from_a_probing_result(
+    headwise, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a task that is called by nothing but its files."""
+    ranked = {
+        "top_layer": ("rank", [1, 0, -1]),
+        "top_head": ("rank", [2, 1, -1]),
+        "layer_accuracy": ("layer", [0.5, 0.9]),
+    }
+    probed = xr.Dataset(ranked).expand_dims(task=["task"])
+    (tmp_path / "probing.nc").write_bytes(Atlas({"probing": probed}, {}).to_bytes())
+    rows = "sentence\tlabel\nthe cat sleeps .\t1\na dog saw the cat .\t0\n"
+    (tmp_path / "rows.tsv").write_text(rows)
+    asked = []
+
+    def stop(model, task, folder, options, **_):
+        asked.append(options)
+        raise HeadwiseError("far enough")
+
+    monkeypatch.setattr("headwise.experiments.finetuning.finetune", stop)
+    rows_twice = ("--train", tmp_path / "rows.tsv", "--dev", tmp_path / "rows.tsv", "--out", tmp_path / "out")
+    common = ("finetune", model_folder, *rows_twice, "--probing", tmp_path / "probing.nc", "--pooling")
+    assert "far enough" in headwise(*common, "top_heads").err
+    assert "far enough" in headwise(*common, "best_layer").err
+    assert (asked[0].heads, asked[0].top, asked[1].layer) == (["L1H2", "L0H1"], None, 1)
+    assert "--top must be at most 2" in headwise(*common, "top_heads", "--top", "3").err
 
 
 def test_help_begins_with_what_a_newcomer_needs_and_the_version_is_told(headwise) -> None:

@@ -109,9 +109,9 @@ def finetune_command(
     refuse_sources(out_folder, common.sources_of(model.name, data, train, dev, probing))
     chosen = training.chosen()
     for name in names:
-        own = chosen if probing is None else _from_probing(probing, name, chosen)
+        called = name or (data.name if data else "task")
+        own = chosen if probing is None else _from_probing(probing, called, chosen)
         with common.Watch() as watch:
-            called = name or (data.name if data else "task")
             found = read_task(called, data=data, train=train, dev=dev, limit=limit)
             finetune(source, found, out_folder, own, overwrite=overwrite, report=watch)
     results = Results(out_folder)
@@ -129,7 +129,7 @@ def finetune_command(
     common.out.print(shown)
 
 
-def _from_probing(path: Path, task: str | None, chosen: FinetuneOptions) -> FinetuneOptions:
+def _from_probing(path: Path, task: str, chosen: FinetuneOptions) -> FinetuneOptions:
     """With the best layer, or the best heads, of a probing result; what was given by hand stays."""
     from headwise.atlas import Atlas
     from headwise.core.errors import ParameterError

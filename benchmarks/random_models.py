@@ -22,8 +22,7 @@ from headwise.stats.bootstrap import bootstrap_family_test, bootstrap_interval
 from headwise.stats.corrections import benjamini_hochberg, holm
 from headwise.stats.intervals import mean_interval, median_interval, wilson_interval
 from headwise.stats.nulls import chance_bound
-from headwise.stats.overlap import overlap_test
-from headwise.stats.tests import mcnemar_exact, z_test
+from headwise.stats.tests import mcnemar_exact, overlap_test, z_test
 from headwise.testing.levels import OF_DECODERS, TESTED, RandomRuns, level_examples, random_calls
 
 LARGE = "induction, 36 × 32 heads"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from matplotlib.lines import Line2D
 
 from headwise.core.labels import head_name
 from headwise.plots import data, style
+from headwise.stats.intervals import share
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,7 @@ def series_of(dataset: xr.Dataset, name: str, dim: str, chosen: dict[str, tuple[
 
 def mean_over_heads(values: np.ndarray) -> np.ndarray:
     """Mean over the heads of each layer that have a number; NaN for a layer without any."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Mean of empty slice")
-        return np.asarray(np.nanmean(values, axis=1))
+    return share(np.nansum(values, axis=1), np.isfinite(values).sum(1))
 
 
 def head_positions(layers: int, heads: int, index: int = 0, count: int = 1) -> np.ndarray:

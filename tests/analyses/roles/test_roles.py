@@ -29,8 +29,8 @@ from headwise.run.plan import model_shape
 from headwise.stats.accumulators import Moments
 from headwise.stats.bootstrap import bootstrap_family_test
 from headwise.stats.corrections import benjamini_hochberg, holm
-from headwise.stats.overlap import overlap_test, stratified_overlap_test
 from headwise.stats.records import Records
+from headwise.stats.tests import overlap_test, stratified_overlap_test
 from headwise.testing import eager_maps, planted_annotations, planted_model
 from headwise.testing.corpora import battery_examples
 from headwise.text import open_corpus

@@ -11,12 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from scipy import stats as scipy_stats
 
 from headwise.core.errors import ParameterError
 from headwise.plots import data, style
 from headwise.plots.registry import figure
-from headwise.plots.scatter import Series, legend_handles, scatter_by_layer, series_of
+from headwise.plots.scatter import Series, legend_handles, mean_over_heads, scatter_by_layer, series_of
+from headwise.stats.intervals import mean_interval
 
 # What is drawn of a reading of mixing: its words, its colour and its marker.
 READINGS = {
@@ -170,12 +170,11 @@ def centre_lines(datasets: Mapping[str, xr.Dataset], source: str = "attention") 
                 raise ParameterError(f"`source` must be one that {which} has; it is {source!r}.")
             dataset = dataset.sel(source=[source])
             values = data.values(dataset, "centre", ("source", "layer", "head"))[0]
-            mean = np.nanmean(values, axis=1)
-            spread = np.nanstd(values, axis=1, ddof=1) / np.sqrt(np.isfinite(values).sum(1))
-            far = scipy_stats.t.ppf(0.975, np.maximum(np.isfinite(values).sum(1) - 1, 1)) * spread
+            mean = mean_over_heads(values)
+            low, high = mean_interval(mean, np.nanvar(values, axis=1, ddof=1), np.isfinite(values).sum(1))
             colour, marker = style.cycle(style.OKABE_ITO, index), style.cycle(style.MARKERS, index)
             ax.plot(range(len(mean)), mean, color=colour, marker=marker, label=which)
-            ax.fill_between(range(len(mean)), mean - far, mean + far, color=colour, alpha=0.15, linewidth=0)
+            ax.fill_between(range(len(mean)), low, high, color=colour, alpha=0.15, linewidth=0)
             notes.append(_counted(dataset, which, "mean_offset", "histogram"))
         ax.axhline(0, color=style.GREY, linewidth=0.7, linestyle=(0, (4, 2)), zorder=1)
         style.layer_axis(ax, data.numbers(next(iter(datasets.values())), "layer"))

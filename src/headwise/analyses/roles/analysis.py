@@ -16,8 +16,7 @@ from headwise.analyses.items import ItemObserver, listed
 from headwise.analyses.nulls import RandomNull, above_random, random_attrs, random_bound
 from headwise.analyses.roles import significance
 from headwise.analyses.roles.asked import asked_of, settled
-from headwise.analyses.roles.released import released_sieves
-from headwise.analyses.roles.shares import reduced
+from headwise.analyses.roles.shares import reduced, released_sieves
 from headwise.analyses.roles.sieves import Sieve, find_sieve, known_sieves, load_sieves
 from headwise.analyses.roles.significance import COARSE, DIMS, FINE, PAPER, POOLED, REACH, RESTS
 from headwise.core.errors import ParameterError

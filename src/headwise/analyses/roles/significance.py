@@ -16,9 +16,8 @@ from headwise.stats.bootstrap import FEW, bootstrap_family_test
 from headwise.stats.corrections import benjamini_hochberg, correct, holm
 from headwise.stats.correlation import correlation
 from headwise.stats.intervals import share
-from headwise.stats.overlap import jaccard, overlap_counts, overlap_test, stratified_overlap_test
 from headwise.stats.records import Records
-from headwise.stats.tests import z_test
+from headwise.stats.tests import jaccard, overlap_counts, overlap_test, stratified_overlap_test, z_test
 
 if TYPE_CHECKING:
     from headwise.analyses.roles.analysis import Roles

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ from headwise.cli.screen import err as err
 from headwise.cli.screen import out as out
 from headwise.cli.screen import shown_time as shown_time
 from headwise.core.errors import HeadwiseError, ParameterError
+from headwise.core.files import file_digest
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -200,4 +200,4 @@ def draw_figures(datasets: Mapping[str, xr.Dataset], folder: Path | None, store:
 
 def _digests(paths: Iterable[Path]) -> dict[str, str]:
     """The digests of files by name; of one that is not there nothing."""
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths if path.is_file()}
+    return {path.name: file_digest(path) for path in paths if path.is_file()}

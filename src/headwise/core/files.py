@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -37,6 +38,17 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
         if isinstance(error, OSError):
             raise cannot_write(path, error) from error
         raise
+
+
+def file_digest(path: Path) -> str:
+    """The sha256 of a file, in hex; "" where there is none, or none that can be read."""
+    try:
+        if not path.is_file():  # also a text that is too long for a name
+            return ""
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return ""
 
 
 def cannot_write(path: Path, error: OSError) -> OutputError:

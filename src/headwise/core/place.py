@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from headwise.core.files import sweep, write_atomically
+from headwise.core.files import file_digest, sweep, write_atomically
 from headwise.core.folders import refuse_existing, refuse_sources
 from headwise.core.lock import Lock
 from headwise.core.store import CONSENT, forget
@@ -107,11 +107,7 @@ class Place:
 
     def holds(self, digest: str) -> bool:
         """Whether the file is there with this digest."""
-        try:
-            with self.target.open("rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest() == digest
-        except FileNotFoundError:
-            return False
+        return file_digest(self.target) == digest
 
     def done(self) -> None:
         """Everything is written: the work behind it is not needed any more."""

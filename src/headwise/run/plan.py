@@ -101,11 +101,11 @@ def model_shape(model: HeadModel, found: Scan) -> Shape:
         relations=found.relations,
         kv_groups=tuple(model.kv_groups),
         extras={
-            "model": getattr(model, "name", ""),
-            "lm_kind": getattr(model, "lm_kind", None),
-            "reads_source": getattr(model, "encoder_part", None) is not None and model.stack != "encoder",
-            "layer_kinds": layer_kinds(model) if isinstance(model, HeadModel) else (),
-            "mask_token": getattr(getattr(model, "tokenizer", None), "mask_token_id", None) is not None,
+            "model": model.name,
+            "lm_kind": model.lm_kind,
+            "reads_source": model.encoder_part is not None and model.stack != "encoder",
+            "layer_kinds": layer_kinds(model),
+            "mask_token": getattr(model.tokenizer, "mask_token_id", None) is not None,
         },
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -13,6 +12,7 @@ import torch
 import xarray as xr
 
 from headwise.analyses.contract import Analysis
+from headwise.core.files import file_digest
 from headwise.core.papers import reference
 from headwise.core.store import Store
 from headwise.core.version import __version__
@@ -78,23 +78,12 @@ def _read(corpus: Corpus, scan: Scan) -> dict[str, Any]:
 def _named_files(analyses: Sequence[Analysis]) -> dict[str, str]:
     """Digests of the files that parameters name (sieves, word vectors): a run whose files changed is another run."""
     digests = {
-        f"{analysis.name}.{name}": _digest(Path(value))
+        f"{analysis.name}.{name}": file_digest(Path(value))[:16]
         for analysis in analyses
         for name, value in analysis.parameters.items()
         if isinstance(value, str | Path) and str(value)
     }
     return {name: digest for name, digest in digests.items() if digest}
-
-
-def _digest(path: Path) -> str:
-    """A file's digest; nothing where there is none (a text may be too long for a file's name) or none can be read."""
-    try:
-        if not path.is_file():
-            return ""
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
-    except OSError:
-        return ""
 
 
 def provenance(

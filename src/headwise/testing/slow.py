@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from headwise.models import HeadModel
 from headwise.text.encode import Encoded
 
 
 @contextmanager
 def eager(model: Any) -> Iterator[Any]:
     """The module (of a HeadModel too) with transformers' own eager attention and in eval mode, within the context."""
-    module = getattr(model, "module", None)
-    module = model if module is None or hasattr(model, "set_attn_implementation") else module
+    module = model.module if isinstance(model, HeadModel) else model
     before = module.config._attn_implementation
     training = module.training
     module.set_attn_implementation("eager")

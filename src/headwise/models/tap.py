@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from headwise.core.context import holding
 from headwise.core.errors import ModelError
 from headwise.models.masks import row_mask, rows_of
 
@@ -57,14 +58,9 @@ SHARPER = "headwise_sharper"  # an attention module with this attribute has its 
 SESSION: ContextVar[Running | None] = ContextVar("headwise_session", default=None)
 
 
-@contextmanager
-def led_to(session: Running | None) -> Iterator[None]:
+def led_to(session: Running | None) -> AbstractContextManager[Running | None]:
     """Within, this is the session of the current context."""
-    token = SESSION.set(session)
-    try:
-        yield
-    finally:
-        SESSION.reset(token)
+    return holding(SESSION, session)
 
 
 class Call:

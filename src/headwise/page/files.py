@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from headwise.core.errors import OutputError
-from headwise.core.files import write_atomically
+from headwise.core.files import file_digest, write_atomically
 from headwise.core.folders import MANIFEST, written_before
 
 
@@ -57,13 +57,7 @@ class ReportFiles:
 
     def intact(self, digests: Mapping[str, str]) -> bool:
         """Whether files are there as they were written."""
-        try:
-            return all(
-                hashlib.sha256((self.folder / name).read_bytes()).hexdigest() == digest
-                for name, digest in digests.items()
-            )
-        except OSError:
-            return False
+        return all(file_digest(self.folder / name) == digest for name, digest in digests.items())
 
     def close(self) -> None:
         """All is written: what an earlier report had and this one has not goes."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from headwise.core.context import holding
 
 _COMPILED: ContextVar[bool] = ContextVar("headwise_compiled_kernels", default=False)
 PRODUCTS = ("float32", "tf32", "half")
@@ -34,14 +36,9 @@ def matrix_products(kind: str) -> Iterator[None]:
         _PRODUCTS.reset(token)
 
 
-@contextmanager
-def compiled_kernels(wanted: bool = True) -> Iterator[None]:
+def compiled_kernels(wanted: bool = True) -> AbstractContextManager[bool]:
     """For a `with` block: let torch compile what is read more often than need be. It pays for many sentences."""
-    token = _COMPILED.set(wanted)
-    try:
-        yield
-    finally:
-        _COMPILED.reset(token)
+    return holding(_COMPILED, wanted)
 
 
 def use_compiled() -> bool:

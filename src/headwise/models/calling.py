@@ -50,13 +50,17 @@ def call_part(
             f"{type(module).__name__} predicts a target from a source; open it with stack='decoder' and give pairs."
         )
     accepted = frozenset(inspect.signature(part.forward).parameters)
-    has_types = (getattr(module.config, "type_vocab_size", 0) or 0) > 1 or module.config.model_type == "xlnet"
-    if has_types and "token_type_ids" in accepted and (encoder is None or part is encoder):
-        # Not for every model that takes them: GPT-2 would add the embedding of token 0 to everything.
+    if tells_segments(module.config) and "token_type_ids" in accepted and (encoder is None or part is encoder):
         inputs["token_type_ids"] = types
     if "use_cache" in accepted:
         inputs["use_cache"] = False
     return part(**{key: value for key, value in inputs.items() if key in accepted or "kwargs" in accepted})
+
+
+def tells_segments(config: Any) -> bool:
+    """Whether a model has embeddings of segments. Not every one that takes them has: GPT-2 would add the embedding of
+    token 0 to everything."""
+    return (getattr(config, "type_vocab_size", 0) or 0) > 1 or config.model_type == "xlnet"
 
 
 def own_thread(hook: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, XLNetConfig, XLNetForSequenceClassification
 
 from headwise.core.errors import HeadwiseError, InputError, OutputError, ParameterError
 from headwise.experiments.finetuning import (
@@ -21,6 +21,7 @@ from headwise.experiments.finetuning import (
     make_classifier,
     open_classifier,
 )
+from headwise.experiments.finetuning.classifier import OwnClassifier
 from headwise.experiments.finetuning.data import collate_rows, encode_rows, training_order
 from headwise.experiments.finetuning.rank import rank_heads
 from headwise.experiments.finetuning.train import predict
@@ -338,6 +339,19 @@ def test_padding_changes_nothing(folder: Path) -> None:
         for i in range(12):
             alone = collate_rows(rows, [i], model.pad_id, "cpu")
             assert torch.allclose(batch[i], model(alone.ids, alone.types, alone.real)[0], atol=1e-5)
+
+
+def test_segments_reach_every_model_that_tells_them_apart() -> None:
+    sizes = {"vocab_size": 20, "d_model": 8, "n_layer": 1, "n_head": 2, "d_inner": 8}  # XLNet names no number of types
+    encoder = XLNetForSequenceClassification(XLNetConfig(**sizes, num_labels=2)).eval()
+    torch.nn.init.normal_(encoder.transformer.layer[0].rel_attn.seg_embed)
+    model = OwnClassifier(encoder, None)
+    ids, real = torch.tensor([[5, 6, 7, 8]]), torch.ones(1, 4, dtype=torch.bool)
+    with torch.no_grad():
+        one, two = (model(ids, torch.tensor([types]), real) for types in ([0, 0, 0, 0], [0, 0, 1, 1]))
+        expected = encoder(ids, attention_mask=real.long(), token_type_ids=torch.tensor([[0, 0, 1, 1]])).logits
+    assert torch.equal(two, expected)
+    assert not torch.equal(one, two)
 
 
 def test_recipes_warm_up_and_end_at_zero() -> None:

@@ -25,8 +25,7 @@ from headwise.core.workers import current, whole
 from headwise.experiments.comparison.maps import PADDED, map_cosines
 from headwise.experiments.comparison.measures import Measured, Measuring, Watching
 from headwise.experiments.comparison.probing import probing_change
-from headwise.experiments.comparison.result import change_dataset, difference_dataset, words_dataset
-from headwise.experiments.comparison.roles import role_changes
+from headwise.experiments.comparison.result import change_dataset, difference_dataset, role_changes, words_dataset
 from headwise.experiments.work import Report, kept_work, silent, software
 from headwise.models import HeadModel
 from headwise.run.encoded import EncodedCorpus

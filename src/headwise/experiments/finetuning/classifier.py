@@ -21,6 +21,7 @@ from headwise.core.checks import check_types, one_of
 from headwise.core.errors import InputError, ModelError, OutputError, ParameterError
 from headwise.core.labels import head_name
 from headwise.models import HeadModel, opening
+from headwise.models.calling import tells_segments
 from headwise.models.pooling import chosen_heads
 from headwise.models.sites import LayerCount, Sites
 from headwise.models.sizes import padding_id
@@ -137,7 +138,7 @@ def _inputs(part: nn.Module, config: Any, ids: Tensor, types: Tensor, real: Tens
     """What a part of a model takes: segments only where it has an embedding for them, and no cache."""
     accepted = inspect.signature(part.forward).parameters
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": real.long()}
-    if "token_type_ids" in accepted and (getattr(config, "type_vocab_size", 0) or 0) > 1:
+    if "token_type_ids" in accepted and tells_segments(config):
         inputs["token_type_ids"] = types
     if "use_cache" in accepted:
         inputs["use_cache"] = False

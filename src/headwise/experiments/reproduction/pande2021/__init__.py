@@ -1,7 +1,7 @@
 """Pande et al. 2021, "The Heads Hypothesis": figures 1 to 6."""
 
 from headwise.experiments.reproduction.frame import Entry, Reproduction
-from headwise.experiments.reproduction.pande2021 import change, labels, layers, scores
+from headwise.experiments.reproduction.pande2021 import change, labels, scores
 
 REPRODUCTION = Reproduction(
     "pande2021",
@@ -20,7 +20,7 @@ REPRODUCTION = Reproduction(
         Entry("fig2", "the scores of one head over inputs", scores.one_head),
         Entry("fig3", "all scores, τ, and the p-values", scores.p_values),
         Entry("fig4", "heads with several roles", labels.overlaps),
-        Entry("fig5", "the roles of every head, by layer", layers.grid),
+        Entry("fig5", "the roles of every head, by layer", labels.grid),
         Entry("fig6", "change of bias, and of roles, by fine-tuning", change.changes),
     ),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from functools import cache, partial
 
 import numpy as np
 import pandas as pd
@@ -26,14 +27,13 @@ def measures(dataset: xr.Dataset) -> list[str]:
 def long_table(datasets: Mapping[str, xr.Dataset]) -> pd.DataFrame:
     """One row for each value: `analysis`, `variable`, `layer`, `head`, the other labels as `item`, `value`, `n`, `low`,
     `high`."""
-    parts = [
-        _values(analysis, dataset, name, labels)
-        for analysis, dataset in datasets.items()
-        for labels in [_Labels(dataset)]
-        for name in measures(dataset)
-        # the maps of one input are for drawing
-        if dataset.variables[name].dtype.kind in "fiub" and "token" not in dataset.variables[name].dims
-    ]
+    parts = []
+    for analysis, dataset in datasets.items():
+        labels = cache(partial(_labels, dataset))  # many arrays have the same dims
+        for name in measures(dataset):
+            array = dataset.variables[name]
+            if array.dtype.kind in "fiub" and "token" not in array.dims:  # the maps of one input are for drawing
+                parts.append(labels(array.dims) | _values(analysis, dataset, name))
     if not parts:
         return pd.DataFrame(columns=list(COLUMNS))
     # One frame of whole columns: a frame for each measure would take thirty times as long.
@@ -43,9 +43,9 @@ def long_table(datasets: Mapping[str, xr.Dataset]) -> pd.DataFrame:
     return pd.DataFrame(columns | {"n": pd.array(columns["n"], dtype="Float64")})
 
 
-def _values(analysis: str, dataset: xr.Dataset, name: str, labels: _Labels) -> dict[str, np.ndarray]:
+def _values(analysis: str, dataset: xr.Dataset, name: str) -> dict[str, np.ndarray]:
     array = dataset.variables[name]
-    columns = labels.of(tuple(map(str, array.dims))) | {"value": array.values.ravel().astype(float)}
+    columns = {"value": array.values.ravel().astype(float)}
     size = len(columns["value"])
     for suffix, column in BESIDE.items():
         beside = dataset.variables.get(f"{name}{suffix}")
@@ -54,38 +54,23 @@ def _values(analysis: str, dataset: xr.Dataset, name: str, labels: _Labels) -> d
     return columns | {"analysis": np.full(size, analysis, object), "variable": np.full(size, name, object)}
 
 
-class _Labels:
-    """The labels beside the values of a dataset's arrays; many arrays have the same dims."""
+def _labels(dataset: xr.Dataset, dims: tuple[Hashable, ...]) -> dict[str, np.ndarray]:
+    """Beside every value of an array of these dims: layer and head (-1 where there is none), and the other labels as
+    one text."""
+    shape = tuple(dataset.sizes[dim] for dim in dims)
 
-    def __init__(self, dataset: xr.Dataset) -> None:
-        self._dataset = dataset
-        self._known: dict[tuple[str, ...], dict[str, np.ndarray]] = {}
+    def spread(labels: np.ndarray, dim: Hashable) -> np.ndarray:
+        return np.broadcast_to(labels.reshape([-1 if own == dim else 1 for own in dims]), shape).ravel()
 
-    def of(self, dims: tuple[str, ...]) -> dict[str, np.ndarray]:
-        """Layer and head (-1 where there is none), and the other labels as one text."""
-        if dims not in self._known:
-            shape = tuple(self._dataset.sizes[dim] for dim in dims)
-            places = {
-                place: self._spread(self._dataset[place].values, dims.index(place), shape)
-                if place in dims
-                else np.full(int(np.prod(shape)), -1)
-                for place in ("layer", "head")
-            }
-            texts = [
-                self._spread(pd.Series(self._dataset[dim].values).astype(str).to_numpy(object), axis, shape)
-                for axis, dim in enumerate(dims)
-                if dim not in places
-            ]
-            item = np.full(int(np.prod(shape)), "", object)
-            for number, text in enumerate(texts):
-                item = text if number == 0 else item + " " + text
-            self._known[dims] = places | {"item": item}
-        return dict(self._known[dims])
-
-    @staticmethod
-    def _spread(labels: np.ndarray, axis: int, shape: tuple[int, ...]) -> np.ndarray:
-        """The labels of one dim, for every value of an array of that shape."""
-        return np.broadcast_to(labels.reshape([-1 if n == axis else 1 for n in range(len(shape))]), shape).ravel()
+    columns = {
+        place: spread(dataset[place].values, place) if place in dims else np.full(int(np.prod(shape)), -1)
+        for place in ("layer", "head")
+    }
+    item = np.full(int(np.prod(shape)), "", object)
+    for number, dim in enumerate(dim for dim in dims if dim not in columns):
+        text = spread(pd.Series(dataset[dim].values).astype(str).to_numpy(object), dim)
+        item = text if number == 0 else item + " " + text
+    return columns | {"item": item}
 
 
 def per_head(datasets: Mapping[str, xr.Dataset]) -> pd.DataFrame:

@@ -150,7 +150,10 @@ class _Writing:
 
     def _section(self, facts: dict[str, Any]) -> Section:
         self.failures += [Failure(**failure) for failure in facts["failures"]]
-        return _section_of(facts["section"])
+        told = facts["section"]
+        figures = [PageFigure(**{**figure, "svg": Path(figure["svg"])}) for figure in told["figures"]]
+        tables = [PageTable(**table) for table in told["tables"]]
+        return Section(**{**told, "figures": figures, "tables": tables})
 
     def _attempt(self, what: str, make: Callable[[], Made], notes: list[str]) -> Made | None:
         """What is made; nothing where that fails, which is noted."""
@@ -166,12 +169,6 @@ class _Writing:
 def _plain(value: Any) -> Any:
     """Cells of numpy, and paths, as JSON can hold them."""
     return value.item() if hasattr(value, "item") else str(value)
-
-
-def _section_of(facts: dict[str, Any]) -> Section:
-    figures = [PageFigure(**{**figure, "svg": Path(figure["svg"])}) for figure in facts.pop("figures")]
-    tables = [PageTable(**table) for table in facts.pop("tables")]
-    return Section(**facts, figures=figures, tables=tables)
 
 
 def _content(atlas: Atlas, folder: Path, sections: list[Section], grid: HeadGrid | None, notes: list[str]) -> Content:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pandas as pd
-from matplotlib.figure import Figure
+import xarray as xr
 
 from headwise.atlas import Atlas, measures
 from headwise.atlas.describe import KINDS, SHORT
@@ -19,7 +20,7 @@ from headwise.page.data import described, places
 from headwise.page.sample import Sample, draw_all_maps, draw_heads, telling_heads
 from headwise.page.write import HeadGrid, PageFigure, PageHead, PageTable, Section
 from headwise.plots import figure_bytes, figures_for
-from headwise.plots.registry import tables_for
+from headwise.plots.registry import Drawn, FigureSpec, TableSpec, tables_for
 from headwise.plots.save import FORMATS
 
 Made = TypeVar("Made")
@@ -44,11 +45,12 @@ class Drawing:
             self.failures.append(Failure.of(what, error))
             return []
 
-    def figure(self, figure: Figure, name: str, title: str, caption: str, paper: str, numbers: str = "") -> PageFigure:
+    def figure(self, group: str, drawn: Drawn, numbers: str = "") -> PageFigure:
         """A figure in every format, and how the page shows it; `numbers` is the table it shows."""
-        names = {format: f"figures/{name}.{format}" for format in FORMATS}
-        self.files |= {path: figure_bytes(figure, format) for format, path in names.items()}
-        return PageFigure(title, caption, Path(names["svg"]), [*names.values(), *filter(None, [numbers])], paper)
+        names = {format: f"figures/{group}-{drawn.name}.{format}" for format in FORMATS}
+        self.files |= {path: figure_bytes(drawn.figure, format) for format, path in names.items()}
+        files = [*names.values(), *filter(None, [numbers])]
+        return PageFigure(drawn.title, drawn.caption, Path(names["svg"]), files, drawn.paper)
 
     def table(self, table: pd.DataFrame, name: str) -> str:
         """A table as CSV; returns its path as the page links it."""
@@ -65,20 +67,16 @@ def draw_section(atlas: Atlas, name: str) -> Drawing:
     )
     drawing = Drawing()
     everything = drawing.table(atlas.to_dataframe(name), name)
+
+    def drawn_of(spec: FigureSpec) -> list[PageFigure]:
+        return [drawing.figure(name, one, everything) for one in spec.draw(dataset)]
+
     figures: list[PageFigure] = []
     for spec in figures_for(name):
-        figures += drawing.attempt(
-            f"figure {name}-{spec.name}",
-            lambda spec=spec: [  # type: ignore[misc]
-                drawing.figure(
-                    drawn.figure, f"{name}-{drawn.name}", drawn.title, drawn.caption, drawn.paper, everything
-                )
-                for drawn in spec.draw(dataset)
-            ],
-        )
+        figures += drawing.attempt(f"figure {name}-{spec.name}", partial(drawn_of, spec))
     tables: list[PageTable] = []
     for table in tables_for(name):
-        for frame in drawing.attempt(f"table {name}-{table.name}", lambda t=table: [_present(t.function(dataset))]):  # type: ignore[misc]
+        for frame in drawing.attempt(f"table {name}-{table.name}", partial(_table, table, dataset)):
             if len(frame):
                 csv = drawing.table(frame, f"{name}-{table.name}")
                 tables.append(PageTable(table.title, list(frame.columns), _shown(frame), csv, table.note))
@@ -104,15 +102,15 @@ def draw_sample(atlas: Atlas, sample: Sample) -> Drawing:
     drawing = Drawing()
 
     def heads() -> list[PageFigure]:
-        figure = draw_heads(sample, telling_heads(atlas))
+        title, paper = "Telling heads on one input", "Clark et al. 2019, Fig 1"
         caption = "Tokens look (left) at tokens (right); a line is as dark as its weight."
-        paper = "Clark et al. 2019, Fig 1"
-        return [drawing.figure(figure, "sample-heads", "Telling heads on one input", caption, paper)]
+        figure = draw_heads(sample, telling_heads(atlas))
+        return [drawing.figure("sample", Drawn("heads", title, caption, paper, figure))]
 
     def maps() -> list[PageFigure]:
+        title, paper = "All maps of one input", "Kovaleva et al. 2019, App. A"
         caption = "Row: the token that looks; column: the token looked at; darker is more."
-        paper = "Kovaleva et al. 2019, App. A"
-        return [drawing.figure(draw_all_maps(sample), "sample-maps", "All maps of one input", caption, paper)]
+        return [drawing.figure("sample", Drawn("maps", title, caption, paper, draw_all_maps(sample)))]
 
     figures = drawing.attempt("figure sample-heads", heads) + drawing.attempt("figure sample-maps", maps)
     drawing.section = Section(
@@ -174,9 +172,9 @@ def _what(attrs: Mapping[str, object], names: list[str]) -> str:
     return text
 
 
-def _present(frame: pd.DataFrame) -> pd.DataFrame:
-    """What this model has not is no column."""
-    return frame.dropna(axis="columns", how="all")
+def _table(spec: TableSpec, dataset: xr.Dataset) -> list[pd.DataFrame]:
+    """The table; what this model has not is no column."""
+    return [spec.function(dataset).dropna(axis="columns", how="all")]
 
 
 def _shown(frame: pd.DataFrame) -> list[list[Any]]:

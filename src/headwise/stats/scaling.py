@@ -51,7 +51,7 @@ def smacof_mds(distance: np.ndarray, axes: int = 2, steps: int = 1000, tolerance
         return points
     last = np.inf
     for _ in range(steps):
-        apart = _euclidean(points)
+        apart = cdist(points, points)
         loss = float(((apart - distance) ** 2).sum() / 2)
         if last - loss <= tolerance * max(loss, 1e-300):
             break
@@ -67,7 +67,7 @@ def stress(distance: np.ndarray, points: np.ndarray) -> float:
 
     NaN where they coincide.
     """
-    apart = _euclidean(points)
+    apart = cdist(points, points)
     total = (apart**2).sum()
     return float(np.sqrt(((apart - distance) ** 2).sum() / total)) if total > 0 else float("nan")
 
@@ -86,7 +86,3 @@ def fix_signs(points: np.ndarray) -> np.ndarray:
     farthest = (size >= size.max(0) * (1 - 1e-6)).argmax(0)
     signs = np.where(points[farthest, np.arange(points.shape[1])] < 0, -1.0, 1.0)
     return points * signs
-
-
-def _euclidean(points: np.ndarray) -> np.ndarray:
-    return np.asarray(cdist(points, points))

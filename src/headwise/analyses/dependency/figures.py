@@ -174,10 +174,9 @@ def relations(dataset: xr.Dataset) -> Figure:
     found = _fitting(dataset)
     margin = (found["accuracy"] - found["baseline"]).where(found["relation"] != "all", -1.0)
     chosen = list(found.assign(margin=margin).sort_values("margin", ascending=False, kind="stable")["relation"][:6])
-    better = dataset["accuracy"].max("direction")
+    better, bars = dataset["accuracy"].max("direction"), dataset["best_baseline"]
     arrays = {
-        f"{name} (baseline {_percent(dataset, name)})": better.sel(relation=name, drop=True).reset_coords(drop=True)
-        for name in chosen
+        f"{name} (baseline {100 * float(bars.sel(relation=name)):.0f} %)": better.sel(relation=name) for name in chosen
     }
     shown = "Each head in its better direction. The intervals are in the atlas"
     notes = [data.source_text(dataset), _count_text(dataset), shown]
@@ -248,10 +247,6 @@ def _way(name: str, offset: int) -> str:
     """A baseline in a word or two."""
     named = {"uniform": "even attention", "first": "first word"}
     return named.get(name, f"at {offset:+d}".replace("-", "−"))
-
-
-def _percent(dataset: xr.Dataset, relation: str) -> str:
-    return f"{100 * float(dataset['best_baseline'].sel(relation=relation)):.0f} %"
 
 
 def _p_text(p: float) -> str:

@@ -123,9 +123,10 @@ class Offsets(Observer):
         for source in map(str, dataset["source"].values):
             one = dataset.sel(source=source)
             far, named = one["mean_distance"].mean(("layer", "head")), top_heads(one, "mean_distance", form=".1f")
+            centres = " ".join(f"{centre:+.1f}" for centre in one["centre"].mean("head").values)
             lines += [
                 f"{source}: mean distance {float(far):.1f} tokens; farthest {named}",
-                f"{source}: centre of mass by layer {_by_layer(one['centre'])} (below 0: before the token)",
+                f"{source}: centre of mass by layer {centres} (below 0: before the token)",
             ]
         return lines
 
@@ -154,7 +155,3 @@ def centre_of_mass(histogram: xr.DataArray) -> xr.DataArray:
     centre = (histogram * histogram["offset"]).sum("offset") / histogram.sum("offset")
     centre.attrs = {"units": "tokens", "long_name": "centre of mass of the histogram"}
     return centre
-
-
-def _by_layer(values: xr.DataArray) -> str:
-    return " ".join(f"{float(value):+.1f}" for value in values.mean("head").values)

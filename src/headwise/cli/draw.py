@@ -103,11 +103,9 @@ def draw(
         raise ParameterError(
             f"--relation draws one head: name one, or none for the relation's best; named are {' '.join(heads)}."
         )
-    targets = (
-        [out_file.with_name(f"{out_file.stem}-{number + 1}.{ending}") for number in range(count)]
-        if relation
-        else [out_file]
-    )
+    targets = [out_file]
+    if relation:
+        targets = [out_file.with_name(f"{out_file.stem}-{number + 1}.{ending}") for number in range(count)]
     read = common.sources_of(model, text.spec(), atlas)
     for target in targets:
         refuse_sources(target, read, working=False)

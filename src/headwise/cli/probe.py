@@ -82,13 +82,8 @@ def probe(
             limits=(limit, limit, limit),
             seed=seed,
         )
-        asked = {"tasks": list(tasks), "options": asdict(wanted)}
-        with (
-            common.Watch() as watch,
-            kept_work(
-                place.work, {"experiment": "probing", "model": opened.identity(), **asked}, overwrite=overwrite
-            ) as store,
-        ):
+        asked = {"experiment": "probing", "model": opened.identity(), "tasks": list(tasks), "options": asdict(wanted)}
+        with common.Watch() as watch, kept_work(place.work, asked, overwrite=overwrite) as store:
             dataset = probe_tasks(opened, list(tasks), wanted, store=store, progress=watch)
             paper = reference(Probing.paper.key)
             about = {"paper": paper.short, "section": Probing.paper.section, "citation": paper.citation}
@@ -96,9 +91,8 @@ def probe(
             names = [str(name) for name in dataset["task"].values]
             known = {"model": opened.identity(), "corpus": {"name": ", ".join(names)}, "seed": seed}
             place.write(Atlas({"probing": dataset}, known).to_bytes())
-            report = write_report(
-                Atlas.load(target), out_folder, report=watch, store=store, overwrite=place.may_replace
-            )
+            atlas = Atlas.load(target)
+            report = write_report(atlas, out_folder, report=watch, store=store, overwrite=place.may_replace)
         place.done()
     columns = ("task", "score", "last layer", "best layer", "top heads", "best head")
     table = Table(*columns, title="test part; best layer and heads picked on the validation part")

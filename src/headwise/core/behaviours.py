@@ -128,9 +128,8 @@ def head_labels(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> 
         _name_looks(labels, surface)
     previous = _sure(datasets, "induction", "previous")
     if previous is not None:
-        labels[(previous >= LEAST_REPEAT) & np.isin(labels.astype(str), (OTHER, COPYING, BROADLY, NEIGHBOURS))] = (
-            PREVIOUS
-        )
+        vague = np.isin(labels.astype(str), (OTHER, COPYING, BROADLY, NEIGHBOURS))
+        labels[vague & (previous >= LEAST_REPEAT)] = PREVIOUS
     if "dependency" in datasets:
         _name_relations(labels, datasets["dependency"])
     retrieval = _sure(datasets, "retrieval", "score")

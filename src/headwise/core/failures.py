@@ -12,11 +12,7 @@ from headwise.core.errors import HeadwiseError, OutputError
 
 HOW_TO_REPORT = "please report it with the traceback that `headwise --debug` shows"
 # What the disk says when it is full, over a quota, broken or read-only: never a failure of whoever happened to write.
-_DISK = {
-    getattr(errno, name)
-    for name in ("ENOSPC", "EDQUOT", "EIO", "EFBIG", "EROFS", "EMFILE", "ENFILE")
-    if hasattr(errno, name)
-}
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE}
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,9 +49,7 @@ def _cells(column: pd.Series) -> list[str]:
     """The cells of a column as they are written."""
     if getattr(column.dtype, "kind", "O") == "f":  # few are alike
         return ["" if number != number else f"{number:.7g}" for number in column.astype(float).tolist()]
-    places, different = column.factorize(
-        use_na_sentinel=True
-    )  # a text is looked at once, however often it stands there
+    places, different = column.factorize()  # a text is looked at once, however often it stands there
     texts = [*map(_cell, different.tolist()), ""]  # the last is taken where there is none
     return [texts[place] for place in places.tolist()]
 

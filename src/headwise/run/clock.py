@@ -71,11 +71,6 @@ class Clock:
             own.cpu_seconds += now[1] - self._since[1]
         self._since = now
 
-    def remember(self, name: str) -> None:
-        """Note the largest memory since it was last forgotten as that of a stage."""
-        own = self.spent.setdefault(name, Spent())
-        own.memory = max(own.memory, peak_memory())
-
 
 @contextmanager
 def stage(name: str, memory: bool = False, whole: bool = False) -> Iterator[None]:
@@ -99,7 +94,7 @@ def stage(name: str, memory: bool = False, whole: bool = False) -> Iterator[None
         clock.leave()
         clock.closed = False
         if memory:
-            clock.remember(name)
+            clock.spent[name].memory = max(clock.spent[name].memory, peak_memory())
 
 
 def telling(doing: Callable[[str], None]) -> AbstractContextManager[Callable[[str], None] | None]:

@@ -44,11 +44,8 @@ def connect(ray: Any, address: str | None, workers: int) -> bool:
     except (OSError, ValueError, RuntimeError) as error:
         where = f"at '{address}'" if address else "on this machine"
         words = " ".join(str(error).split())[:300].rstrip(".")
-        token = (
-            ""
-            if not address or "RAY_AUTH_MODE" in os.environ
-            else "; one that asks for a token wants RAY_AUTH_MODE=token"
-        )
+        asks = bool(address) and "RAY_AUTH_MODE" not in os.environ
+        token = "; one that asks for a token wants RAY_AUTH_MODE=token" if asks else ""
         raise HeadwiseError(f"Ray cannot be reached {where} ({words}); see `ray status` there{token}.") from error
     return True
 

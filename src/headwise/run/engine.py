@@ -74,12 +74,8 @@ def _follows(one: Settled, other: Settled) -> bool:
 
 
 def _joint(group: Sequence[Settled]) -> Settled:
-    many = [layers.stop - layers.start for layers, _ in group]
-
     def all_layers(name: str) -> Tensor:
-        parts = [
-            sums[name].expand(-1, count, *sums[name].shape[2:]) for (_, sums), count in zip(group, many, strict=True)
-        ]
+        parts = [sums[name].expand(-1, layers.stop - layers.start, *sums[name].shape[2:]) for layers, sums in group]
         return torch.cat(parts, dim=1)
 
     return slice(group[0][0].start, group[-1][0].stop), {name: all_layers(name) for name in group[0][1]}

@@ -211,9 +211,7 @@ class _Calibration:
             try:
                 result = self._result(analysis, states[analysis.name], part, len(rows)).at(count)
                 added[analysis.name] = _plus(added[analysis.name], result)
-            except (
-                Exception
-            ):  # so few examples may have nothing of what it looks for; the run itself says what is wrong
+            except Exception:  # so few may have nothing of what it looks for; the run itself says what is wrong
                 self.notes[analysis.name] = "without its result, for which the sample has too little"
         own = whole(PASS, max(counts.values()))
         own.memory = memory

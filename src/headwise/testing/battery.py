@@ -41,9 +41,8 @@ MAX_TOKENS = 90
 WHOLE = 100_000  # tokens: everything in one batch
 SHARD = 2
 EXPERIMENT_COPIES = 5  # something is learned from the corpus: it needs more of it
-PICKED = re.compile(
-    r"^(best|top)_|_(head|layer)$"
-)  # names a picked head or says something of it: where heads tie, their order decides
+# Names a picked head or says something of it: where heads tie, their order decides.
+PICKED = re.compile(r"^(best|top)_|_(head|layer)$")
 
 # Parameters of our analyses for the battery's corpus, where the defaults are for real ones.
 SMALL: dict[str, dict[str, Any]] = {
@@ -87,9 +86,8 @@ class Bed:
             self.whole = replace(self.analysis, random_models=1)  # type: ignore[type-var]
         self.module, self.tokenizer = random_model(causal=self.causal)
         self.model = HeadModel.open(self.module, tokenizer=self.tokenizer)
-        given = (
-            battery_examples(1 if self.streams else EXPERIMENT_COPIES) if self.examples is None else list(self.examples)
-        )
+        copies = 1 if self.streams else EXPERIMENT_COPIES
+        given = battery_examples(copies) if self.examples is None else list(self.examples)
         self.corpus = Corpus.from_examples(given, "battery")
         self.shape: Shape = model_shape(self.model, EncodedCorpus(self.corpus, self.model.encoder).scan)
         self.analysis, self.whole = self.analysis.planned(self.shape), self.whole.planned(self.shape)
@@ -131,11 +129,9 @@ class Bed:
     @cached_property
     def reference(self) -> xr.Dataset:
         """The result everything else is compared with: for observers, from rows one by one, without any padding."""
-        return (
-            self.result(self.observe([collate([row], self.model.pad_id, self.model.device) for row in self.rows]))
-            if self.streams
-            else self.run()
-        )
+        if not self.streams:
+            return self.run()
+        return self.result(self.observe([collate([row], self.model.pad_id, self.model.device) for row in self.rows]))
 
     @cached_property
     def observed(self) -> State:

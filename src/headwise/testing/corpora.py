@@ -54,9 +54,8 @@ def battery_examples(copies: int = 1) -> list[Example]:
     for copy in range(copies):
         single = [_sentence(number, copy) for number in range(len(_SENTENCES))]
         pairs = [_joined(single[a], single[b]) for a, b in _PAIRS]
-        out.extend(
-            example for couple in zip(single, [*pairs, None], strict=True) for example in couple if example is not None
-        )
+        couples = zip(single, [*pairs, None], strict=True)
+        out += [example for couple in couples for example in couple if example is not None]
     return [
         replace(example, label="pet" if {"dog", "cat"} & set(example.all_words) else "none", origin=f"battery:{i + 1}")
         for i, example in enumerate(out)

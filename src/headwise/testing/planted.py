@@ -247,9 +247,8 @@ def _set_embeddings(model: Any, vocabulary: Vocabulary, layout: Layout, causal: 
 
 
 def _token_code(token: int, colours: Mapping[str, int], vocabulary: Vocabulary, layout: Layout) -> np.ndarray:
-    out: np.ndarray = layout.onehot("kind", KINDS.index(vocabulary.kind[token])) + layout.onehot(
-        "token", vocabulary.token_colour[token]
-    )
+    out = layout.onehot("kind", KINDS.index(vocabulary.kind[token]))
+    out += layout.onehot("token", vocabulary.token_colour[token])
     word = vocabulary.word_of.get(token)
     if vocabulary.tables:
         out += layout.onehot("word", colours.get(word or "", 0))

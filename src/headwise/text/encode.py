@@ -336,7 +336,7 @@ def documents_of(rows: Sequence[Encoded]) -> list[int] | None:
 
 
 # What padding holds in each tensor that is padded rows; the padding of `ids` is the tokenizer's.
-_PADDING = {
+PADDING = {
     "types": 0,
     "word": NO_WORD,
     "segment": NO_SEGMENT,
@@ -345,7 +345,7 @@ _PADDING = {
     "sep": False,
     "punct": False,
 }
-_TENSORS = ("ids", "real", "lengths", *_PADDING)
+_TENSORS = ("ids", "real", "lengths", *PADDING)
 
 
 def collate(rows: Sequence[Encoded], pad_id: int = 0, device: torch.device | str = "cpu", pad_to: int = 0) -> Batch:
@@ -353,7 +353,7 @@ def collate(rows: Sequence[Encoded], pad_id: int = 0, device: torch.device | str
     width = max(pad_to, max(len(row) for row in rows))
     lengths = torch.tensor([len(row) for row in rows])
     tensors = {"lengths": lengths, "real": torch.arange(width)[None] < lengths[:, None]}
-    for name, fill in {"ids": pad_id, **_PADDING}.items():
+    for name, fill in {"ids": pad_id, **PADDING}.items():
         padded = np.full((len(rows), width), fill, dtype=bool if fill is False else np.int64)
         for i, row in enumerate(rows):
             padded[i, : len(row)] = getattr(row, name)

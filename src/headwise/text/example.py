@@ -82,9 +82,7 @@ class Example:
     messages: tuple[tuple[str, str], ...] | None = None  # (role, what is said)
     origin: str = ""  # file and line, for messages; not part of the fingerprint
     scheme: str = "ud"  # what relation names mean: "ud" or "stanford"
-    document: str | None = (
-        None  # what it is a part of, where that is known: examples of one document are not independent
-    )
+    document: str | None = None  # what it is a part of, where known: examples of one are not independent
 
     def __post_init__(self) -> None:
         if self.messages is not None:

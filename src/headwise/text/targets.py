@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 
 from headwise.core.errors import InputError
-from headwise.text.alignment import NO_WORD
-from headwise.text.cutting import NO_SEGMENT
-from headwise.text.encode import Encoded, Encoder
+from headwise.text.encode import PADDING, Encoded, Encoder
 from headwise.text.example import ROOT, Example
 
 Shift = Callable[[np.ndarray], np.ndarray]
@@ -58,15 +56,7 @@ class TargetEncoder(Encoder):
     def _shifted(self, target: Encoded, source: Encoded) -> Encoded:
         ids = self.shift(target.ids)
         first = int(ids[0])
-        opening: dict[str, Any] = {
-            "types": 0,
-            "word": NO_WORD,
-            "segment": NO_SEGMENT,
-            "special": True,
-            "cls": first == self.cls_id,
-            "sep": first == self.sep_id,
-            "punct": False,
-        }
+        opening = PADDING | {"special": True, "cls": first == self.cls_id, "sep": first == self.sep_id}
         moved: dict[str, Any] = {
             name: np.concatenate([np.array([value], getattr(target, name).dtype), getattr(target, name)[:-1]])
             for name, value in opening.items()

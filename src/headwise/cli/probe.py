@@ -86,7 +86,7 @@ def probe(
         with common.Watch() as watch, kept_work(place.work, asked, overwrite=overwrite) as store:
             dataset = probe_tasks(opened, list(tasks), wanted, store=store, progress=watch)
             paper = reference(Probing.paper.key)
-            about = {"paper": paper.short, "section": Probing.paper.section, "citation": paper.citation}
+            about = paper.attributes(Probing.paper.section)
             dataset.attrs.update(title=Probing.title, **about)
             names = [str(name) for name in dataset["task"].values]
             known = {"model": opened.identity(), "corpus": {"name": ", ".join(names)}, "seed": seed}

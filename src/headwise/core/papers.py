@@ -25,6 +25,10 @@ class Reference:
     citation: str
     bibtex: str
 
+    def attributes(self, section: str) -> dict[str, str]:
+        """What a result says of the paper it follows."""
+        return {"paper": self.short, "section": section, "citation": self.citation}
+
 
 # Key (whose end is the year), authors, title and place of each.
 _PAPERS = """

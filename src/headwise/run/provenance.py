@@ -110,12 +110,9 @@ def label(dataset: xr.Dataset, analysis: Analysis, left_out: Reasons) -> xr.Data
     for unit, names in analysis.units.items():
         for name in filter(dataset.data_vars.__contains__, names.split()):
             dataset[name].attrs.setdefault("units", unit)
-    paper = reference(analysis.paper.key)
     attrs = {
         "title": analysis.title,
-        "paper": paper.short,
-        "section": analysis.paper.section,
-        "citation": paper.citation,
+        **reference(analysis.paper.key).attributes(analysis.paper.section),
         "parameters": json.dumps(describe(analysis.parameters), sort_keys=True),
         "left_out": json.dumps(dict(left_out), sort_keys=True),
     }

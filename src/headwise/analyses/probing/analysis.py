@@ -234,32 +234,18 @@ class Probing(Experiment):
         seed = self.seed or 0
         own = bench.corpus.limit(bench.limit)
         tasks: Given = self.tasks or [task_from_examples(own, bench.corpus.name, seed)]
-        settings = replace(
-            default_settings(bench.model, seed),
-            solver=self.solver,
-            folds=self.folds or None,
-            standardize=self.standardize,
-        )
-        options = ProbingOptions(
-            settings,
-            top=self.top or None,
-            greedy=self.greedy,
-            control=self.control,
-            pairs=self.pairs,
-            token=self.token,
-            random_baseline=self.random_baseline,
-            correction=self.correction,
-            limits=(self.train or None, self.validation or None, self.test or None),
-            dtype=self.dtype,
-            seed=seed,
-        )
+        plain = default_settings(bench.model, seed)
+        settings = replace(plain, solver=self.solver, folds=self.folds or None, standardize=self.standardize)
+        limits = (self.train or None, self.validation or None, self.test or None)
+        same = ("greedy", "control", "pairs", "token", "random_baseline", "correction", "dtype")
+        given: dict[str, Any] = {name: getattr(self, name) for name in same}
+        options = ProbingOptions(settings, top=self.top or None, limits=limits, seed=seed, **given)
         return probe(bench.model, tasks, options, store=bench.store, progress=bench.progress)
 
     def headline(self, dataset: xr.Dataset) -> list[str]:
         lines = []
-        for (name, metric, last, layer, heads, best), most in zip(
-            pooling_rows(dataset), dataset["majority"].values, strict=True
-        ):
+        rows = zip(pooling_rows(dataset), dataset["majority"].values, strict=True)
+        for (name, metric, last, layer, heads, best), most in rows:
             chance = "" if metric == PEARSON else f"; the most frequent label {most:.3f}"
             lines.append(
                 f"{name}, {metric} on the test part: last layer {last}, best layer {layer}, {dataset.attrs['top']} "

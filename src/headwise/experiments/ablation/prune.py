@@ -26,7 +26,7 @@ from headwise.experiments.finetuning.classifier import HEAD_CONFIG, HEAD_FILE, s
 from headwise.models import HeadModel, opening
 from headwise.models.sites import Sites
 from headwise.text import Corpus
-from headwise.text.encode import Batch, Encoded, collate
+from headwise.text.encode import Batch
 
 MODES = ("auto", "remove", "zero")
 TOLERANCE = 1e-5
@@ -352,11 +352,8 @@ def _sample(model: HeadModel) -> Batch:
     rows = []
     for index, length in enumerate((9, 6)):
         ids = (np.arange(length) * 7 + 3 + index) % max(vocabulary - 1, 1)
-        ids = np.where(ids == model.pad_id, (ids + 1) % vocabulary, ids)
-        none = ids * 0
-        off = none.astype(bool)
-        rows.append(Encoded(index, None, ids, none, none - 1, none, off, off, off, off, False, True))  # type: ignore[arg-type]
-    return collate(rows, model.pad_id, model.device)
+        rows.append(np.where(ids == model.pad_id, (ids + 1) % vocabulary, ids))
+    return model.batch(rows)
 
 
 def _output(model: HeadModel, batch: Batch, interventions: Any) -> Tensor:

@@ -98,12 +98,9 @@ def _add_tests(add: Any, part: str, found: Paired, correction: str, n: int) -> N
 def _attributes(
     subject: Subject, evaluation: Evaluation, baseline: Mapping[str, float], options: AblationOptions
 ) -> dict[str, Any]:
-    paper = reference("kovaleva2019")
     return {
         "title": "What disabling heads does to the score",
-        "paper": paper.short,
-        "section": "§4.6, Fig 8-9",
-        "citation": paper.citation,
+        **reference("kovaleva2019").attributes("§4.6, Fig 8-9"),
         "baseline": baseline[subject.metric],
         "baseline_all": json.dumps(baseline),
         "metric": subject.metric,

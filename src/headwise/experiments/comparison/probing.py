@@ -76,7 +76,6 @@ def probing_change(
                 for key, field in keys.items():
                     changes[key][(m, t, *divmod(h, size[1]))] = getattr(paired, field)[0]
             changes["_p_adjusted"][m, t] = correct(changes["_p"][m, t], wanted.correction)
-    paper = reference("jo2020")
     heads = ("task", "layer", "head")
     variables: dict[str, Any] = {"accuracy": (("model_all", *heads), scores)}
     variables |= {f"accuracy_change{key}": (("model", *heads), value) for key, value in changes.items()}
@@ -84,11 +83,6 @@ def probing_change(
     coords: dict[str, Any] = {"model_all": list(names), "model": list(names[1:]), "task": [task.name for task in found]}
     coords |= {"kind": ("task", [task.kind for task in found])}
     coords |= {"layer": np.arange(size[0]), "head": np.arange(size[1])}
-    about = {
-        "title": "Change of probing accuracy",
-        "paper": paper.short,
-        "section": "Fig 4",
-        "citation": paper.citation,
-    }
+    about = {"title": "Change of probing accuracy", **reference("jo2020").attributes("Fig 4")}
     how = {"solver": options.fitting.solver, "correction": wanted.correction, "analysis": "probing"}
     return xr.Dataset(variables, coords=coords, attrs={**about, "reference_model": names[0], **how})

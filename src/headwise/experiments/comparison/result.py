@@ -74,18 +74,12 @@ def change_dataset(cosines: np.ndarray, names: Sequence[str]) -> xr.Dataset:
         variables[f"cosine_to{suffix}"] = (("model", "layer", "head"), values)
     for suffix, values in mean_with_interval(np.moveaxis(by_thirds(cosines, (3,)), 1, 0)).items():
         variables[f"cosine_third{suffix}"] = (("model", "third"), values)
-    paper = reference("kovaleva2019")
-    about = {
-        "title": "How far the maps of two models are alike",
-        "section": "§4.3, Fig 5",
-        "examples": cosines.shape[1],
-    }
+    about = {"title": "How far the maps of two models are alike", "examples": cosines.shape[1]}
+    about |= reference("kovaleva2019").attributes("§4.3, Fig 5")
     compared = {"reference_model": names[0], "compared_model": names[1]}
     heads = {"layer": np.arange(cosines.shape[2]), "head": np.arange(cosines.shape[3])}
     return xr.Dataset(
-        variables,
-        coords={**heads, "model": list(names[1:]), "third": list(THIRDS)},
-        attrs={**about, "paper": paper.short, "citation": paper.citation, **compared},
+        variables, coords={**heads, "model": list(names[1:]), "third": list(THIRDS)}, attrs={**about, **compared}
     )
 
 

@@ -276,6 +276,5 @@ def _check_tokens(models: Sequence[HeadModel], names: Sequence[str], rows: Seque
 
 def _paper(analyses: Sequence[Analysis], name: str) -> dict[str, str]:
     analysis = next(a for a in analyses if a.name == name)
-    paper = reference("pande2021" if name == "roles" else analysis.paper.key)
     section = {"roles": "Fig 6", "features": "§4.4, Fig 6"}.get(name, analysis.paper.section)
-    return {"paper": paper.short, "section": section, "citation": paper.citation}
+    return reference("pande2021" if name == "roles" else analysis.paper.key).attributes(section)

@@ -258,9 +258,8 @@ def _piece(runner: Runner, options: PatchOptions, report: Report) -> tuple[dict[
             report("layers", layer + 1, model.layers)
     if options.positions:
         kept = min(options.positions, tokens)
-        at = torch.full((*shape, options.positions), torch.nan)
-        at[..., :kept] = estimate[..., -kept:].flip(-1).cpu()
-        found["estimate_at"] = at
+        found["estimate_at"] = torch.full((*shape, options.positions), torch.nan)
+        found["estimate_at"][..., :kept] = estimate[..., -kept:].flip(-1).cpu()
         if options.exact:
             exact = torch.full((*shape, options.positions), torch.nan)
             for layer in range(model.layers):

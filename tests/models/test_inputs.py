@@ -58,6 +58,7 @@ def test_token_ids_of_every_shape(model: HeadModel) -> None:
         (padded.to(torch.int32), real.long()),
         (padded.numpy(), real.numpy()),
         (padded.tolist(), real.long().tolist()),
+        (padded.tolist(), real.tolist()),
         ([torch.tensor(row) for row in rows], None),
         ([np.array(rows[0]), rows[1]], None),
         ((row for row in rows), None),

@@ -86,29 +86,21 @@ class _IdRows:
 
     def rows(self, given: Any, mask: Any = None, types: Any = None, start: int = 0) -> list[Encoded]:
         ids = _plain(given, "token ids")
-        masks, kinds = _like(mask, ids, "the attention mask"), _like(types, ids, "`token_type_ids`")
-        return [
-            self._row(
-                row, None if masks is None else masks[place], None if kinds is None else kinds[place], start + place
-            )
-            for place, row in enumerate(ids)
-        ]
+        masks, kinds = _like(mask, ids, "the attention mask", 1), _like(types, ids, "`token_type_ids`", 0)
+        each = zip(ids, masks, kinds, strict=True)
+        return [self._row(*parts, index) for index, parts in enumerate(each, start)]
 
-    def _row(self, ids: np.ndarray, mask: np.ndarray | None, types: np.ndarray | None, index: int) -> Encoded:
+    def _row(self, ids: np.ndarray, mask: np.ndarray, types: np.ndarray, index: int) -> Encoded:
         where = f"Row {index} of token ids"
-        if mask is not None:
-            real = mask.astype(bool)
-            if not real.any() or (np.diff(real.astype(int)) > 0).any():
-                side = "is padded on the left or inside" if real.any() else "is all padding"
-                raise InputError(f"{where} {side}: give rows padded on the right (tokenizer.padding_side = 'right').")
-            ids, types = ids[real], None if types is None else types[real]
-        if not len(ids):
-            raise InputError(f"{where} has no tokens; remove the empty row.")
+        real = mask.astype(bool)
+        if not real.any() or (np.diff(real.astype(int)) > 0).any():
+            side = "is padded on the left or inside" if real.any() else "is all padding"
+            raise InputError(f"{where} {side}: give rows padded on the right (tokenizer.padding_side = 'right').")
+        ids, types = ids[real], types[real]
         lowest, highest = int(ids.min()), int(ids.max())
         if lowest < 0 or (self.vocabulary is not None and highest >= self.vocabulary):
             known = "none is below 0" if lowest < 0 else f"the model has ids 0 to {(self.vocabulary or 0) - 1}"
             raise InputError(f"{where} has the id {lowest if lowest < 0 else highest}, but {known}.")
-        types = np.zeros_like(ids) if types is None else types
         if self.encoder is None:
             none, no = np.full(len(ids), NO_WORD, dtype=np.int64), np.zeros(len(ids), dtype=bool)
             example = Example(text=" ".join(map(str, ids)), origin=where)
@@ -137,7 +129,7 @@ def _is_ids(value: object) -> bool:
 
 def _plain(given: Any, what: str) -> list[np.ndarray]:
     """Rows of whole numbers from a row, several rows, or a tensor of either."""
-    if isinstance(given, Sequence) and given and not all(_is_whole(item) for item in given):
+    if isinstance(given, Sequence) and given and not all(isinstance(item, int | np.integer) for item in given):
         return [row for item in given for row in _plain(item, what)]
     values = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
     if values.size == 0:
@@ -151,10 +143,10 @@ def _plain(given: Any, what: str) -> list[np.ndarray]:
     return list(np.atleast_2d(values.astype(np.int64)))
 
 
-def _like(given: Any, ids: list[np.ndarray], what: str) -> list[np.ndarray] | None:
+def _like(given: Any, ids: list[np.ndarray], what: str, default: int) -> list[np.ndarray]:
     """Numbers that go with token ids, of the same shape."""
     if given is None:
-        return None
+        return [np.full_like(row, default) for row in ids]
     rows = _plain(given, what)
     if [len(row) for row in rows] != [len(row) for row in ids]:
         raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel
 
-from headwise.models import HeadModel, blocks, equal, gathered
-from headwise.models.ask import Answers, Ask
+from headwise.models import HeadModel, blocks, equal, fused, gathered
+from headwise.models.ask import Answers, Ask, side_by_side
 from headwise.models.gathered import answered
 from headwise.models.masks import Sight, row_mask
 from headwise.models.tap import Call
@@ -212,6 +213,62 @@ def test_little_beside_a_sink_is_as_exact_as_much(causal: bool) -> None:
     assert told.rest is not None
     assert (told.rest.entropy - entropy).abs().max() < 1e-5
     assert ((told.rest.mass - left).abs() <= 1e-6 * left).all()
+
+
+@pytest.mark.parametrize("needs", [frozenset[str](), frozenset({"attention"})])
+def test_what_is_asked_alone_is_what_is_asked_with_the_rest(needs: frozenset[str]) -> None:
+    own = model(causal=True)
+    batch = own.batch(TEXTS)
+    whole = Watch(everything(batch), needs)
+    own.forward(batch, whole)
+    first = everything(batch).columns["first"]
+    alone = Watch(Ask({"rest": first}, entropy=True), needs)  # a set of keys may be called what it likes
+    own.forward(batch, alone)
+    for told, wanted in zip(alone.told, whole.told, strict=True):
+        torch.testing.assert_close(told.entropy, wanted.entropy)
+        torch.testing.assert_close(told.columns["rest"], wanted.columns["first"])
+
+
+def test_layers_side_by_side_are_layers_of_more_heads() -> None:
+    own = model(causal=False)
+    batch = own.batch(TEXTS)
+    ask, trace = everything(batch), own.trace(batch)
+    watch = Watch(ask)
+    own.forward(batch, watch)
+    assert trace.attention is not None
+    assert trace.visible is not None
+    visible = trace.visible[:, 0, 0].numpy()
+    check(side_by_side(watch.told), trace.attention.flatten(1, 2).numpy(), visible, ask)
+    assert side_by_side(watch.told[:1]) is watch.told[0]
+
+
+@pytest.mark.parametrize(
+    ("causal", "window", "softcap"), [(True, 0, 0.0), (True, 3, 5.0), (False, 0, 0.0), (False, 3, 0.0)]
+)
+def test_single_weights_and_rows_beside_the_kernel(causal: bool, window: int, softcap: float) -> None:
+    """What the kernel leaves to plain products, from its logsumexp: grouped keys, padding, windows, caps."""
+    made = torch.Generator().manual_seed(0)
+    query, key = torch.randn(2, 4, 7, 8, generator=made), torch.randn(2, 2, 7, 8, generator=made)
+    lengths, place = torch.tensor([7, 5]), torch.arange(7)
+    raw = (query @ key.repeat_interleave(2, dim=1).transpose(2, 3)) * 0.5
+    raw = softcap * torch.tanh(raw / softcap) if softcap else raw
+    apart = place[:, None] - place
+    seen = (place < lengths[:, None])[:, :, None] & (place < lengths[:, None])[:, None]
+    seen = seen & ((apart >= 0) | (not causal)) & ((apart.abs() < window) | (not window))
+    raw = raw.masked_fill(~seen[:, None], -torch.inf)
+    scores: Any = SimpleNamespace(query=query, key=key, lengths=lengths, scaling=0.5, causal=causal, window=window)
+    scores.softcap = softcap
+    weights, wanted = raw.softmax(-1).nan_to_num(), torch.tensor([0, 3, 6])
+    logsumexp = raw.logsumexp(-1).nan_to_num(neginf=torch.inf)
+    rows, shown = fused._rows(scores, logsumexp, wanted)
+    torch.testing.assert_close(rows, weights[:, :, wanted])
+    assert torch.equal(shown[:, 0], seen[:, wanted])
+    pairs = torch.cartesian_prod(torch.arange(2), place, place).T
+    found = fused._single(scores, logsumexp, pairs)
+    torch.testing.assert_close(found, weights.permute(0, 2, 3, 1).reshape(-1, 4))
+    assert torch.equal(fused._seen(scores), seen.sum(-1))
+    counted = torch.stack([(seen & (-apart == offset)).sum((1, 2)) for offset in range(-4, 5)], dim=-1)
+    assert torch.equal(fused._pairs(scores, 4), counted)
 
 
 def test_two_asks_are_one() -> None:

@@ -41,8 +41,9 @@ class Wanted:
         self.ask, self.sizes = ask, sizes
         self.equal = Equal(ask.labels, sizes)
         self.picked = Picked([*ask.pairs.values(), *self.equal.sparse.values()], sizes)
-        sets = dict(ask.columns)
-        if ask.rest:
+        sets = {f"column {name}": keys for name, keys in ask.columns.items()}
+        self.spread = ask.rest or ask.entropy  # the entropy of a row is that of its rest and that of its first token
+        if self.spread:
             sets["rest"] = (torch.arange(sizes[2], device=device) > 0).expand(sizes[0], -1)
         self.place, rows = _distinct(sets)
         for name, alike in self.equal.columns.items():
@@ -203,49 +204,37 @@ class Gathered:
         """Entropy and largest weight, of the whole rows and of what the first token leaves."""
         ask, weights, scores = self.wanted.ask, block.weights, block.scores
         if scores is None:
-            if ask.rest:
-                found = _without_first(weights, block.sink)
-            else:
-                found = {"entropy": row_entropy(_of_tokens(weights, block.sink))} if ask.entropy else {}
+            found = _without_first(weights, block.sink) if self.wanted.spread else {}
             if ask.largest:
                 found["largest"] = weights.amax(-1)
             for name, value in found.items():
                 self._part(name)[block.here] = value
             return
-        # ln w is the score less the row's logsumexp: no logarithm of every weight need be taken.
-        if ask.rest or ask.entropy:
-            self._part("top")[block.here] = scores.amax(-1)
-        if ask.rest:
+        if self.wanted.spread:
             self._part("first")[block.here] = weights[..., 0]
-            self._part("first score")[block.here] = scores[..., 0]
             weights[..., 0] = 0
-        if ask.rest or ask.entropy:
+            # ln w is the score less the row's logsumexp: no logarithm of every weight need be taken.
             self._part("product")[block.here] = torch.linalg.vecdot(weights, scores)
-        if ask.rest or ask.entropy or ask.largest:
+            self._part("top")[block.here] = scores.amax(-1)
+            self._part("first score")[block.here] = scores[..., 0]
+        if self.wanted.spread or ask.largest:
             self._part("largest")[block.here] = weights.amax(-1)
-        if ask.rest:
+        if self.wanted.spread:
             weights[..., 0] = self.parts["first"][block.here]
 
     def _spread_of_scores(self) -> None:
         """What `_spread` left to do, for all rows at once. −Σ w ln w is Σ w · logsumexp − Σ w · score."""
-        ask, parts = self.wanted.ask, self.parts
-        tiny = torch.finfo(self._like.dtype).tiny
-        product, top = parts.pop("product"), parts.pop("top")
+        parts, tiny = self.parts, torch.finfo(self._like.dtype).tiny
+        assert self.masses is not None
+        product, top, first, first_score = (parts.pop(name) for name in ("product", "top", "first", "first score"))
         others = parts["largest"]
-        first, first_score = parts.pop("first", None), parts.pop("first score", None)
-        if first is not None:
-            parts["largest"] = torch.maximum(first, others)
+        parts["largest"] = torch.maximum(first, others)
         some = parts["largest"] > 0  # no row of padding
         total = torch.where(some, top - parts["largest"].clamp(min=tiny).log(), 0)
-        if first is None or first_score is None or self.masses is None:
-            parts["entropy"] = torch.where(some, total - product, 0).clamp(min=0)
-            return
         mass = self.masses[:, self.wanted.place["rest"]]
         entropy = torch.where(some, total * mass - product, 0).clamp(min=0)
         whole = (entropy + first * torch.where(some, total - first_score, 0)).clamp(min=0)
-        parts |= _rest(mass, entropy, others)
-        if ask.entropy:
-            parts["entropy"] = whole
+        parts |= _rest(mass, entropy, others) | {"entropy": whole}
 
     def within(self, sums: Tensor) -> Tensor:
         """Sums along all diagonals, cut or filled with zeros to −reach..reach."""
@@ -259,7 +248,7 @@ class Gathered:
         wanted, ask, parts = self.wanted, self.wanted.ask, self.parts
         columns = {}
         if self.masses is not None:
-            columns = {name: self.masses[:, wanted.place[name]] for name in ask.columns}
+            columns = {name: self.masses[:, wanted.place[f"column {name}"]] for name in ask.columns}
         single = wanted.picked.single(self.picked, list(ask.pairs))
         labels = wanted.equal.masses(self.masses, wanted.place, parts, self.picked, wanted.picked)
         offset = distance = None
@@ -300,13 +289,6 @@ def answered(ask: Ask, rows: Rows) -> Answers:
     gathered.add(Block(weights, slice(0, queries), ALL, ALL, rows.sink))
     seeing.add(rows.visible, slice(0, queries))
     return gathered.answers(rows.layer, seeing.sight())
-
-
-def _of_tokens(weights: Tensor, sink: Tensor | None) -> Tensor:
-    """The weights made to sum to one, where a learned sink takes part of them."""
-    if sink is None:
-        return weights
-    return weights / (1 - sink.unsqueeze(-1)).clamp(min=torch.finfo(weights.dtype).tiny)
 
 
 def _rest(mass: Tensor, entropy: Tensor, largest: Tensor) -> dict[str, Tensor]:

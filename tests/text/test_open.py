@@ -105,6 +105,10 @@ def test_options_are_checked(tmp_path):
 def test_missing_empty_and_broken_files(tmp_path):
     with pytest.raises(InputError, match=r"no file '.*none\.txt'"):
         open_corpus(tmp_path / "none.txt")
+    gone = on_disk(tmp_path / "gone.txt")
+    for read in (gone.read, lambda: next(gone.lines())):
+        with pytest.raises(InputError, match=r"^There is no file '.*gone\.txt'; check the path\.$"):
+            read()
     for name in ("e.txt", "e.jsonl", "e.conllu", "e.conll", "e.tsv"):
         (tmp_path / name).write_text("\n")
         with pytest.raises(InputError, match="e holds no examples"):

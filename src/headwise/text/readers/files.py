@@ -204,7 +204,10 @@ def on_disk(path: Path, walk: Walk | None = None) -> TextFile:
 
 def _open_file(path: Path) -> IO[bytes]:
     """A plain file; a pipe or a device, which may never end and cannot be read twice, is refused without waiting."""
-    handle = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")  # opening a pipe would wait for its writer
+    try:
+        handle = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")  # opening a pipe would wait for its writer
+    except FileNotFoundError:
+        raise InputError(f"There is no file '{shown(path, 1000)}'; check the path.") from None
     if not stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
         handle.close()
         raise InputError(f"'{shown(path, 1000)}' is no file but a pipe or device; save its content to a file first.")

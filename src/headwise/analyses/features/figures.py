@@ -165,8 +165,7 @@ def from_cls(dataset: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
         ax.set_yticks(range(plane.shape[0]), data.labels(one, "feature"))
         ax.set_xticks(range(plane.shape[1]), [str(h) for h in data.numbers(one, "head")])
         ax.set_xlabel(f"head of the last layer ({data.numbers(one, 'layer')[-1]})")
-        ax.tick_params(length=0)
-        ax.spines[:].set_visible(False)
+        style.bare(ax)
         for (row, column), value in np.ndenumerate(plane) if plane.shape[1] <= 16 and columns == 1 else ():
             if np.isfinite(value):
                 ink = "black" if value > 0.6 * high else "white"
@@ -175,9 +174,7 @@ def from_cls(dataset: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
         ax.remove()
     drawn = list(axes[: len(planes)])
     style.panel_labels(drawn, list(planes))
-    bar = fig.colorbar(image, ax=drawn, fraction=0.035, pad=0.015)
-    bar.set_label("weight from [CLS]")
-    bar.outline.set_linewidth(0.4)
+    style.colour_bar(fig, image, drawn, "weight from [CLS]", fraction=0.035, pad=0.015)
     labels = {name: data.labels(one, "feature") for name, one in several.items()}
     notes = [_behind(one, "from_cls", labels[name], f"{name}: " if name else "") for name, one in several.items()]
     notes.append("Mean over inputs; intervals are in the tables")

@@ -270,11 +270,8 @@ def task_correlation(dataset: xr.Dataset) -> Figure:
             ax.text(j, i, f"{value:.2f}".replace("-", "−"), color="white" if dark else "black", **placed)
     ax.set_xticks(np.arange(len(tasks)), tasks, rotation=45, ha="right", rotation_mode="anchor")
     ax.set_yticks(np.arange(len(tasks)), tasks)
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
-    bar = fig.colorbar(image, ax=ax, fraction=0.045, pad=0.02)
-    bar.set_label("correlation over heads")
-    bar.outline.set_linewidth(0.4)
+    style.bare(ax)
+    style.colour_bar(fig, image, ax, "correlation over heads", fraction=0.045, pad=0.02)
     heads_count = dataset.sizes.get("layer", 0) * dataset.sizes.get("head", 0)
     notes = [data.source_text(dataset), f"{heads_count} heads" if heads_count else ""]
     return style.complete(fig, "Tasks that the same heads are good at", notes)

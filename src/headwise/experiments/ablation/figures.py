@@ -94,9 +94,8 @@ def layers(dataset: xr.Dataset) -> Figure:
     ax.set_yticks(place, names)
     ax.invert_yaxis()
     ax.set_xlabel(f"change of {dataset.attrs.get('metric', 'score')} ({unit})")
-    return style.complete(
-        fig, "Score without a layer or a set of heads", [*_notes(dataset), "Filled: corrected p < 0.05"]
-    )
+    notes = [*_notes(dataset), "Filled: corrected p < 0.05"]
+    return style.complete(fig, "Score without a layer or a set of heads", notes)
 
 
 @figure(
@@ -148,16 +147,12 @@ def roles(dataset: xr.Dataset) -> Figure:
     place = np.arange(len(shown))
     ax.hlines(place, low, high, color=style.BLUE, linewidth=0.9)
     for row, value in enumerate(middle):
-        ax.plot(
-            value, row, "o", color=style.BLUE, markerfacecolor=style.BLUE if p[row] < SURE else "white", markersize=3.6
-        )
+        filled = style.BLUE if p[row] < SURE else "white"
+        ax.plot(value, row, "o", color=style.BLUE, markerfacecolor=filled, markersize=3.6)
     ax.axvline(0, color=style.GREY, linewidth=0.6)
     labels = data.labels(dataset, "role")
     ax.set_yticks(place, [labels[i].replace("_", " ") for i in shown])
     ax.set_ylim(len(shown) - 0.5, -0.5)
     ax.set_xlabel("correlation of harm and bias to the role")
-    return style.complete(
-        fig,
-        "Harm of disabling heads, by role",
-        [*_notes(dataset), "Lines: 95 % interval", "Filled: corrected p < 0.05"],
-    )
+    notes = [*_notes(dataset), "Lines: 95 % interval", "Filled: corrected p < 0.05"]
+    return style.complete(fig, "Harm of disabling heads, by role", notes)

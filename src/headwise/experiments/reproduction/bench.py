@@ -144,6 +144,12 @@ class Bench:
         """Sentences of the built-in corpus, where a data set was not given."""
         return open_corpus(None, limit=limit, seed=self.seed, prose=self.model.causal).alone()
 
+    def text(self, name: str, limit: int | None, instead: str, **options: Any) -> tuple[Corpus, list[str]]:
+        """A data set as a corpus; where it was not given the built-in one, and the sentence that says so."""
+        if self.data.find(name) is None:
+            return self.built_in(limit), [instead]
+        return self.corpus(name, limit, **options), []
+
     def task(self, name: str, *, train: bool = True) -> Task:
         """A GLUE task from its folder; `train=False` where its dev part suffices."""
         folder = self.data.path(f"glue-{name}" if train else f"glue-{name}-dev")

@@ -51,11 +51,8 @@ def sizes_differ(bench: Bench, count: int, printed: int, what: str = "inputs") -
 
 def annotated(bench: Bench, limit: int | None) -> tuple[Corpus, dict[str, str], list[str]]:
     """English sentences with trees, what they are, and what to say where the treebank was not given."""
-    if bench.data.find("ewt-dev") is None:
-        corpus = bench.built_in(limit)
-        differs = ["No treebank was given: the built-in corpus (500 sentences of UD English EWT) stands in."]
-    else:
-        corpus, differs = bench.corpus("ewt-dev", limit), []
+    instead = "No treebank was given: the built-in corpus (500 sentences of UD English EWT) stands in."
+    corpus, differs = bench.text("ewt-dev", limit, instead)
     return corpus, {"text": f"{corpus.name}, {corpus.survey().count:,} sentences"}, differs
 
 

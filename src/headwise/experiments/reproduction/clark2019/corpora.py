@@ -13,13 +13,8 @@ MAX_TOKENS = 128
 
 def segments(bench: Bench, quick: int = QUICK) -> tuple[Corpus, dict[str, str], list[str]]:
     """§3: two consecutive paragraphs of at most 128 tokens; what was read, and what differs from the paper."""
-    count = bench.count(SEGMENTS, quick)
-    if bench.data.find("wikipedia") is None:
-        corpus = bench.built_in(count)
-        differs = ["No Wikipedia was given: sentences of the built-in corpus (UD English EWT) stand in, far shorter."]
-    else:
-        corpus = bench.corpus("wikipedia", count, max_tokens=MAX_TOKENS)
-        differs = []
+    instead = "No Wikipedia was given: sentences of the built-in corpus (UD English EWT) stand in, far shorter."
+    corpus, differs = bench.text("wikipedia", bench.count(SEGMENTS, quick), instead, max_tokens=MAX_TOKENS)
     found = corpus.survey().count
     differs += sizes_differ(bench, found, SEGMENTS, "segments")
     return corpus, {"text": f"{corpus.name}, {found:,} segments of at most {MAX_TOKENS} tokens"}, differs
@@ -28,15 +23,11 @@ def segments(bench: Bench, quick: int = QUICK) -> tuple[Corpus, dict[str, str], 
 def treebank(bench: Bench, limit: int | None) -> tuple[Corpus, dict[str, str], list[str]]:
     """§4.2: the dev part of the Penn Treebank; English EWT where that is not given, as a file or as built in."""
     name = bench.data.first("ptb-dev", "ewt-dev")
-    differs = []
-    if bench.data.find(name) is None:
-        corpus = bench.built_in(limit)
-        differs.append("The Penn Treebank is not free: 500 sentences of English EWT, the built-in corpus, stand in.")
-    else:
-        corpus = bench.corpus(name, limit)
-        if name != "ptb-dev":
-            differs.append("The Penn Treebank is not free: UD English EWT, dev (web text), stands in.")
-    if name != "ptb-dev":
+    instead = "The Penn Treebank is not free: 500 sentences of English EWT, the built-in corpus, stand in."
+    corpus, differs = bench.text(name, limit, instead)
+    if name == "ewt-dev":
+        differs.append("The Penn Treebank is not free: UD English EWT, dev (web text), stands in.")
+    if differs:
         differs.append(
             "UD relations in place of Stanford's: obj for dobj, compound for nn, nmod:poss for poss, aux:pass for "
             "auxpass, compound:prt for prt; for pobj the relation case, whose dependent is the preposition; prep has "

@@ -100,7 +100,7 @@ def on_task(bench: Bench, task: str) -> tuple[Scored, list[str]]:
 def on_trees(bench: Bench) -> Scored:
     """The model as it is on sentences with gold trees."""
     name, count = bench.data.first("ewt-dev", "pud-en"), bench.count(INPUTS, QUICK)
-    corpus = bench.built_in(count) if bench.data.find(name) is None else bench.corpus(name, count)
+    corpus, _ = bench.text(name, count, "")
     return _scored(bench, TREES, corpus, bench.model)
 
 

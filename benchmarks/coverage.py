@@ -16,8 +16,8 @@ import torch
 
 from headwise.stats.accumulators import Moments, Ratios, State
 from headwise.stats.bootstrap import bootstrap_family_test
+from headwise.stats.flips import sign_flip_test
 from headwise.stats.intervals import wilson_interval
-from headwise.stats.tests import sign_flip_test
 from headwise.stats.units import share_interval, unit_key
 
 LEVEL = 0.05

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from headwise.stats.corrections import correct_families
-from headwise.stats.tests import mcnemar_exact, sign_flip_test
+from headwise.stats.flips import sign_flip_test
+from headwise.stats.tests import mcnemar_exact
 
 
 def test_against_all_sets_of_signs() -> None:

@@ -20,7 +20,7 @@ from headwise.analyses.coreference.analysis import Coreference
 from headwise.analyses.coreference.figures import antecedents
 from headwise.core.errors import MissingAnnotationError, ParameterError
 from headwise.run import RunOptions, run_analyses
-from headwise.stats.tests import sign_flip_test
+from headwise.stats.flips import sign_flip_test
 from headwise.stats.units import share_interval
 from headwise.testing import eager_maps, planted_annotations, random_model
 from headwise.testing.corpora import battery_examples

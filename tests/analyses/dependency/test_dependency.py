@@ -21,7 +21,7 @@ from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
 from headwise.run.plan import model_shape
 from headwise.stats.corrections import correct_families, holm
-from headwise.stats.tests import sign_flip_test
+from headwise.stats.flips import sign_flip_test
 from headwise.testing import eager_maps, planted_annotations
 from headwise.testing.corpora import battery_examples
 from headwise.testing.models import random_model

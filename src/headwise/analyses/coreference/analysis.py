@@ -26,8 +26,8 @@ from headwise.models.words import WordQuestions, find_words, simple_maps, word_i
 from headwise.stats.accumulators import State, Sums
 from headwise.stats.bootstrap import FEW
 from headwise.stats.corrections import CORRECTIONS, correct, correct_families
+from headwise.stats.flips import sign_flip_test
 from headwise.stats.intervals import share
-from headwise.stats.tests import sign_flip_test
 from headwise.stats.units import UnitSums, most_units, share_interval
 from headwise.text.corpus import Corpus
 from headwise.text.encode import Batch, Encoded, Encoder, units_of

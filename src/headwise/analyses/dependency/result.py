@@ -14,8 +14,8 @@ from headwise.analyses.dependency.arcs import PairRules
 from headwise.analyses.headlines import aligned, p_text
 from headwise.core.labels import FEW
 from headwise.stats.corrections import correct, correct_families
+from headwise.stats.flips import sign_flip_test
 from headwise.stats.intervals import share, wilson_interval
-from headwise.stats.tests import sign_flip_test
 
 # Ways that know no syntax: the best fixed offset; attention spread evenly; attention on the first token alone. Of
 # equally good ones the bar is the first in this order.

@@ -14,6 +14,7 @@ import xarray as xr
 from headwise.analyses.contract import Bench, Experiment, Paper, Shape, at_least, layer_head_coords
 from headwise.analyses.examples.find import marked
 from headwise.analyses.examples.watch import Best, observe_piece
+from headwise.analyses.headlines import ranked_heads
 from headwise.analyses.roles.sieves import Sieve, find_sieve
 from headwise.core.labels import head_name
 from headwise.core.workers import current, whole
@@ -116,12 +117,8 @@ class Examples(Experiment):
 
     def headline(self, dataset: xr.Dataset) -> list[str]:
         weight = dataset["sharp_weight"].isel(rank=0).values
-        order = np.argsort(-np.nan_to_num(weight, nan=-1.0), axis=None, kind="stable")[:3]
-        lines = []
-        for i in order:
-            at = divmod(int(i), weight.shape[1])
-            lines.append(f"{head_name(*at)} {weight[at]:.2f}: {dataset['sharp_text'].values[at][0]}")
-        return lines
+        texts = dataset["sharp_text"].isel(rank=0).values
+        return [f"{head_name(*at)} {weight[at]:.2f}: {texts[at]}" for at in ranked_heads(weight)[:3]]
 
 
 def _documents(rows: list[Encoded]) -> dict[int, int]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from headwise.analyses.contract import Paper, Shape, layer_head_coords, mean_variables, one_of
 from headwise.analyses.features.predicates import known_features
+from headwise.analyses.headlines import ranked_heads
 from headwise.analyses.items import ItemObserver, choose
 from headwise.analyses.nulls import RandomNull, excess_against, standing_out
 from headwise.analyses.token_pairs.matching import Matched, matched_pairs
@@ -202,10 +203,9 @@ class TokenPairAttention(RandomNull, ItemObserver):
         for name in map(str, dataset["pair"].values):
             one = dataset.sel(pair=name)
             excess = one["excess"].transpose("layer", "head").values
-            if np.isfinite(excess).any():
-                layer, head = np.unravel_index(np.nanargmax(excess), excess.shape)
+            for place in ranked_heads(excess)[:1]:
                 out = int(one["stands_out"].sum())
                 beside = f", random heads below +{float(one['random_bound']):.2f}" if "random_bound" in one else ""
-                best = f"{head_name(int(layer), int(head))} +{excess[layer, head]:.2f} over matched pairs{beside}"
+                best = f"{head_name(*place)} +{excess[place]:.2f} over matched pairs{beside}"
                 lines.append(f"{name}: {best}; {out} heads stand out")
         return lines

@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from headwise.text.readers.conllu import read_conllu, read_gum
 from headwise.text.readers.framenet import read_framenet
 from headwise.text.readers.jsonl import read_jsonl
 from headwise.text.readers.limits import Limits
-from headwise.text.readers.paragraphs import read_articles
-from headwise.text.readers.plain import read_txt, read_txt_pairs
+from headwise.text.readers.paragraphs import articles_in, read_pairs
+from headwise.text.readers.plain import read_txt, text_in
 from headwise.text.readers.senteval import read_senteval
 from headwise.text.readers.tsv import read_csv, read_tsv
 
@@ -77,6 +77,7 @@ _TYPES: dict[str, tuple[Any, str]] = {
 }
 
 
+read_txt_pairs, read_articles = partial(read_pairs, text_in), partial(read_pairs, articles_in)
 CONLL_MEMBERS = (".conll", "_conll")
 
 FORMATS: dict[str, Format] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,8 @@ from headwise.text.readers.rows import json_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+Document = tuple[Iterable[tuple[str, str]], str | None]  # its paragraphs, each with its place; what it is called
 
 
 def paragraph_pairs(
@@ -132,7 +134,8 @@ def _offsets(tokenizer: PreTrainedTokenizerBase, text: str) -> list[tuple[int, i
     return [(int(a), int(b)) for a, b in row["offset_mapping"]]
 
 
-def read_articles(
+def read_pairs(
+    documents: Callable[[TextFile], Iterable[Document]],
     files: Iterable[TextFile],
     notes: Notes,
     *,
@@ -140,20 +143,22 @@ def read_articles(
     max_tokens: int = 128,
     overlapping: bool = False,
 ) -> Iterator[Example]:
-    """JSONL rows `{"title": ..., "paragraphs": [...]}`: pairs of consecutive paragraphs of each article."""
+    """Pairs of consecutive paragraphs of the documents in each file; the options are those of `paragraph_pairs`."""
     for file in files:
-        for where, row in json_rows(file):
-            yield from article_pairs(
-                row, where, notes, tokenizer=tokenizer, max_tokens=max_tokens, overlapping=overlapping
+        for paragraphs, name in documents(file):
+            yield from paragraph_pairs(
+                paragraphs, tokenizer, max_tokens, overlapping=overlapping, notes=notes, document=name
             )
 
 
-def article_pairs(row: Mapping[str, Any], where: str, notes: Notes, **how: Any) -> Iterator[Example]:
-    """The pairs of one article; the options are those of `paragraph_pairs`."""
-    paragraphs = row.get("paragraphs")
+def articles_in(file: TextFile) -> Iterator[Document]:
+    """The articles of JSONL rows `{"title": ..., "paragraphs": [...]}`."""
+    return (article(row, where) for where, row in json_rows(file))
+
+
+def article(row: Mapping[str, Any], where: str) -> Document:
+    """One article."""
+    paragraphs, title = row.get("paragraphs"), row.get("title")
     if not isinstance(paragraphs, list) or not all(isinstance(p, str) for p in paragraphs):
         raise InputError(f"{where}: an article needs `paragraphs`, a list of texts.")
-    named = [(where, paragraph) for paragraph in paragraphs]
-    title = row.get("title")
-    document = title if isinstance(title, str) and title else where
-    return paragraph_pairs(named, notes=notes, document=document, **how)
+    return [(where, paragraph) for paragraph in paragraphs], title if isinstance(title, str) and title else where

@@ -4,17 +4,12 @@ pair."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from headwise.core.checks import one_of
 from headwise.text.corpus import Notes
 from headwise.text.example import Example
 from headwise.text.readers.files import TextFile
-from headwise.text.readers.paragraphs import paragraph_pairs
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
+from headwise.text.readers.paragraphs import Document
 
 SPLITS = ("lines", "paragraphs")
 AS_LINES = "text files read line by line, no blank line between (whole paragraphs: --reader split=paragraphs)"
@@ -77,15 +72,6 @@ def _split_of(file: TextFile) -> tuple[str, TextFile]:
     return "lines" if found is None else "paragraphs", file
 
 
-def read_txt_pairs(
-    files: Iterable[TextFile],
-    notes: Notes,
-    *,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    max_tokens: int = 128,
-    overlapping: bool = False,
-) -> Iterator[Example]:
-    """Pairs of consecutive paragraphs (Clark et al. 2019, §3), cut to `max_tokens` where a tokenizer is given."""
-    for file in files:
-        paragraphs = ((file.where(line), text) for line, text in paragraphs_of(file))
-        yield from paragraph_pairs(paragraphs, tokenizer, max_tokens, overlapping=overlapping, notes=notes)
+def text_in(file: TextFile) -> Iterator[Document]:
+    """A file as one document without a name."""
+    yield ((file.where(line), text) for line, text in paragraphs_of(file)), None

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModel
 from headwise.models import HeadModel, blocks, equal, fused, gathered
 from headwise.models.ask import Answers, Ask, side_by_side
 from headwise.models.gathered import answered
-from headwise.models.masks import Sight, row_mask
+from headwise.models.masks import Sight, is_open, row_mask
 from headwise.models.tap import Call
 from headwise.models.view import Layer, Rows
 from headwise.testing.models import random_model
@@ -269,6 +269,27 @@ def test_single_weights_and_rows_beside_the_kernel(causal: bool, window: int, so
     assert torch.equal(fused._seen(scores), seen.sum(-1))
     counted = torch.stack([(seen & (-apart == offset)).sum((1, 2)) for offset in range(-4, 5)], dim=-1)
     assert torch.equal(fused._pairs(scores, 4), counted)
+
+
+def test_a_mask_of_true_and_false_hides_what_an_additive_one_hides() -> None:
+    made = torch.Generator().manual_seed(0)
+    query, key, bias = (torch.randn(2, 3, 6, 8, generator=made) for _ in range(3))
+    bias = bias[..., :6]
+    seen = torch.rand(2, 1, 6, 6, generator=made) > 0.4
+    seen[..., 0] = True
+    added = torch.where(seen, 0.0, torch.finfo(torch.float32).min)
+    wanted = ((query @ key.transpose(2, 3)) * 8**-0.5 + bias).masked_fill(~seen, -torch.inf).softmax(-1)
+    for mask in (seen, added):
+        call = Call(torch.nn.Identity(), query, key, query, mask, bias=bias)
+        assert torch.equal(is_open(call.rows_mask(0, 6)), seen)
+        torch.testing.assert_close(call.weights(key, 0, 6)[0], wanted)
+        torch.testing.assert_close(call.fused(key, query, 0, 6), wanted @ query)
+        room = query.new_empty(2, 6, 3, 8)
+        with torch.no_grad():
+            blocks.Attending(call, key, query, room, [6, 6], False, blocks.Room()).rows(0, 6, None, None)
+        torch.testing.assert_close(room.transpose(1, 2), wanted @ query)
+        triangle = Call(torch.nn.Identity(), query, key, query, mask, causal=True).rows_mask(0, 6)
+        assert torch.equal(is_open(triangle), seen.tril())
 
 
 def test_two_asks_are_one() -> None:

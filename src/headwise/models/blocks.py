@@ -44,9 +44,7 @@ class Attending:
         exact = torch.promote_types(call.query.dtype, torch.float32)
         mask = call.rows_mask(start, stop)
         if mask is not None:
-            lowest = torch.finfo(exact).min
-            mask = torch.where(mask, 0.0, lowest) if mask.dtype == torch.bool else mask
-            mask = mask.to(exact).clamp(min=lowest)  # 0 · −∞ would be no number
+            mask = mask.to(exact).clamp(min=torch.finfo(exact).min)  # 0 · −∞ would be no number
         bias = rows_of(call.bias, start, stop, keys)
         for here in _blocks(examples, heads, slice(start, stop), keys, split=whole is None):
             own, many, rows = here

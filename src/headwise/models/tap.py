@@ -112,18 +112,19 @@ class Call:
         return self.key.repeat_interleave(groups, dim=1), self.value.repeat_interleave(groups, dim=1)
 
     def rows_mask(self, start: int, stop: int) -> Tensor | None:
-        """What is added to the scores of these rows to hide keys, or a bool mask; None where nothing is hidden."""
-        keys = self.key.shape[2]
+        """What is added to the scores of these rows to hide keys; None where nothing is hidden."""
+        keys, lowest = self.key.shape[2], torch.finfo(self.query.dtype).min
         mask = rows_of(self.mask, start, stop, keys)
+        if mask is not None and mask.dtype == torch.bool:
+            mask = torch.zeros_like(mask, dtype=self.query.dtype).masked_fill(~mask, lowest)
         if not self.causal:
             return mask
-        behind = keys - self.query.shape[2]
-        row = torch.arange(start, stop, device=self.query.device)[:, None] + behind
-        triangle = torch.arange(keys, device=self.query.device)[None] <= row
-        lowest = torch.finfo(self.query.dtype).min
         if mask is None:
-            return torch.where(triangle, 0.0, lowest).to(self.query.dtype)[None, None]
-        return mask & triangle if mask.dtype == torch.bool else mask.masked_fill(~triangle, lowest)
+            mask = torch.zeros(1, 1, stop - start, keys, dtype=self.query.dtype, device=self.query.device)
+        behind = keys - self.query.shape[2]
+        row = torch.arange(start, stop, device=mask.device)[:, None] + behind
+        later = torch.arange(keys, device=mask.device) > row
+        return mask.masked_fill(later, lowest)
 
     def weights(self, key: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor | None]:
         """Attention weights of a block of query rows, in float32 or better, and the mass on the sink.
@@ -143,8 +144,6 @@ class Call:
             scores = scores + bias
         mask = self.rows_mask(start, stop)
         if mask is not None:
-            if mask.dtype == torch.bool:
-                mask = torch.where(mask, 0.0, torch.finfo(scores.dtype).min).to(scores.dtype)
             scores = scores.add_(mask) if mask.dtype == scores.dtype else scores + mask
         if self.sinks is None:
             return scores.softmax(-1), None
@@ -157,13 +156,8 @@ class Call:
         mask = self.rows_mask(start, stop)
         bias = rows_of(self.bias, start, stop, key.shape[2])
         if bias is not None:
-            hidden = (
-                mask
-                if mask is None or mask.dtype != torch.bool
-                else torch.where(mask, 0.0, torch.finfo(bias.dtype).min).to(bias.dtype)
-            )
-            mask = bias if hidden is None else bias + hidden
-        if mask is not None and mask.dtype != torch.bool:
+            mask = bias if mask is None else bias + mask
+        if mask is not None:
             mask = mask.to(self.query.dtype)
         return nn.functional.scaled_dot_product_attention(
             self.query[:, :, start:stop], key, value, attn_mask=mask, scale=self.scaling

@@ -3,6 +3,7 @@ computations."""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from headwise.experiments.ablation import (
     single_heads,
     whole_layers,
 )
+from headwise.experiments.ablation.prefix import Prefix
 from headwise.experiments.ablation.run import Runner
 from headwise.experiments.ablation.significance import paired_differences
 from headwise.experiments.finetuning import FinetuneOptions, finetune
@@ -212,6 +214,19 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
         ablate(subject_of(trained["last_layer"]), AblationOptions(how="zero"), folder=tmp_path / "run")
     forget(tmp_path / "run")  # pieces stay until the caller has the result safe: only then they go
     assert not (tmp_path / "run").exists()
+
+
+def test_layers_that_are_skipped_are_run_for_every_other_thread(trained: dict[str, Path]) -> None:
+    subject = subject_of(trained["last_layer"])
+    model, batch = subject.model, subject.batches[0]
+    wanted = model.forward(batch)[0]
+    runner = Runner(subject, single_heads(model.layers, model.heads), "zero")
+    with torch.no_grad(), ThreadPoolExecutor(1) as other:
+        (prefix, _), idle = runner.record(subject.batches[-1]), Prefix(model)
+        with prefix.skipping(model.layers, subject.session(batch)), idle.recording():
+            found = other.submit(model.forward, batch).result()[0]
+        assert not idle.outputs  # nor is recorded what another thread runs
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
 
 
 def test_nothing_of_a_model_or_of_torch_is_left_changed(trained: dict[str, Path], tmp_path: Path) -> None:

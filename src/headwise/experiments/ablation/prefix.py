@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch import Tensor, nn
 
 from headwise.models import HeadModel
+from headwise.models.calling import own_thread
 from headwise.models.session import Session
 from headwise.models.sites import Sites
 
@@ -30,9 +32,8 @@ class Prefix:
     @staticmethod
     def serves(sites: Sites) -> bool:
         """Whether every layer is a module of its own (or one that is called once for each layer)."""
-        return all(site.entry is not None for site in sites.by_module.values()) and len(sites.entries) == len(
-            sites.by_module
-        )
+        alone = all(site.entry is not None for site in sites.by_module.values())
+        return alone and len(sites.entries) == len(sites.by_module)
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -41,18 +42,16 @@ class Prefix:
         def keep(module: nn.Module, args: Any, output: Any) -> None:
             self.outputs.append(output)
 
-        hooks = [entry.register_forward_hook(keep) for entry in self.model.sites.entries]
-        try:
+        with ExitStack() as stack:
+            for entry in self.model.sites.entries:
+                stack.callback(entry.register_forward_hook(own_thread(keep)).remove)
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     @contextmanager
     def skipping(self, layer: int, session: Session) -> Iterator[None]:
-        """Layers below `layer` give what they gave; the session counts them as seen, so that shared modules know which
-        layer they are."""
-        calls = 0
+        """Layers below `layer` give what they gave, to this thread alone; the session counts them as seen, so that
+        shared modules know which layer they are."""
+        calls, owner = 0, threading.get_ident()
         entries = self.model.sites.entries
 
         def stand_in(module: nn.Module) -> Any:
@@ -60,6 +59,8 @@ class Prefix:
 
             def forward(*args: Any, **kwargs: Any) -> Any:
                 nonlocal calls
+                if threading.get_ident() != owner:
+                    return own(*args, **kwargs)
                 calls += 1
                 return self.outputs[calls - 1] if calls <= layer else own(*args, **kwargs)
 

@@ -7,6 +7,7 @@ import copy
 import json
 import shutil
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from headwise.experiments.ablation.sets import Heads, checked_heads
 from headwise.experiments.ablation.worth import Ground, Score, language_ground, seconds_of, timed_text
 from headwise.experiments.finetuning.classifier import HEAD_CONFIG, HEAD_FILE, save_folder
 from headwise.models import HeadModel, opening
+from headwise.models.calling import own_thread
 from headwise.models.sites import Sites
 from headwise.text import Corpus
 from headwise.text.encode import Batch
@@ -204,12 +206,10 @@ def output_projections(model: HeadModel) -> dict[int, tuple[nn.Module, bool]]:
             inputs.append((module, args[0].reshape(outputs[0].shape)))
 
     linear = [m for m in model.module.modules() if isinstance(m, nn.Linear) or type(m).__name__ == "Conv1D"]
-    hooks = [m.register_forward_pre_hook(keep) for m in linear]
-    try:
+    with ExitStack() as stack:
+        for module in linear:
+            stack.callback(module.register_forward_pre_hook(own_thread(keep)).remove)
         model.forward(batch)
-    finally:
-        for hook in hooks:
-            hook.remove()
     found: dict[int, tuple[nn.Module, bool]] = {}
     real = batch.real
     for layer in range(model.layers):

@@ -22,6 +22,7 @@ from headwise.experiments.patching.pairs import Pair, Rows, encode_pairs
 from headwise.experiments.patching.result import carriers, patching_dataset
 from headwise.experiments.work import Report, each_piece, kept_work, silent, software
 from headwise.models import HeadModel
+from headwise.models.calling import own_thread
 from headwise.models.interventions import Intervention, Patch
 from headwise.models.session import Session
 from headwise.text.encode import Batch, collate
@@ -206,7 +207,7 @@ class Runner:
         """To first order, what `patched` would add to d of the corrupted run, `[pair, layer, head, token]`."""
         batch, watcher = self.batches["corrupted"], HeadOutputs()
         embeddings = self.model.module.get_input_embeddings()
-        hook = embeddings.register_forward_hook(lambda module, args, output: output.requires_grad_())
+        hook = embeddings.register_forward_hook(own_thread(lambda module, args, output: output.requires_grad_()))
         try:
             with torch.enable_grad():
                 difference = self._run(batch, Session(self.model.sites, batch.real, watcher))

@@ -9,11 +9,13 @@ from typing import Any
 import pandas as pd
 import xarray as xr
 
+from headwise.atlas.arrays import netcdf_bytes
 from headwise.atlas.card import HeadCard
 from headwise.atlas.check import MAX_BYTES
 from headwise.atlas.describe import describe_heads
-from headwise.atlas.file import atlas_digest, read_tree, to_tree, tree_bytes
+from headwise.atlas.file import atlas_digest, read_tree, to_tree
 from headwise.atlas.representation import html_card
+from headwise.atlas.seal import sealed
 from headwise.atlas.tables import extremes, long_table, measures
 from headwise.core.errors import OutputError, ParameterError, unknown
 from headwise.core.files import write_atomically
@@ -83,7 +85,7 @@ class Atlas(Shown, Mapping[str, xr.Dataset]):
 
     def to_bytes(self) -> bytes:
         """The whole atlas as the bytes of its NetCDF file: the same atlas gives the same bytes."""
-        return tree_bytes(self.to_datatree())
+        return sealed(netcdf_bytes(self.to_datatree()))  # in memory: HDF5 never writes to a disk that may be full
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the atlas as NetCDF, whole or not at all.

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from headwise.atlas.arrays import netcdf_bytes, read_groups
+from headwise.atlas.arrays import read_groups
 from headwise.atlas.check import FORMAT, MAX_BYTES, check_file
-from headwise.atlas.seal import check_seal, sealed, try_elsewhere
+from headwise.atlas.seal import check_seal, try_elsewhere
 from headwise.core.errors import AtlasError, HeadwiseError
 from headwise.core.store import digest_of
 
@@ -69,12 +69,6 @@ def to_tree(datasets: Mapping[str, xr.Dataset], provenance: Mapping[str, Any]) -
     attrs = {"headwise_format": FORMAT, "provenance": json.dumps(provenance, sort_keys=True)}
     attrs |= {"digest": atlas_digest(datasets, provenance)}
     return xr.DataTree.from_dict({"/": xr.Dataset(attrs=attrs), **datasets})
-
-
-def tree_bytes(tree: xr.DataTree) -> bytes:
-    """A tree as the bytes of a sealed NetCDF file, made in memory: HDF5 itself never writes to a disk that may be
-    full."""
-    return sealed(netcdf_bytes(tree))
 
 
 def read_tree(

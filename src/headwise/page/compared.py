@@ -38,13 +38,11 @@ def changed_most(atlas: Atlas) -> tuple[list[tuple[Any, ...]], str]:
             rows += _rows(measure, by_name, models_of(atlas)[0])
     rows.sort(key=lambda row: -row[-1])
     rows = _once(rows)
-    note = (
-        f"{len(rows)} changes of single heads are sure (corrected p below {LEVEL}); the largest {MOST_ROWS} are here, "
-        "as shares of the standard deviation of the measure over the heads of the first model."
-        if len(rows) > MOST_ROWS
-        else f"The sure changes of single heads (corrected p below {LEVEL}), the largest first, as shares of the "
-        "standard deviation of the measure over the heads of the first model."
-    )
+    note = f"The sure changes of single heads (corrected p below {LEVEL}), the largest first"
+    if len(rows) > MOST_ROWS:
+        sure = f"{len(rows)} changes of single heads are sure (corrected p below {LEVEL})"
+        note = f"{sure}; the largest {MOST_ROWS} are here"
+    note += ", as shares of the standard deviation of the measure over the heads of the first model."
     shown = [(*row[:-1], f"{row[-1]:.2f}") for row in rows[:MOST_ROWS]]
     return shown, note
 

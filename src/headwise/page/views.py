@@ -184,9 +184,8 @@ def atlas_view(atlas: Atlas, measure: str = "") -> View:
     words = told["does"].map(lambda does: SHORT.get(does, does)).to_numpy().reshape(grid)
     kinds = told["kind"].to_numpy().reshape(grid)
     room = max(1, MOST_NUMBERS // max(1, atlas.layers * atlas.heads))
-    first = ([] if colour is None else [colour]) + sorted(
-        (own for own in found if own is not colour and own.kind == "value"), key=lambda own: not own.leading
-    )
+    first = [own for own in found if own is colour or own.kind == "value"]
+    first.sort(key=lambda own: (own is not colour, not own.leading))
     data = {
         "kind": "atlas",
         "layers": atlas.layers,
@@ -197,12 +196,10 @@ def atlas_view(atlas: Atlas, measure: str = "") -> View:
         "colour": "" if colour is None else colour.name,
         "selected": "",
     }
-    left = len(first) - room
-    note = (
-        f"{left} of {len(first)} measures are left out of this view; `atlas.to_dataframe()` has all."
-        if left > 0
-        else ""
-    )
+    note = ""
+    if len(first) > room:
+        left = f"{len(first) - room} of {len(first)} measures are left out of this view"
+        note = f"{left}; `atlas.to_dataframe()` has all."
     if colour is None:
         return View(title, data, lambda: word_grid(words, kinds, title), note=note)
     return View(f"{colour.label} of {title}", data, lambda: _heatmap(colour), note=note)

@@ -86,14 +86,9 @@ def contribution_centre(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figu
     def chosen(one: xr.Dataset) -> xr.Dataset:
         return one.sel(source=[source for source in data.labels(one, "source") if source in SHOWN])
 
-    given: xr.Dataset | dict[str, xr.Dataset]
-    if isinstance(datasets, xr.Dataset):
-        given = chosen(datasets)
-    else:
-        given = {which: chosen(one) for which, one in datasets.items()}
     lines = f"One point per head; lines: mean over the heads of a layer; dashed: no direction. {EVERY_OFFSET}"
     label = "centre of mass (tokens)\n← before      after →"
-    return by_layer(given, "centre", "Centre of mass: attention and contributions", label, lines)
+    return by_layer(datasets, chosen, "centre", "Centre of mass: attention and contributions", label, lines)
 
 
 @figure(

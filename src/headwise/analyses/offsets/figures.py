@@ -146,7 +146,7 @@ def centre_of_mass(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
     """
     title, label = "Centre of mass of relative positions", "centre of mass (tokens)\n← before      after →"
     lines = f"One point per head; lines: mean over the heads of a layer; dashed: no direction. {EVERY_OFFSET}"
-    return by_layer(_each(datasets, same_inputs), "centre", title, label, lines)
+    return by_layer(datasets, same_inputs, "centre", title, label, lines)
 
 
 def centre_lines(datasets: Mapping[str, xr.Dataset], source: str = "attention") -> Figure:
@@ -193,14 +193,6 @@ def same_inputs(dataset: xr.Dataset) -> xr.Dataset:
     return dataset.isel(source=np.flatnonzero((counts == own).values))
 
 
-def _each(
-    datasets: xr.Dataset | Mapping[str, xr.Dataset], change: Callable[[xr.Dataset], xr.Dataset]
-) -> xr.Dataset | dict[str, xr.Dataset]:
-    if isinstance(datasets, xr.Dataset):
-        return change(datasets)
-    return {which: change(one) for which, one in datasets.items()}
-
-
 @figure(
     "offsets",
     name="distance",
@@ -215,12 +207,21 @@ def mean_distance(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
     or several datasets."""
     lines = "One point per head; lines: mean over the heads of a layer"
     label = "mean distance (tokens)"
-    return by_layer(_each(datasets, same_inputs), "mean_distance", "How far heads look", label, lines)
+    return by_layer(datasets, same_inputs, "mean_distance", "How far heads look", label, lines)
 
 
-def by_layer(datasets: xr.Dataset | Mapping[str, xr.Dataset], name: str, title: str, label: str, lines: str) -> Figure:
-    """A variable `[source, layer, head]` of one or several datasets by layer, side by side on one scale."""
-    named = {"": datasets} if isinstance(datasets, xr.Dataset) else dict(datasets)
+def by_layer(
+    datasets: xr.Dataset | Mapping[str, xr.Dataset],
+    chosen: Callable[[xr.Dataset], xr.Dataset],
+    name: str,
+    title: str,
+    label: str,
+    lines: str,
+) -> Figure:
+    """A variable `[source, layer, head]` of what is `chosen` of one or several datasets by layer, side by side on one
+    scale."""
+    given = {"": datasets} if isinstance(datasets, xr.Dataset) else datasets
+    named = {which: chosen(one) for which, one in given.items()}
     if not named:
         raise ParameterError("`datasets` must name at least one dataset; it is empty.")
     count = len(named)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
 from headwise.analyses.features.figures import CELLS, random_text
+from headwise.analyses.headlines import ranked_heads
 from headwise.core.labels import head_name
 from headwise.plots import data
 from headwise.plots.heatmap import heatmap_panels
@@ -47,15 +47,12 @@ def pair_maps(dataset: xr.Dataset) -> Figure:
 def pair_excess(dataset: xr.Dataset) -> Figure:
     """Heat maps `excess[layer, head]`, one for each kind of pair; the best tested head is named."""
     panels = data.panels(dataset, "excess", "pair")
-    out = data.values(dataset, "stands_out", ("pair", "layer", "head")) > 0
-    layers, heads = data.numbers(dataset, "layer"), data.numbers(dataset, "head")
     best = []
-    for place, name in enumerate(data.labels(dataset, "pair")):
-        if name in panels:
-            excess = panels[name].transpose("layer", "head").values
-            layer, head = np.unravel_index(np.nanargmax(excess), excess.shape)
-            sure = " (stands out)" if out[place, layer, head] else ""
-            best.append(f"{name}: {head_name(layers[layer], heads[head])} +{excess[layer, head]:.2f}{sure}")
+    for name, panel in panels.items():
+        excess, out = (one.transpose("layer", "head").values for one in (panel, dataset["stands_out"].sel(pair=name)))
+        place = ranked_heads(excess)[0]
+        sure = " (stands out)" if out[place] else ""
+        best.append(f"{name}: {head_name(*place)} +{excess[place]:.2f}{sure}")
     notes = [
         *data.ground(dataset, "excess"),
         "Best: " + "; ".join(best),

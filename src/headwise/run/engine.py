@@ -327,8 +327,9 @@ def observe_batches(
     analyses: Sequence[Observer],
     states: Mapping[str, State],
     block_rows: int | None = None,
+    failed: Failures | None = None,
 ) -> Mapping[str, State]:
-    """The states after these batches; `states` has one for each analysis, and is what grows."""
+    """The states after these batches; `states` has one for each analysis, and is what grows. See `observe_batch`."""
     for batch in batches:
-        observe_batch(model, batch, analyses, states, block_rows)
+        observe_batch(model, batch, analyses, states, block_rows, failed)
     return states

@@ -22,7 +22,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.models import HeadModel
 from headwise.run.clock import Clock, Spent, forget_peak, peak_memory, stage, telling
 from headwise.run.encoded import EncodedCorpus
-from headwise.run.engine import Failures, observe_batch
+from headwise.run.engine import observe_batches
 from headwise.run.growth import Line, fitted
 from headwise.run.nulls import RandomModels
 from headwise.run.options import RunOptions, Source
@@ -239,12 +239,10 @@ class _Calibration:
                 self._watch(part, some, rows)
         return peak_memory()
 
-    def _watch(self, part: Part, analyses: Sequence[Observer], rows: Sequence[Encoded]) -> dict[str, State]:
+    def _watch(self, part: Part, analyses: Sequence[Observer], rows: Sequence[Encoded]) -> Mapping[str, State]:
         model, states = self.model, {a.name: a.start(part.shape) for a in analyses}
-        failed: Failures = {}
-        for batch in batches(list(rows), self.run.options.batch_tokens, model.pad_id, model.device):
-            observe_batch(model, batch, analyses, states, failed=failed)
-        return states
+        given = batches(list(rows), self.run.options.batch_tokens, model.pad_id, model.device)
+        return observe_batches(model, given, analyses, states, failed={})
 
     def _result(self, analysis: Observer, state: State, part: Part, examples: int) -> Line:
         """The time for a result, by the number of examples in its state."""

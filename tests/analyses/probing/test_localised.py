@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headwise.analyses.probing.localised import localised
+from headwise.analyses.probing.result import localised
 
 HEADS = (2, 3)
 TRUTH = np.random.RandomState(0).randint(2, size=2000)

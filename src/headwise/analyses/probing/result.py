@@ -1,4 +1,5 @@
-"""The score phase of probing: fitted arrays of all tasks as one dataset, with intervals, tests and readings."""
+"""The score phase of probing: fitted arrays of all tasks as one dataset, with intervals, tests and readings; and how
+localised a task is, which Jo & Myaeng 2020, §3.2, see in heat maps."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from headwise.analyses.probing.localised import LOCALISED, localised
 from headwise.core.labels import Shape, head_name
+from headwise.stats.bootstrap import percentile_interval, resampled_metric, resamples
+from headwise.stats.concentration import effective_number, localisation
 from headwise.stats.corrections import correct
 from headwise.stats.correlation import correlation, correlation_p, fisher_interval
 from headwise.stats.intervals import mean_interval, wilson_interval
@@ -23,6 +25,12 @@ HEADS = ("task", "layer", "head")
 LAYERS = ("task", "layer")
 PEARSON = "Pearson's r"
 Fitted = Mapping[str, np.ndarray]
+LOCALISED = {
+    "localisation": "how localised the task is among heads: 0 all alike, 1 a single head",
+    "effective_heads": "so many heads of equal gain would be as even",
+    "layer_localisation": "how localised the task is among layers: 0 all alike, 1 a single layer",
+}
+RESAMPLES = 400
 
 
 def probing_dataset(
@@ -55,7 +63,7 @@ def probing_dataset(
     - `localisation[task]`: how localised the task is among heads, from 0 (all heads gain alike) to 1 (one head does):
       `1 − (e^H − 1) / (heads − 1)` with H the entropy of each head's share of the gain over `majority`;
       `effective_heads[task]` = e^H; `layer_localisation[task]` the same of the gains summed by layer. Intervals from a
-      bootstrap over test examples (see `headwise.analyses.probing.localised`); NaN where no head is `better`;
+      bootstrap over test examples (see `localised`); NaN where no head is `better`;
     - `syntactic_score[layer, head]`, `semantic_score[layer, head]` (§6.2, Fig 5), `task_correlation[task, task_b]`
       (Pearson over heads).
     """
@@ -267,3 +275,39 @@ def second_metric(metric: str, fit: Fitted, name: str, row: int) -> float:
     if metric == "spearman":
         return float(fit[f"{name}/spearman"][row])
     return METRICS[metric](fit["truth"] == 1, fit[f"{name}/predicted"][row] == 1)
+
+
+def localised(fit: Fitted, heads: tuple[int, int], chance: float, *, regression: bool) -> dict[str, np.ndarray]:
+    """Value, lower and upper end of each of `LOCALISED`, `[3]`.
+
+    The gain of a head is its test score less `chance` (the most frequent label; 0 for a correlation), at least 0. Noise
+    makes gains uneven, in a resample once more than in the sample; so the interval is the pivotal one (twice the value,
+    less the quantiles of the resamples), which takes that out, within the range of the index and widened to hold the
+    value.
+
+    Parameters
+    ----------
+    fit : mapping
+        `heads/predicted[head, example]` and `truth[example]` of the test part.
+    heads : tuple of int
+        Layers, and heads of each.
+    chance : float
+        What no knowledge gives.
+    regression : bool
+        Whether scores are Pearson's r.
+    """
+    truth, predicted = fit["truth"], fit["heads/predicted"]
+    metric = "pearson" if regression else "accuracy"
+    whole, draws = np.ones((1, len(truth))), resamples(len(truth), RESAMPLES)
+    own, again = (np.clip(resampled_metric(metric, one, truth, predicted) - chance, 0, None) for one in (whole, draws))
+    out = {}
+    for name, (low, high), measure in (
+        ("localisation", (0.0, 1.0), localisation),
+        ("effective_heads", (1.0, float(own.shape[1])), effective_number),
+        ("layer_localisation", (0.0, 1.0), lambda gain: localisation(gain.reshape(-1, *heads).sum(-1))),
+    ):
+        value, resampled = float(measure(own)[0]), measure(again)
+        ends = percentile_interval(resampled)
+        pivotal = 2 * value - float(ends[1]), 2 * value - float(ends[0])
+        out[name] = np.array([value, *np.clip((min(value, pivotal[0]), max(value, pivotal[1])), low, high)])
+    return out

@@ -16,7 +16,7 @@ import torch
 
 from headwise.core.checks import check_types, one_of
 from headwise.core.errors import OutputError, ParameterError
-from headwise.core.files import sweep, write_atomically
+from headwise.core.files import file_digest, sweep, write_atomically
 from headwise.core.folders import new_folder, refuse_sources, refuse_unsafe
 from headwise.core.labels import head_name
 from headwise.core.lock import held
@@ -158,8 +158,7 @@ def model_key(folder: str) -> str:
     digest = hashlib.sha256()
     for file in sorted(path.iterdir()):
         if file.suffix in (".safetensors", ".bin") or file.name == "config.json":
-            with file.open("rb") as handle:
-                digest.update(file.name.encode() + hashlib.file_digest(handle, "sha256").digest())
+            digest.update(file.name.encode() + bytes.fromhex(file_digest(file)))
     return digest.hexdigest()
 
 

@@ -3,7 +3,7 @@
 from functools import partial
 
 from headwise.experiments.reproduction.frame import Entry, Reproduction
-from headwise.experiments.reproduction.jo2020 import downstream, probed, set_up
+from headwise.experiments.reproduction.jo2020 import downstream, probed
 
 REPRODUCTION = Reproduction(
     "jo2020",
@@ -16,10 +16,10 @@ REPRODUCTION = Reproduction(
         "Fine-tuning on MRPC, STS-B and SST-2: batch 32, 2e-5, three epochs, five seeds, medians.",
     ),
     (
-        Entry("fig1", "how layers and heads are evaluated", partial(set_up.drawing, what="how vectors are taken")),
-        Entry("fig2", "how heads are selected and joined", set_up.selection),
-        Entry("table1", "the encoders", set_up.encoders),
-        Entry("table2", "the probing tasks", set_up.tasks),
+        Entry("fig1", "how layers and heads are evaluated", partial(probed.drawing, what="how vectors are taken")),
+        Entry("fig2", "how heads are selected and joined", probed.selection),
+        Entry("table1", "the encoders", probed.encoders),
+        Entry("table2", "the probing tasks", probed.tasks),
         Entry("fig3", "accuracy of every head, six tasks", partial(probed.heads, entry="fig3")),
         Entry("table3", "last layer, best layer, top heads", probed.poolings),
         Entry("table4", "downstream tasks, fine-tuned", downstream.fine_tuned),

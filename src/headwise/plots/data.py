@@ -86,6 +86,6 @@ def ground(dataset: xr.Dataset, *names: str, each: str = "examples") -> list[str
     return [source_text(dataset), count_text(dataset, *names, each=each)]
 
 
-def interval_text(present: bool, mark: str = "Bars") -> str:
+def interval_text(present: bool) -> str:
     """What the interval on a figure is."""
-    return f"{mark}: 95 % interval of the mean over examples, for each head" if present else "No interval over examples"
+    return "Bars: 95 % interval of the mean over examples, for each head" if present else "No interval over examples"

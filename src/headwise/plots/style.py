@@ -86,8 +86,6 @@ def rc() -> dict[str, Any]:
         "text.color": INK,
         "text.parse_math": False,  # tokens and model names may hold dollar signs
         "hatch.linewidth": 0.5,
-        "savefig.facecolor": "white",
-        "savefig.dpi": 300,
         "figure.dpi": 150,
         "figure.constrained_layout.w_pad": 0.03,
         "figure.constrained_layout.h_pad": 0.03,

@@ -149,16 +149,15 @@ class Patterns(Observer):
         variables |= mean_variables("probability", heads, state.moments("probability"), units="probability")
         errors = self._errors(shape)
         per_example = state.records("example").values.mean(1)  # over layers; every layer has as many heads
-        whole_corrected = corrected_with_interval(per_example, errors)
-        shares = np.where((count > 0) & whole_corrected.helps, said.mean.numpy(), np.nan)
+        found = corrected_with_interval(per_example, errors)
+        shares = np.where((count > 0) & found.helps, said.mean.numpy(), np.nan)
         corrected = corrected_shares(shares, said_given_true(errors.counts)).astype(np.float32)
         words = {"units": "share of examples", "long_name": "proportion corrected for the classifier's confusion"}
         variables["proportion_corrected"] = xr.Variable(heads, corrected, words)
         kept = per_example[~np.isnan(per_example).any(-1)]
-        whole = kept.mean(0) if len(kept) else np.full(len(PATTERNS), np.nan)
         nothing = np.full(len(PATTERNS), np.nan)
+        whole = kept.mean(0) if len(kept) else nothing
         low, high = bootstrap_interval(kept) if len(kept) > 1 else (nothing, nothing)
-        found = whole_corrected
         mended = (found.shares, found.low, found.high) if found.helps else (nothing, nothing, nothing)
         for name, values in (("overall", (whole, low, high)), ("overall_corrected", mended)):
             for suffix, value in zip(("", "_low", "_high"), values, strict=True):

@@ -135,6 +135,12 @@ def test_analyses_and_ablation_of_a_decoder_that_reads_a_source(stack: str) -> N
     assert float(abs(dataset["difference"]).max()) > 0
 
 
+def test_what_asks_for_a_text_alone_is_left_out_of_a_decoder_that_reads_a_source() -> None:
+    asked = ["circuits", "induction", "logits", "opening_token", "retrieval"]
+    atlas = make_atlas(opened("t5", "decoder"), Corpus.from_examples(EXAMPLES), ["surface", *asked])
+    assert list(atlas) == ["surface"]
+
+
 def _nothing() -> Any:
     from contextlib import nullcontext
 

@@ -88,6 +88,8 @@ class Circuits(Experiment):
         at_least("pairs", self.pairs, 1)
 
     def refusal(self, shape: Shape) -> str | None:
+        if shape.extras.get("reads_source"):
+            return "the model is an encoder-decoder, whose weights are not followed to the logits"
         return None if shape.causal else "it is asked of decoders, whose layers read and write one stream"
 
     def perform(self, bench: Bench) -> xr.Dataset:

@@ -79,6 +79,8 @@ class Logits(Experiment):
     def refusal(self, shape: Shape) -> str | None:
         if not shape.causal or shape.extras.get("lm_kind") != "causal":
             return "the model has no head that predicts the next token"
+        if shape.extras.get("reads_source"):
+            return "the model is an encoder-decoder, whose weights are not followed to the logits"
         return None
 
     def perform(self, bench: Bench) -> xr.Dataset:

@@ -79,6 +79,8 @@ class OpeningToken(Experiment):
     def refusal(self, shape: Shape) -> str | None:
         if not shape.causal:
             return "it is asked of decoders, whose first token every other token sees"
+        if shape.extras.get("reads_source"):
+            return "the decoder reads a source beside its own text, which opens as the model has it"
         return None if "cls" in shape.token_types else "the tokenizer has no opening token"
 
     def perform(self, bench: Bench) -> xr.Dataset:

@@ -82,6 +82,8 @@ class Retrieval(Experiment):
     def refusal(self, shape: Shape) -> str | None:
         if not shape.causal or shape.extras.get("lm_kind") != "causal":
             return "the model has no head that predicts the next token, so it cannot answer"
+        if shape.extras.get("reads_source"):
+            return "the decoder reads a source beside its own text, and a needle in a text has none"
         return None
 
     def perform(self, bench: Bench) -> xr.Dataset:

@@ -44,8 +44,8 @@ def fit_ridge(train: Tensor, targets: Tensor, penalties: Sequence[float]) -> Ten
     return torch.cat([weights, bias], -1).to(train.dtype)
 
 
-def one_hot(labels: Tensor, classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.nn.functional.one_hot(labels, classes).to(dtype)
+def one_hot(labels: Tensor, classes: int) -> Tensor:
+    return torch.nn.functional.one_hot(labels, classes).float()
 
 
 @dataclass(frozen=True, slots=True)

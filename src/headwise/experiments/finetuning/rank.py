@@ -37,13 +37,7 @@ class Ranking:
 
 
 def rank_heads(
-    model: HeadModel,
-    task: Task,
-    *,
-    examples: int = EXAMPLES,
-    seed: int = 0,
-    store: Store | None = None,
-    report: Report = silent,
+    model: HeadModel, task: Task, *, seed: int = 0, store: Store | None = None, report: Report = silent
 ) -> Ranking:
     """Rank all heads and layers of a model by a logistic (or ridge) regression on their vectors at the sentence's
     token.
@@ -52,7 +46,7 @@ def rank_heads(
     rank on validation too). With a `store`, vectors are kept there as they are made.
     """
     labels = ["" if task.regression else example.label for example in task.train]
-    chosen = sample(labels, np.arange(len(task.train)), examples, seed)
+    chosen = sample(labels, np.arange(len(task.train)), EXAMPLES, seed)
     order = np.random.default_rng(seed).permutation(len(chosen))
     held_out = max(2, round(HELD_OUT * len(chosen)))
     if len(chosen) <= held_out:

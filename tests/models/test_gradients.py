@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headwise.core.errors import ModelError, ParameterError
 from headwise.models import HeadModel, Patch
-from headwise.models.gradients import stream_gradients
+from headwise.models.session import stream_gradients
 from headwise.models.view import Rows
 from headwise.text.encode import Batch
 

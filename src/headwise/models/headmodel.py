@@ -19,12 +19,11 @@ from headwise.core.errors import InputError, ModelError, ParameterError, unknown
 from headwise.models import asked, fingerprint, opening
 from headwise.models.calling import call_part, evaluating, shifted
 from headwise.models.fallbacks import select_tap
-from headwise.models.gradients import stream_gradients
 from headwise.models.inputs import Input, check_length, input_rows
 from headwise.models.interventions import Intervention, of_heads, plan_interventions, plan_streams
 from headwise.models.measure import measure
 from headwise.models.placing import DeviceMap, dtype_of, home_of, is_spread, map_of
-from headwise.models.session import BLOCK_BYTES, Session, at_least_single
+from headwise.models.session import BLOCK_BYTES, Session, at_least_single, stream_gradients
 from headwise.models.sites import KINDS
 from headwise.models.sizes import head_of, input_limit, padding_id
 from headwise.models.trace import Trace, TraceWatcher

@@ -1,14 +1,16 @@
-"""A watched forward pass: forms the weights of each layer, block by block, shows them, and applies interventions."""
+"""A watched forward pass: forms the weights of each layer, block by block, shows them, and applies interventions; or
+shows them with the gradient of a loss."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from headwise.core.errors import ParameterError
 from headwise.models.blocks import Attending, Room, serves
 from headwise.models.calling import own_thread
 from headwise.models.fused import Seen, fused_answers, scores_of, sight_of
@@ -16,12 +18,17 @@ from headwise.models.gathered import ALL, Block, Gathered, Seeing, Sight, Wanted
 from headwise.models.interventions import Plan, Streams, on_outputs, on_weights, stream_hooks
 from headwise.models.masks import RowMask, is_open
 from headwise.models.sites import LayerCount, Sites, hidden_input, hidden_output
-from headwise.models.streamed import Streaming, Watch
+from headwise.models.streamed import Streaming, Watch, with_gradient
 from headwise.models.tap import SESSION, Call, FormedCall, Running, differentiated, led_to
 from headwise.models.view import Asking, Layer, Rows, Watcher
 from headwise.stats.gpu import has_kernels
+from headwise.text.encode import Batch
+
+if TYPE_CHECKING:
+    from headwise.models.headmodel import HeadModel, Interventions
 
 BLOCK_BYTES = 512 * 2**20
+HELD_BYTES = 2**30  # of the weights of all layers that are held for a way back
 
 
 class Session(Running):
@@ -296,3 +303,35 @@ def gathered_type(call: Call) -> Tensor:
 def at_least_single(values: Tensor) -> Tensor:
     """Float32 or better: statistics are never taken in half precision."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def stream_gradients(
+    model: HeadModel,
+    batch: Batch,
+    loss: Callable[[Any, Batch], Tensor],
+    watch: Watch,
+    *,
+    interventions: Interventions | None = None,
+    block_rows: int | None = None,
+    at_most: int | None = HELD_BYTES,
+) -> None:
+    """Show attention weights with d loss / d weights to `watch`, block by block; see `HeadModel.gradients`.
+
+    Where the weights of all layers take more than `at_most` bytes (None: however much they take), they are not held: a
+    block is formed twice, and shown on the way back, last layer first. Memory then grows with the length of an input,
+    not with its square.
+    """
+    session = model._session(batch, None, interventions, block_rows, BLOCK_BYTES, keep=True)
+    size = model.layers * model.heads * len(batch) * batch.ids.shape[1] ** 2 * 4
+    if at_most is not None and size > at_most:
+        session.stream = watch
+        session.block_bytes = min(BLOCK_BYTES, at_most // 4)  # a block, its gradient, and what lies between them
+    with torch.enable_grad():
+        losses = loss(model._forward(session, batch, logits=True), batch)
+        if losses.shape != (len(batch),):
+            given = f"it gave shape {list(losses.shape)}"
+            raise ParameterError(f"`loss` must give one number for each of the {len(batch)} examples; {given}.")
+        asked = [rows.weights for rows in session.kept]
+        found = torch.autograd.grad(losses.sum(), [*asked, session.anchor], allow_unused=True)
+    for rows, gradient in zip(session.kept, found[:-1], strict=True):
+        watch(with_gradient(rows, gradient))

@@ -11,7 +11,7 @@ from headwise.analyses.contract import Observer
 from headwise.core.failures import Failure
 from headwise.models import HeadModel
 from headwise.models.ask import Answers, Ask, side_by_side
-from headwise.models.gradients import stream_gradients
+from headwise.models.session import stream_gradients
 from headwise.models.view import Layer, Rows, Watcher
 from headwise.run.clock import SEEN, stage
 from headwise.stats.accumulators import State

@@ -14,6 +14,7 @@ import pytest
 import xarray as xr
 from matplotlib import colormaps
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from site_of import small_atlas
 
 from headwise import Atlas, HeadModel, draw
@@ -82,6 +83,22 @@ def test_heads_are_drawn_on_a_sentence(model: HeadModel, tmp_path: Path) -> None
         view.save(tmp_path / "heads.gif")
     with pytest.raises(ParameterError, match="no head L5H0"):
         draw(model, TEXT, ["L5H0"])
+
+
+def test_a_measure_of_pairs_does_not_say_that_they_are_examples(atlas: Atlas) -> None:
+    figure = atlas.plot("dependency.accuracy.obj").figure
+    said = " ".join(text.get_text() for text in figure.findobj(Text))
+    assert "n = 441." in said
+    assert "examples" not in said
+
+
+@pytest.mark.parametrize("heads", [(), ("L0H1",)])
+def test_a_drawing_says_what_its_weights_are(model: HeadModel, heads: tuple[str, ...]) -> None:
+    for what, words in (("attention", "attention weight"), ("previous_layer", "contribution of the previous layer")):
+        figure = draw(model, TEXT, heads, what=what).figure
+        said = " ".join(text.get_text() for text in figure.findobj(Text)).replace("\n", " ")
+        assert words in said
+        assert ("attention weight" in said) == (what == "attention")
 
 
 def test_maps_too_large_are_a_picture_that_says_so(model: HeadModel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from headwise.core.errors import ParameterError, unknown
 from headwise.core.labels import existing_heads
 from headwise.models import HeadModel, Trace
 from headwise.page.measures import Measure, head_measures
-from headwise.page.sample import draw_heads, sample_of
+from headwise.page.sample import draw_all_maps, draw_heads, said_of, sample_of
 from headwise.page.view import View
 from headwise.plots import all_maps, figures_for, heatmap
 from headwise.plots.words import word_grid
@@ -161,9 +161,10 @@ def draw(
     other = row.source if row.cross and row.source is not None else row
     keys = sample.tokens if sample.keys is None else sample.keys
     one = _Input(sample.tokens, keys, row.special, other.special, sample.attention)
-    picture = (
-        (lambda: draw_heads(sample, places)) if places else (lambda: all_maps(one.weights, one.tokens, sample.keys))
-    )
+
+    def picture() -> Figure:
+        return draw_heads(sample, places, what=said_of(what)) if places else draw_all_maps(sample, what)
+
     named = ", ".join(f"L{layer}H{head}" for layer, head in places) or "all heads"
     return _maps_view(f"{what.replace('_', ' ')} of {named} of {model.name}", [one], places or None, picture)
 
@@ -217,8 +218,9 @@ def _measure(own: Measure) -> dict[str, Any]:
 
 def _heatmap(own: Measure) -> Figure:
     array = xr.DataArray(own.values, dims=("layer", "head"))
-    counted = [] if own.n is None else [f"over {own.n[0]:,} to {own.n[1]:,} examples"]
-    return heatmap(array, title=f"{own.group}: {own.label}", label=own.label, unit=own.unit, notes=counted)
+    counted = " to ".join(f"{count:,}" for count in dict.fromkeys(own.n or ()))  # examples, pairs, mentions ...
+    notes = [f"n = {counted}"] if counted else []
+    return heatmap(array, title=f"{own.group}: {own.label}", label=own.label, unit=own.unit, notes=notes)
 
 
 def _figure_view(atlas: Atlas, name: str, found: Sequence[Measure]) -> View:

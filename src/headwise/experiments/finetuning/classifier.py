@@ -71,22 +71,15 @@ class ClassifierOptions:
 
 
 class TaskModel(nn.Module):
-    """What is trained: `forward` gives `[example, output]`; `encoder` is the model of transformers inside, `pad_id`
-    fills batches."""
+    """What is trained: `forward(ids, types, real)` gives `[example, output]`; `encoder` is the model of transformers
+    inside, `pad_id` fills batches, so many `outputs` are predicted of an example."""
 
     encoder: PreTrainedModel
     pad_id: int
-
-    @property
-    def outputs(self) -> int:
-        """How many numbers are predicted of an example."""
-        raise NotImplementedError
+    outputs: int
 
     def head_modules(self) -> list[nn.Module]:
         """The parts after the encoder: what is new, and what is trained where the encoder is frozen."""
-        raise NotImplementedError
-
-    def forward(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
         raise NotImplementedError
 
     def save(self, folder: Path, tokenizer: Any) -> None:
@@ -111,18 +104,12 @@ class OwnClassifier(TaskModel):
 
     def __init__(self, encoder: PreTrainedModel, tokenizer: Any) -> None:
         super().__init__()
-        self.encoder = encoder
-        self.pad_id = padding_id(encoder, tokenizer)
-
-    @property
-    def outputs(self) -> int:
-        return int(self.encoder.config.num_labels or 0)
+        self.encoder, self.pad_id = encoder, padding_id(encoder, tokenizer)
+        self.outputs = int(encoder.config.num_labels or 0)
 
     def head_modules(self) -> list[nn.Module]:
-        base = self.encoder.base_model
-        after = [
-            m for name, m in self.encoder.named_children() if m is not base and name != self.encoder.base_model_prefix
-        ]
+        base, own = self.encoder.base_model, self.encoder.base_model_prefix
+        after = [part for name, part in self.encoder.named_children() if part is not base and name != own]
         pooler = getattr(base, "pooler", None)
         return [*after, pooler] if isinstance(pooler, nn.Module) else after
 
@@ -204,9 +191,8 @@ class PooledClassifier(TaskModel):
             raise ParameterError("A pooled classifier takes either `layer` or `heads`, exactly one of them.")
         self.opened = HeadModel.open(encoder, tokenizer=tokenizer)
         self.opened.name = name or self.opened.name
-        self.encoder = encoder
-        self.pad_id = self.opened.pad_id
-        self.token = token_rule(self.opened)
+        self.encoder, self.outputs = encoder, outputs
+        self.pad_id, self.token = self.opened.pad_id, token_rule(self.opened)
         if layer is not None and not 0 <= layer < self.opened.layers:
             raise ParameterError(
                 f"There is no layer {layer}: {self.opened.name} has layers 0 to {self.opened.layers - 1}."
@@ -220,10 +206,6 @@ class PooledClassifier(TaskModel):
         for linear in (self.dense, self.classifier):
             draw(linear, encoder.config)
         self.to(next(encoder.parameters()).device)
-
-    @property
-    def outputs(self) -> int:
-        return self.classifier.out_features
 
     def head_modules(self) -> list[nn.Module]:
         return [self.dropout, self.dense, self.classifier]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 import xarray as xr
 
@@ -13,10 +14,15 @@ from headwise.text.demo import demo_examples
 
 @pytest.fixture(scope="module")
 def calls():
-    runs = RandomRuns(seeds=(3,), gains=(1.0, 6.0), layers=2, heads=4)
-    found = [random_calls(examples=level_examples()[:70], runs=runs)]
-    runs = RandomRuns(seeds=(2,), gains=(1.0,), causal=True, layers=2, heads=4)
-    return [*found, random_calls(examples=level_examples()[:70], runs=runs)]
+    """A network looks at every map for `patterns`: it sees fewer examples."""
+    examples = level_examples()
+    rest = [name for name in TESTED if name != "patterns"]
+    found = []
+    for names, seed, gains, causal in ((rest, 3, (1.0, 6.0), False), ([*rest, *OF_DECODERS], 2, (1.0,), True)):
+        runs = RandomRuns(seeds=(seed,), gains=gains, causal=causal, layers=2, heads=4)
+        parts = [random_calls(names, examples[:70], runs), random_calls(["patterns"], examples[:24], runs)]
+        found.append(pd.concat(parts))
+    return found
 
 
 def test_nothing_is_said_of_random_weights(calls) -> None:

@@ -75,7 +75,7 @@ class HeadModel:
         if stack is not None and stack not in KINDS:
             raise ParameterError(unknown("stack", stack, KINDS))
         one_of("overlong", overlong, OVERLONG)
-        at_least("max_length", max_length or 2, 2)
+        at_least("max_length", 2 if max_length is None else max_length, 2)
         self.module, self.tokenizer, self.name, self.notes = module, tokenizer, name, notes
         self.hashed: tuple[str, str] | None = None
         self.config = module.config
@@ -335,8 +335,7 @@ class HeadModel:
     ) -> Session:
         needs = frozenset() if watcher is None else watcher.needs
         check_needs(needs, self.name, self.sites.d_heads, self.hidden)
-        if block_rows is not None and block_rows < 1:
-            raise ParameterError(f"`block_rows` must be at least 1; it is {block_rows}.")
+        at_least("block_rows", 1 if block_rows is None else block_rows, 1)
         check_length(batch.ids, self.max_length, self.name)
         plan = plan_interventions(of_heads(interventions), self.layers, self.heads, self.d_head)
         streams = plan_streams(interventions, self.layers, self.hidden)

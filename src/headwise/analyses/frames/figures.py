@@ -113,6 +113,12 @@ def frame_annotation(example: Example) -> Figure:
         return style.complete(fig, "", [note])
 
 
+def best_heads(score: np.ndarray) -> list[tuple[int, int]]:
+    """The two heads with the highest `score[layer, head]`."""
+    order = np.argsort(-np.nan_to_num(score, nan=-1.0), axis=None, kind="stable")[:2]
+    return [(int(i) // score.shape[1], int(i) % score.shape[1]) for i in order]
+
+
 def frame_heads(
     dataset: xr.Dataset,
     tokens: Sequence[str],
@@ -150,9 +156,7 @@ def frame_heads(
             f"`maps` must be [layer, head, {count}, {count}] for these tokens; it is {list(maps.shape)}."
         )
     score = data.values(dataset, "score", _LH)
-    if heads is None:
-        order = np.argsort(-np.nan_to_num(score, nan=-1.0), axis=None, kind="stable")[:2]
-        heads = [divmod(int(i), score.shape[1]) for i in order]
+    heads = best_heads(score) if heads is None else heads
     colours = [style.VERMILION if position in set(elements) else style.PALE for position in range(count)]
     named = elements if isinstance(elements, Mapping) else {}
     slanted: dict[str, Any] = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"}

@@ -38,9 +38,9 @@ def _moments(values: np.ndarray) -> Moments:
     return found
 
 
-def mean_with_interval(values: np.ndarray) -> dict[str, np.ndarray]:
+def _with_interval(moments: Moments) -> dict[str, np.ndarray]:
     """Mean over examples, with count and 95 % interval, by what is put after the variable's name."""
-    found = _moments(values).summary()
+    found = moments.summary()
     return {"": found["mean"], "_n": found["n"], "_low": found["low"], "_high": found["high"]}
 
 
@@ -48,8 +48,9 @@ def paired_means(first: np.ndarray, second: np.ndarray) -> dict[str, np.ndarray]
     """Mean of `second − first` over axis 0 (examples both have a value for), with its 95 % interval and `_p` of a
     two-sided paired t-test."""
     difference = second.astype(float) - first.astype(float)
-    one_sided = np.minimum(_moments(difference).p_above(), _moments(-difference).p_above())
-    return {**mean_with_interval(difference), "_p": np.minimum(1.0, 2 * one_sided)}
+    found = _moments(difference)
+    one_sided = np.minimum(found.p_above(), _moments(-difference).p_above())
+    return {**_with_interval(found), "_p": np.minimum(1.0, 2 * one_sided)}
 
 
 def by_thirds(values: np.ndarray, over: tuple[int, ...]) -> np.ndarray:
@@ -69,10 +70,11 @@ def change_dataset(cosines: np.ndarray, names: Sequence[str]) -> xr.Dataset:
     """The group `change`: `cosine[layer, head]` of the first two models, and `cosine_to[model, layer, head]` of each
     model to the first; `cosines[model, example, layer, head]` holds the models after the first."""
     variables: dict[str, Any] = {}
-    for suffix, values in mean_with_interval(np.moveaxis(cosines, 1, 0)).items():
+    for suffix, values in _with_interval(_moments(np.moveaxis(cosines, 1, 0))).items():
         variables[f"cosine{suffix}"] = (("layer", "head"), values[0])
         variables[f"cosine_to{suffix}"] = (("model", "layer", "head"), values)
-    for suffix, values in mean_with_interval(np.moveaxis(by_thirds(cosines, (3,)), 1, 0)).items():
+    thirds = np.moveaxis(by_thirds(cosines, (3,)), 1, 0)
+    for suffix, values in _with_interval(_moments(thirds)).items():
         variables[f"cosine_third{suffix}"] = (("model", "third"), values)
     about = {"title": "How far the maps of two models are alike", "examples": cosines.shape[1]}
     about |= reference("kovaleva2019").attributes("§4.3, Fig 5")

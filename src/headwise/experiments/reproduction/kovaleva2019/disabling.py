@@ -13,7 +13,7 @@ from headwise.core.labels import head_name
 from headwise.experiments.ablation import AblationOptions, TaskSubject, ablate
 from headwise.experiments.reproduction.bench import Bench
 from headwise.experiments.reproduction.frame import Outcome, Picture, Row, Table, Verdict
-from headwise.experiments.reproduction.kovaleva2019.frames import best_heads
+from headwise.experiments.reproduction.kovaleva2019.frames import frame_heads_of
 from headwise.experiments.reproduction.kovaleva2019.tasks import RECIPE, Found, available, dev_of
 from headwise.experiments.reproduction.shared import best_head, by_head, judged, untried
 from headwise.plots import heatmap_panels
@@ -71,7 +71,7 @@ def _disabled(bench: Bench) -> Found:
         found = Found(differs=reasons)
         sets: dict[str, Any] = {}
         try:
-            sets = {f"frames {head_name(*head)}": [head] for head in best_heads(bench)}
+            sets = {f"frames {head_name(*head)}": [head] for head in frame_heads_of(bench)}
         except HeadwiseError as error:
             found.differs.append(f"Frame heads were not disabled: {str(error).rstrip('.')}.")
         for name in names:

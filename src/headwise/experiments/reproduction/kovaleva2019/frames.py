@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from headwise.analyses.frames.analysis import Frames
-from headwise.analyses.frames.figures import frame_annotation, frame_heads
+from headwise.analyses.frames.figures import best_heads, frame_annotation, frame_heads
 from headwise.analyses.frames.links import chosen_links
 from headwise.core.labels import head_name
 from headwise.experiments.reproduction.bench import Bench
@@ -53,18 +53,16 @@ def _scored(bench: Bench) -> tuple[xr.Dataset, Corpus, dict[str, str], list[str]
     return found, corpus, seen, differs, total
 
 
-def best_heads(bench: Bench) -> list[tuple[int, int]]:
+def frame_heads_of(bench: Bench) -> list[tuple[int, int]]:
     """The two heads with the highest scores."""
-    score = by_head(_scored(bench)[0]["score"])
-    order = np.argsort(-np.nan_to_num(score, nan=-1.0), axis=None, kind="stable")[:2]
-    return [divmod(int(i), score.shape[1]) for i in order]
+    return best_heads(by_head(_scored(bench)[0]["score"]))
 
 
 def heads(bench: Bench) -> Outcome:
     """Figure 3."""
     found, corpus, seen, differs, total = _scored(bench)
     rows = []
-    for key, (layer, head) in zip(("best", "second"), best_heads(bench), strict=False):
+    for key, (layer, head) in zip(("best", "second"), best_heads(by_head(found["score"])), strict=False):
         one = found.isel(layer=layer, head=head)
         p = float(one["p_adjusted"]) if "p_adjusted" in one else np.nan
         told = f", corrected p {p:.3g}" if np.isfinite(p) else ""

@@ -193,12 +193,16 @@ def fit_task(
     return fitter.out
 
 
-def fit_baseline(task: Task, vectors: Vectors, options: ProbingOptions) -> dict[str, np.ndarray]:
-    """Heads and layers alone, for a model with random weights."""
+def fit_baseline(
+    task: Task, vectors: Vectors, options: ProbingOptions, *, layers: bool = True
+) -> dict[str, np.ndarray]:
+    """Heads and layers (or not) alone, with `truth` and `majority`."""
     fitter = _Fitter(task, options)
-    for name, features in zip(("heads", "layers"), features_of(vectors, task), strict=True):
-        fitter.fit(name, features)
-    return fitter.out
+    by_head, by_layer = features_of(vectors, task)
+    truth = fitter.fit("heads", by_head).truth
+    if layers:
+        fitter.fit("layers", by_layer)
+    return fitter.out | {"truth": truth, "majority": _majority(task)}
 
 
 class _Fitter:

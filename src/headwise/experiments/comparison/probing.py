@@ -17,7 +17,6 @@ from headwise.experiments.ablation.significance import paired_differences
 from headwise.experiments.work import Report
 from headwise.models import HeadModel
 from headwise.models.vectors import collect_vectors
-from headwise.probes.settings import encode_labels, encode_targets
 from headwise.stats.bootstrap import resamples
 from headwise.stats.corrections import correct
 from headwise.text.tasks import Task, read_tasks
@@ -54,21 +53,17 @@ def probing_change(
 
             def make(model: HeadModel = model, task: Task = task, name: str = names[m], part: Store = part) -> Made:
                 vectors = collect_vectors(model, task.examples, part, report=report, what=f"{task.name}: {name}")
-                fitted = fit_baseline(task, vectors, options)
-                return {"test": fitted["heads/test"], "predicted": fitted["heads/predicted"]}, {}
+                fitted = fit_baseline(task, vectors, options, layers=False)
+                return {name: fitted[name] for name in ("heads/test", "heads/predicted", "truth", "majority")}, {}
 
             fitted = kept.piece(f"task-{t}-model-{m}", make).arrays
             part.remove()
-            scores[m, t] = fitted["test"].reshape(size)
-            said.append(fitted["predicted"])
-        regression = task.regression
-        encode = encode_targets if regression else lambda *about: encode_labels(*about)[0]
-        labels = encode(task.labels, task.split, task.name)
-        truth = labels[task.split.test]
+            scores[m, t] = fitted["heads/test"].reshape(size)
+            said.append(fitted["heads/predicted"])
+        truth, metric = fitted["truth"], "pearson" if task.regression else "accuracy"
         test_n[t] = len(truth)
-        if not regression:
-            majority[t] = np.mean(truth == np.bincount(labels[task.split.train]).argmax())
-        metric = "pearson" if regression else "accuracy"
+        if not task.regression:
+            majority[t] = np.mean(truth == fitted["majority"])
         draws = resamples(len(truth), REPEATS, seed)
         for m, other in enumerate(said[1:]):
             for h in range(size[0] * size[1]):

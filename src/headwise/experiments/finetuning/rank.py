@@ -60,9 +60,9 @@ def rank_heads(
     settings = ProbeSettings(penalties=PENALTIES, device=str(model.device))
     fit = fit_regressions if task.regression else fit_probes
     targets = task.targets(picked)
-    flat = vectors.heads.reshape(-1, *vectors.heads.shape[2:])
-    by_head = fit(flat, targets, split, settings, task.name).validation
-    by_layer = fit(vectors.layers, targets, split, settings, task.name).validation
+    by_head, by_layer = (
+        fit(own, targets, split, settings, task.name).validation for own in (vectors.heads, vectors.layers)
+    )
     order = np.argsort(-by_head, kind="stable")
     names = [head_name(*divmod(place, model.heads)) for place in order.tolist()]
     return Ranking(names, by_head[order].tolist(), int(np.argmax(by_layer)), by_layer.tolist())

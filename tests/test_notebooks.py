@@ -25,10 +25,9 @@ def test_they_run_and_saved_ones_keep_their_pictures(tmp_path: Path, monkeypatch
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebooks = [nbformat.read(path, as_version=4) for path in EXAMPLES]
     # One kernel for all: importing torch takes longer than the cells. Nothing of one is known to the next.
-    between = nbformat.v4.new_code_cell("%reset -f")
     # Nothing there lives long enough to be collected, and to look for it at the end takes as long as a cell.
     first, last = (nbformat.v4.new_code_cell(f"import gc; gc.{does}()") for does in ("disable", "freeze"))
-    cells = [cell for one in notebooks for cell in (*one.cells, between)]
+    cells = [cell for one in notebooks for cell in (*one.cells, nbformat.v4.new_code_cell("%reset -f"))]
     whole = nbformat.v4.new_notebook(cells=[first, *cells, last])
     nbclient.NotebookClient(whole, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
     for path, notebook in zip(EXAMPLES, notebooks, strict=True):

@@ -60,3 +60,21 @@ def test_time_left_runs_out_and_is_then_not_told(monkeypatch: pytest.MonkeyPatch
     now[0] += 60  # the next one takes longer than all the others
     assert "left" not in watch.line()
     assert str(column.render(task)) == ""
+
+
+def test_bars_of_what_is_finished_give_way_to_those_at_work() -> None:
+    watch = screen.Watch()
+    watch("whole", 0, 60)
+    for number in range(60):
+        watch(f"phase {number}", 0, 2)
+        watch(f"phase {number}", 2, 2)
+        watch("whole", number + 1, 60)
+    watch("last", 1, 2)
+    shown = [task.description for task in watch.progress.tasks if task.visible]
+    assert len(shown) == screen.SHOWN
+    assert shown[-2:] == ["phase 59", "last"]
+    for number in range(screen.SHOWN):  # those at work are never hidden, and one that begins anew is seen
+        watch(f"phase {number}", 1, 2)
+    assert {f"phase {number}" for number in range(screen.SHOWN)} | {"last"} == {
+        task.description for task in watch.progress.tasks if task.visible
+    }

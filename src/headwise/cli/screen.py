@@ -23,6 +23,7 @@ from rich.text import Text
 out = Console(width=None if sys.stdout.isatty() else 160, markup=False, emoji=False)
 err = Console(stderr=True, markup=False, emoji=False)
 
+SHOWN = 12  # bars at a time: of more than a screen holds the first are shown, and the work is at the last
 SILENCE = 30.0  # seconds after which a run that is read from a file says how far it is
 
 
@@ -89,9 +90,18 @@ class Watch:
         if done and not task.started:
             self.progress.start_task(task.id)
         rate = f"{task.speed:.0f}/s" if task.speed and task.speed >= 1 else ""
-        self.progress.update(task.id, completed=done, total=total, rate=rate, now="", heard=time.monotonic())
+        heard = time.monotonic()
+        self.progress.update(task.id, completed=done, total=total, rate=rate, now="", heard=heard, visible=True)
+        self._make_room()
         if done or self.last is None:
             self.last = what
+
+    def _make_room(self) -> None:
+        """Hide what is finished, the oldest first, where there are many."""
+        shown = [task for task in self.progress.tasks if task.visible]
+        finished = [task for task in shown if task.completed >= (task.total or 0)]
+        for task in finished[: max(0, len(shown) - SHOWN)]:
+            self.progress.update(task.id, visible=False)
 
     def doing(self, stage: str) -> None:
         """The stage that is at work now."""

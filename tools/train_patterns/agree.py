@@ -21,6 +21,7 @@ from train import HELD_OUT, score
 from headwise.analyses.patterns import cohen_kappa
 from headwise.analyses.patterns.correct import corrected_shares, said_given_true, shipped_errors
 from headwise.analyses.patterns.network import PATTERNS, shipped_classifier
+from headwise.analyses.patterns.store import read_maps
 
 FIRST, SECOND, THIRD = (f"vision language model{n}" for n in ("", " 2", " 3"))
 SHORT = {"first": FIRST, "second": SECOND, "third": THIRD, "fourth": PAIR[0], "fifth": PAIR[1], "decided": None}
@@ -48,7 +49,8 @@ def row(name: str, scored: dict[str, Any], kappa: str = "") -> str:
 
 def tables(folder: Path) -> str:
     """The table in Markdown: F1 of each pattern and how many maps have it, macro F1, accuracy; intervals over heads."""
-    labelled = {short: load_labelled(folder, labeller=labeller) for short, labeller in SHORT.items()}
+    maps = read_maps(folder / "maps.npz")
+    labelled = {short: load_labelled(folder, labeller=labeller, maps=maps) for short, labeller in SHORT.items()}
     lines = [
         f"| {' | '.join(['compared', 'maps', 'kappa', *PATTERNS, 'macro F1', 'accuracy'])} |",
         f"|{'---|' * (5 + len(PATTERNS))}",

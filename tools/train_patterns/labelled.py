@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -91,9 +91,12 @@ def opinions(labels: Sequence[Label], labeller: str | None) -> dict[str, list[st
     return {own.id: [own.label] for own in labels if own.labeller == labeller}
 
 
-def load_labelled(folder: Path, round: int = 1, labeller: str | None = None) -> Labelled:
-    """Maps with the labels of one pass: of one labeller, or of those who decided together (`opinions`)."""
-    maps = read_maps(folder / "maps.npz")
+def load_labelled(
+    folder: Path, round: int = 1, labeller: str | None = None, maps: Mapping[str, np.ndarray] | None = None
+) -> Labelled:
+    """Maps with the labels of one pass: of one labeller, or of those who decided together (`opinions`). Maps that were
+    read before need not be read again."""
+    maps = maps or read_maps(folder / "maps.npz")
     with (folder / "maps.csv").open(newline="", encoding="utf-8") as file:
         origin = {row["id"]: row for row in csv.DictReader(file)}
     labels = [label for label in read_labels(folder / "labels.csv", maps) if label.round == round]

@@ -15,6 +15,11 @@ PACKAGE = ROOT / "src" / "headwise"
 ROW = re.compile(r"^\| (ground|first|second|third|roof|beside) \| `(\w+)` \|.*\|([^|]*)\|$", re.MULTILINE)
 MODULES = sorted(PACKAGE.rglob("*.py"))
 LONGEST = 400
+MOST_PARAMETERS = 7
+# Kernels take what they are launched with, commands an option each. Of the others, these are given by name: what is
+# public is found by `help`, and a call of attention has what transformers hands over.
+KERNELS = ("models/kernels.py", "stats/divergence_kernel.py", "analyses/attribution/kernel.py")
+LONG = {"HeadModel.open", "draw_head", "planted_model", "Call.__init__", "Session.__init__", "call_part"}
 
 
 @cache
@@ -108,6 +113,33 @@ def test_modules_are_small_and_keep_their_private_names(path: Path) -> None:
     for line, module, name in imports(source):
         private = any(part.startswith("_") and not part.startswith("__") for part in (*module.split("."), name))
         assert not private or module.startswith(package), f"line {line}: {module}.{name} is private to its package"
+
+
+def long_functions(source: str) -> set[str]:
+    """Functions and methods of more than seven parameters."""
+    found = set()
+    tree = ast.parse(source)
+    owners = {
+        id(own): f"{node.name}." for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for own in node.body
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            if len([one for one in given if one.arg not in ("self", "cls")]) > MOST_PARAMETERS:
+                found.add(owners.get(id(node), "") + node.name)
+    return found
+
+
+def test_functions_take_few_parameters() -> None:
+    found = set[str]()
+    for path in MODULES:
+        place = path.relative_to(PACKAGE).as_posix()
+        if place not in KERNELS and not place.startswith("cli/"):
+            found |= long_functions(path.read_text(encoding="utf-8"))
+    assert found == LONG, "more than seven go into a frozen options object"
+    assert long_functions("class A:\n    def f(self, a, b, c, d, e, f, g, *, h): ...\n    def g(self, a): ...") == {
+        "A.f"
+    }
 
 
 @pytest.mark.parametrize(

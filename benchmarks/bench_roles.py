@@ -19,7 +19,7 @@ import torch
 from scipy.stats import entropy
 
 from common import best_time, report_ratio
-from headwise.analyses.roles.analysis import Shares
+from headwise.analyses.roles.shares import Shares
 from headwise.analyses.roles.sieves import find_sieve, sieve_matrices
 from headwise.text.encode import NO_WORD, Batch, Encoded, collate
 from headwise.text.example import Example

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModel
 
 from headwise.models import HeadModel, blocks, equal, fused, gathered
-from headwise.models.ask import Answers, Ask, side_by_side
+from headwise.models.ask import Answers, Ask, alike, side_by_side
 from headwise.models.gathered import answered
 from headwise.models.masks import Sight, is_open, row_mask
 from headwise.models.tap import Call
@@ -240,6 +240,19 @@ def test_layers_side_by_side_are_layers_of_more_heads() -> None:
     visible = trace.visible[:, 0, 0].numpy()
     check(side_by_side(watch.told), trace.attention.flatten(1, 2).numpy(), visible, ask)
     assert side_by_side(watch.told[:1]) is watch.told[0]
+
+
+def test_layers_that_lack_a_part_of_the_others_stand_alone() -> None:
+    own = model(causal=True)
+    batch = own.batch(["one two three four", "five six"])
+    watch, changed = Watch(Ask(entropy=True)), Watch(Ask(entropy=True))
+    own.forward(batch, watch)
+    assert alike(*watch.told[:2])
+    own.forward(
+        batch, changed, interventions={(1, 0): "uniform"}
+    )  # whose weights are formed, so that the largest is not needed
+    assert (changed.told[0].largest is None) != (changed.told[1].largest is None)
+    assert not alike(*changed.told[:2])
 
 
 @pytest.mark.parametrize(

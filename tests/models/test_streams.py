@@ -79,6 +79,17 @@ def test_means_single_examples_and_shared_layers() -> None:
     assert (seen[:, 1] == vector).all()
 
 
+@pytest.mark.parametrize(("name", "stream"), [("falcon", "mlp"), ("gpt1", "residual")])
+def test_a_vector_for_all_tokens_serves_models_that_write_into_it_or_want_it_in_one_piece(
+    name: str, stream: str
+) -> None:
+    model, batch, vector = HeadModel.open(build(*SERVED[name])), ids_batch((6, 4)), torch.arange(32.0)
+    whole = Patch(output=vector.expand(2, 6, 32).clone())
+    found = [final(model, batch, interventions={(LAYER, stream): what}) for what in (Mean(vector), whole)]
+    torch.testing.assert_close(*found)
+    final(model, batch, interventions={(LAYER, stream): "mean"})
+
+
 def test_what_streams_do_not_take() -> None:
     model, batch = HeadModel.open(build(*SERVED["bert"])), ids_batch((5,))
     wrong = {

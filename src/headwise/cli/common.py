@@ -47,7 +47,7 @@ def sources_of(*given: object) -> list[Path]:
 
 def work_of(target: Path) -> Path:
     """Where the finished pieces of a file's work lie until it is written."""
-    return target.with_name(f".{target.name}.run")
+    return target.parent / f".{target.name}.run"
 
 
 @contextmanager

@@ -137,9 +137,18 @@ class Answers:
         return self.diagonals[..., near], self.pairs[..., near]
 
 
+def alike(one: Answers, other: Answers) -> bool:
+    """Whether two layers follow each other, see the same keys and have the same parts (a sink, say), so that one may
+    stand beside the other."""
+    # A GPU is not asked whether they are equal: it would have to be waited for.
+    seen = one.seen is other.seen or (not one.seen.is_cuda and torch.equal(one.seen, other.seen))
+    parts = all((getattr(one, name) is None) == (getattr(other, name) is None) for name in BY_HEAD)
+    return seen and parts and one.uniform is other.uniform and one.heads == other.heads and other.layer == one.layer + 1
+
+
 def side_by_side(answers: Sequence[Answers]) -> Answers:
     """Several layers as one with all their heads, in order: a GPU takes as long for one layer as for many, so that what
-    is done once for all is not done for each. They must have the same `seen` and `uniform`."""
+    is done once for all is not done for each. They must be `alike`."""
     if len(answers) == 1:
         return answers[0]
     return replace(

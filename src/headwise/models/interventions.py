@@ -335,4 +335,5 @@ class _Hook:
             new = _output_of(what, inside, f" of the {self.stream} stream").expand_as(inside)
         else:
             new = _mean_of_tokens(inside, self.real).expand_as(inside)
-        return new.transpose(0, 1) if self.tokens_first else new
+        # Some models write into what they are given, or take it as one piece.
+        return (new.transpose(0, 1) if self.tokens_first else new).contiguous()

@@ -10,10 +10,6 @@ from transformers.models.auto import modeling_auto as auto
 if TYPE_CHECKING:  # transformers takes seconds to bring it: whoever opens a model waits, nobody else
     from transformers import PreTrainedModel
 
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
     from headwise.models.headmodel import HeadModel
 
 DEFAULT_LIMIT = 512

@@ -10,7 +10,7 @@ from torch import Tensor
 from headwise.analyses.contract import Observer
 from headwise.core.failures import Failure
 from headwise.models import HeadModel
-from headwise.models.ask import Answers, Ask, side_by_side
+from headwise.models.ask import Answers, Ask, alike, side_by_side
 from headwise.models.session import stream_gradients
 from headwise.models.view import Layer, Rows, Watcher
 from headwise.run.clock import SEEN, stage
@@ -36,13 +36,6 @@ def take_out(analysis: Observer, error: Exception, failed: Failures | None) -> N
     if failed is None or is_memory(error):
         raise error
     failed[analysis.name] = Failure.of(analysis.name, error)
-
-
-def _alike(one: Answers, other: Answers) -> bool:
-    """Whether two layers follow each other and see the same keys, so that one may stand beside the other."""
-    # A GPU is not asked whether they are equal: it would have to be waited for.
-    seen = one.seen is other.seen or (not one.seen.is_cuda and torch.equal(one.seen, other.seen))
-    return seen and one.uniform is other.uniform and one.heads == other.heads and other.layer == one.layer + 1
 
 
 def _by_layer(value: Tensor, layers: int) -> Tensor:
@@ -156,7 +149,7 @@ class Observation:
             self._maps.rows(rows)
 
     def answers(self, answers: Answers) -> None:
-        if self._waiting and not _alike(self._waiting[-1], answers):
+        if self._waiting and not alike(self._waiting[-1], answers):
             self._settle()
         self._waiting.append(answers)
         if answers.bytes * len(self._waiting) >= WAITING_BYTES[answers.seen.device.type]:

@@ -18,7 +18,6 @@ import slow_sieves
 from headwise import Corpus, HeadModel, make_atlas
 from headwise.analyses.contract import make_analysis
 from headwise.analyses.roles import significance
-from headwise.analyses.roles import significance as resting_roles
 from headwise.analyses.roles.analysis import Roles
 from headwise.analyses.roles.sieves import known_sieves, sieve
 from headwise.analyses.roles.sieves.registry import forget_sieve
@@ -269,17 +268,17 @@ def test_heads_that_rest_have_the_roles_they_have_without_the_first_token() -> N
     moments.add(scores)
     first.add(resting)
     asked = Roles(sieves="local", tau=2.0)
-    found = resting_roles.tested_rest(moments, first, 2.0, asked)
+    found = significance.tested_rest(moments, first, 2.0, asked)
     assert found["has_role_rest"].values.ravel().tolist() == [True, False, False]
     assert np.isnan(found["bias_rest_p"].values).ravel().tolist() == [False, False, True]
     z = (float(moments.mean[0, 0, 0]) - 2) / np.sqrt(float(scores[:, 0, 0, 0].var()) / 40)
     assert found["bias_rest_p"].values[0, 0, 0] == pytest.approx(scipy.stats.norm.sf(z))
     known = {"bias_rest": (significance.DIMS, moments.mean.numpy()), "bias_rest_n": (significance.DIMS, [[[40]] * 3])}
     dataset = xr.Dataset(known | found, attrs={"tau": 2.0})
-    assert not resting_roles.decided_rest(dataset, asked, np.array([6.0])).values.any()  # random heads reach that too
+    assert not significance.decided_rest(dataset, asked, np.array([6.0])).values.any()  # random heads reach that too
     few = Moments(1, 3, 1)
     few.add(scores[:20])
-    assert not resting_roles.tested_rest(few, first, 2.0, asked)["has_role_rest"].values.any()
+    assert not significance.tested_rest(few, first, 2.0, asked)["has_role_rest"].values.any()
 
 
 def test_rule_for_tau_counts_every_score_alike() -> None:

@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib.text import Text
 
 import slow_sieves
 from headwise import Corpus, HeadModel, make_atlas
 from headwise.analyses.contract import make_analysis
+from headwise.analyses.token_pairs.figures import pair_excess
 from headwise.analyses.token_pairs.pairs import known_pairs
 from headwise.core.errors import ParameterError
 from headwise.testing import eager_maps, planted_annotations, planted_model
@@ -154,3 +156,17 @@ def test_own_pairs_and_bad_ones() -> None:
             ["token_pairs"],
             parameters={"token_pairs": {"extra": "x: any -> any by dett"}},
         )
+
+
+def test_the_figure_names_heads_by_their_labels() -> None:
+    heads, pairs = ("layer", "head", "pair"), ["a"]
+    excess = np.zeros((2, 2, 1))
+    excess[1, 0] = 0.5
+    variables = {
+        "excess": (heads, excess),
+        "excess_n": (heads, np.full((2, 2, 1), 9)),
+        "stands_out": (heads, excess > 1),
+    }
+    dataset = xr.Dataset(variables, coords={"layer": [4, 5], "head": [2, 3], "pair": pairs})
+    texts = [text.get_text() for text in pair_excess(dataset).findobj(Text)]
+    assert any("a: L5H2 +0.50" in text for text in texts)

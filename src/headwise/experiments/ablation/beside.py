@@ -47,7 +47,8 @@ def _over_examples(
 ) -> dict[str, np.ndarray]:
     """The mean over all examples of what is measured batch by batch."""
     moments = Moments(subject.model.layers, subject.model.heads)
-    for arrays in each_piece(store, what.replace(" ", "-"), job, range(len(subject.batches)), report, what):
+    name = f"mean-{what.replace(' ', '-')}"  # not `importance`: pieces of that name hold another array
+    for arrays in each_piece(store, name, job, range(len(subject.batches)), report, what):
         moments.add(torch.from_numpy(arrays["values"]))
     return moments.summary()
 

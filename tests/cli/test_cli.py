@@ -478,10 +478,9 @@ def test_an_output_folder_that_cannot_be_written_is_found_before_any_work(
     outcome = headwise("atlas", model_folder, "--corpus", corpus_file, "--out", blocked / "out")
     assert outcome.code == 2
     assert "cannot be written" in outcome.err
-    for folder in (".", "/"):  # neither has a name
-        outcome = headwise("run", "surface", "--model", model_folder, "--corpus", corpus_file, "--out", folder)
-        assert outcome.code == 2
-        assert f"{folder} is a folder, not a file" in outcome.err
+    outcome = headwise("run", "surface", "--model", model_folder, "--corpus", corpus_file, "--out", ".")  # has no name
+    assert outcome.code == 2
+    assert ". is a folder, not a file" in outcome.err
 
 
 @pytest.mark.usefixtures("only_svg")

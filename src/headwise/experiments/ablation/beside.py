@@ -47,9 +47,9 @@ def _over_examples(
 ) -> dict[str, np.ndarray]:
     """The mean over all examples of what is measured batch by batch."""
     moments = Moments(subject.model.layers, subject.model.heads)
-    name = f"mean-{what.replace(' ', '-')}"  # not `importance`: pieces of that name hold another array
-    for arrays in each_piece(store, name, job, range(len(subject.batches)), report, what):
-        moments.add(torch.from_numpy(arrays["values"]))
+    for arrays in each_piece(store, what.replace(" ", "-"), job, range(len(subject.batches)), report, what):
+        (values,) = arrays.values()  # whatever it is called: pieces of earlier versions have another name for it
+        moments.add(torch.from_numpy(values))
     return moments.summary()
 
 

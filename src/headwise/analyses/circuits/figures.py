@@ -64,7 +64,8 @@ def composition(dataset: xr.Dataset) -> Figure:
     handles = [ax.plot([], [], color=colour, label=f"{side} side")[0] for side, colour in colours.items()]
     notes = [
         str(dataset.attrs.get("model", "")),
-        f"{len(sure)} of {int(dataset['compositions_sure'])} sure pairs drawn",
+        f"{len(sure)} of {int(dataset['compositions_sure'])} sure pairs drawn, the wider the stronger. From weights "
+        "alone: no inputs, so no interval",
     ]
     return style.complete(fig, "Heads that compose", notes, handles, 3)
 

@@ -74,7 +74,10 @@ def profile(dataset: xr.Dataset) -> Figure:
     ax.set(xlabel="offset (0 = the token itself, dotted: its earlier occurrence)", ylabel="mean attention")
     ax.set_ylim(bottom=0)
     handles = ax.get_legend_handles_labels()[0]
-    notes = [str(dataset.attrs.get("model", "")), f"T = {dataset.attrs['length']} tokens"]
+    halves = (
+        f"Halves of {dataset.attrs['length']} tokens. Beside a head: its prefix matching; intervals are in the tables"
+    )
+    notes = [*_ground(dataset, "prefix_matching"), halves]
     return style.complete(fig, "Weight by offset, six best heads by prefix matching", notes, handles, SHOWN)
 
 
@@ -99,7 +102,8 @@ def disabled(dataset: xr.Dataset) -> Figure:
     ax.axvline(0, color=style.GREY, linewidth=0.6)
     ax.set_yticks([])
     ax.set_xlabel("rise of the second half's loss (nats)")
-    notes = [str(attrs.get("model", "")), f"Best: {attrs['disabled']}", f"p = {attrs['disabled_p']:.2g}"]
+    best = f"Best: {attrs['disabled']}; p = {attrs['disabled_p']:.2g}; shade: 95 % interval over sequences"
+    notes = [*_ground(dataset, "prefix_matching"), best]
     return style.complete(fig, "Disabling induction heads", notes, ax.get_legend_handles_labels()[0], 2)
 
 
